@@ -1,0 +1,383 @@
+"""The lab as its callers see it: every call is made by somebody, and what is not theirs does not exist for them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from carrel.control.launching import read_job_token
+from carrel.control.loop import ControlLoop
+from carrel.control.ports import (
+    AttemptRow,
+    Event,
+    EventStore,
+    JobFilter,
+    JobStore,
+    NewJob,
+    OutboxEntry,
+    Submitted,
+    UserStore,
+)
+from carrel.domain.errors import Denied, Invalid, NotFound, Unauthenticated
+from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.launch import StoredFile
+from carrel.domain.node import Device, Node
+from carrel.domain.placement import Hold
+from carrel.domain.ports import Clock, Engine
+from carrel.domain.qos import JobKind, QoS
+from carrel.domain.resources import Resources
+from carrel.domain.serial import to_plain
+from carrel.domain.task import TaskSpec
+from carrel.domain.user import Caller, Role, User
+from carrel.spool import Spool
+
+#: What a user's token starts with, so that a leaked one is recognised by people and by secret scanners.
+TOKEN_PREFIX = "carrel_"
+
+
+class CodeStore(Protocol):
+    """Code snapshots by digest; `carrel.snapshots.SnapshotStore` is one."""
+
+    def has(self, digest: str) -> bool:
+        """True when the content is stored."""
+        ...
+
+    def add(self, digest: str, stream: BinaryIO) -> None:
+        """Check and store the content."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """A piece of the log of one attempt."""
+
+    attempt: int
+    #: Where `data` begins, in bytes.
+    offset: int
+    data: bytes
+    #: Bytes of log so far.
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceStatus:
+    """One device, and who holds it."""
+
+    device: Device
+    #: None when it is free; the job's name and owner are blank where the caller may not see them.
+    holder: Job | None = None
+    #: True when another lab on the machine has it.
+    withheld: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """One machine, and what is free on it."""
+
+    node: Node
+    cpus_free: int
+    memory_free: int
+    devices: tuple[DeviceStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabPolicy:
+    """The pure rules that a submission meets."""
+
+    #: By name; insertion order is the order of listing.
+    qos: Mapping[str, QoS]
+    default_qos: str
+    #: Raises `Impossible` when such a job can never run here.
+    feasible: Callable[[Resources, JobKind, QoS, Sequence[Node]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabFiles:
+    """Where the lab keeps what is too large for the database."""
+
+    spool: Spool
+    blobs: Path
+    code: CodeStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lab:
+    """Everything that a caller can do. Thread-safe; raises the errors of `carrel.domain.errors`."""
+
+    jobs_store: JobStore
+    event_store: EventStore
+    people: UserStore
+    engine: Engine
+    loop: ControlLoop
+    policy: LabPolicy
+    files: LabFiles
+    clock: Clock
+    #: Key of the job tokens.
+    secret: bytes
+    lab_id: str
+    #: What there is to tell the tracking server about a new job.
+    describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = field(default=lambda _job, _task, _user: ())
+
+    # ---- who calls
+
+    def authenticate(self, token: str) -> Caller:
+        """Whose token it is. Raises `Unauthenticated` for anything that is not a valid token of this lab now."""
+        named = read_job_token(self.secret, token)
+        if named is not None:
+            job = self.jobs_store.get(named[0])
+            user = self.people.get(job.owner) if job is not None else None
+            if job is not None and user is not None and job.attempt == named[1] and job.state.holds_resources:
+                return Caller(user=user, job_id=job.id)
+            raise Unauthenticated("The job that this token belongs to is over.", remedy="Use a token of your own.")
+        user = self.people.by_token(token_digest(token))
+        if user is None:
+            raise Unauthenticated("The token is not valid here.", remedy="Ask the lab's administrator for a new one.")
+        return Caller(user=user)
+
+    def add_user(self, caller: Caller, name: str, role: Role = Role.USER, subject: str | None = None) -> tuple[User, str]:
+        """Add a person and return them with their token, which is not shown again."""
+        self._only_admin(caller, "add users")
+        if not name or len(name) > 255 or not name.isprintable():
+            raise Invalid(f'"{name}" is not a user name.', remedy="Use 1 to 255 printable characters.")
+        user = User(subject=subject or name, name=name, role=role)
+        self.people.add(user, now=self.clock())
+        return user, self.new_token(user.subject)
+
+    def new_token(self, subject: str) -> str:
+        """Make a token for a user; only its digest is kept."""
+        token = TOKEN_PREFIX + secrets.token_urlsafe(32)
+        self.people.add_token(token_digest(token), subject, now=self.clock())
+        return token
+
+    def users(self, caller: Caller) -> Sequence[User]:
+        """All users."""
+        self._only_admin(caller, "list users")
+        return self.people.list()
+
+    def revoke_tokens(self, caller: Caller, subject: str) -> int:
+        """End the validity of all tokens of a user."""
+        self._only_admin(caller, "revoke tokens")
+        if self.people.get(subject) is None:
+            raise NotFound(f'There is no user "{subject}".', remedy="`carrel user list` shows all.")
+        return self.people.revoke_tokens(subject, now=self.clock())
+
+    def _only_admin(self, caller: Caller, what: str) -> None:
+        if not caller.is_admin:
+            raise Denied(f"{caller.user.name} may not {what}.", remedy="Ask an administrator of the lab.")
+
+    # ---- jobs
+
+    def submit(
+        self,
+        caller: Caller,
+        spec: TaskSpec,
+        *,
+        name: str,
+        resources: Resources,
+        qos: QoS,
+        account: str | None = None,
+        retries: int = 0,
+        kind: JobKind = JobKind.TASK,
+        key: str | None = None,
+    ) -> Submitted:
+        """Write the job down and put it in line. It can run here, its code is there: otherwise it is refused now."""
+        if not self.has_snapshot(caller, spec.snapshot):
+            raise NotFound(f"There is no code {spec.snapshot} of yours.", remedy="Upload the snapshot first.")
+        self.policy.feasible(resources, kind, qos, self.engine.nodes())
+        new = NewJob(
+            kind=kind,
+            owner=caller.user.subject,
+            account=account or caller.user.account,
+            name=name,
+            qos=qos.name,
+            resources=resources,
+            retries=retries,
+            task=spec,
+        )
+        submitted = self.jobs_store.submit(
+            new,
+            now=self.clock(),
+            key=key,
+            request=_request_digest(new) if key is not None else "",
+            outbox=lambda job: self.describe_submission(job, spec, caller.user),
+        )
+        if submitted.created:
+            self.loop.changed(submitted.job)
+        return submitted
+
+    def rerun(self, caller: Caller, job_id: int) -> Job:
+        """The same task again: same code, same lock file inputs, same parameters; under the caller's name."""
+        job, task = self.job(caller, job_id), self.task(caller, job_id)
+        qos = self.policy.qos.get(job.qos) or self.policy.qos[self.policy.default_qos]
+        if not self.has_snapshot(caller, task.snapshot):  # an administrator repeats somebody else's job
+            self.people.add_snapshot(caller.user.subject, task.snapshot, now=self.clock())
+        spec = replace(task, rerun_of=job.id, tracking=None)
+        return self.submit(
+            caller, spec, name=job.name, resources=job.resources, qos=qos, account=job.account, retries=job.retries_left + max(0, job.attempt - 1)
+        ).job
+
+    def cancel(self, caller: Caller, job_id: int) -> Job:
+        """Ask for the job's end. A waiting job ends at once, a running one when its processes are gone."""
+        job = self.job(caller, job_id)
+        by = caller.user.name
+        reason = Reason(code="Cancelled", message=f"Cancelled by {by} before it started.")
+        after = self.jobs_store.request_cancel(job.id, by=by, reason=reason, now=self.clock())
+        if after is None:  # pragma: no cover - jobs are never deleted
+            raise NotFound(f"There is no job {job_id}.")
+        self.loop.changed(after)
+        return after
+
+    def job(self, caller: Caller, job_id: int) -> Job:
+        """The job, if it is the caller's to see."""
+        job = self.jobs_store.get(job_id)
+        if job is None or not caller.may_see(job.owner):
+            raise NotFound(f"There is no job {job_id}.", remedy="`carrel ps --all` lists your jobs.")
+        return job
+
+    def task(self, caller: Caller, job_id: int) -> TaskSpec:
+        """What the job was asked to do."""
+        self.job(caller, job_id)
+        task = self.jobs_store.task(job_id)
+        if task is None:  # pragma: no cover - the column is NOT NULL
+            raise NotFound(f"Job {job_id} has no description.")
+        return task
+
+    def jobs(self, caller: Caller, which: JobFilter, *, before: int | None = None, limit: int = 50) -> Sequence[Job]:
+        """Newest first. Only an administrator may ask for everybody's."""
+        if which.owner is None or not caller.may_see(which.owner):
+            self._only_admin(caller, "list the jobs of others")
+        return self.jobs_store.list(which, before=before, limit=limit)
+
+    def waiting(self, job_id: int) -> Hold | None:
+        """Where a waiting job stood when the last cycle looked, or None."""
+        return self.loop.hold_of(job_id)
+
+    def attempts(self, caller: Caller, job_id: int) -> Sequence[AttemptRow]:
+        """All attempts, first to last."""
+        self.job(caller, job_id)
+        return self.jobs_store.attempts(job_id)
+
+    # ---- what a job produced
+
+    def outputs(self, caller: Caller, job_id: int) -> Sequence[StoredFile]:
+        """Stored outputs of the last attempt."""
+        job = self.job(caller, job_id)
+        return self.jobs_store.outputs(job_id, job.attempt)
+
+    def blob_path(self, caller: Caller, job_id: int, path: str) -> Path:
+        """The file that holds the output `path` of the job."""
+        for file in self.outputs(caller, job_id):
+            if file.path == path:
+                return blob_file(self.files.blobs, file.digest)
+        raise NotFound(f'Job {job_id} has no output "{path}".', remedy=f"`carrel outputs {job_id} --list` shows all.")
+
+    def log_range(
+        self, caller: Caller, job_id: int, *, attempt: int | None = None, offset: int = 0, limit: int = 1 << 20
+    ) -> LogChunk:
+        """Up to `limit` bytes of the log of an attempt (default: the last), from `offset`; a negative one counts from the end."""
+        job = self.job(caller, job_id)
+        number = job.attempt if attempt is None else attempt
+        if number < 0 or number > job.attempt:
+            raise NotFound(f"Job {job_id} has no attempt {number}.", remedy=f"It had {job.attempt}.")
+        try:
+            with self.files.spool.attempt(job_id, number).log.open("rb") as file:
+                size = file.seek(0, 2)
+                start = max(0, size + offset) if offset < 0 else min(offset, size)
+                file.seek(start)
+                return LogChunk(attempt=number, offset=start, data=file.read(limit), size=size)
+        except FileNotFoundError:
+            return LogChunk(attempt=number, offset=0, data=b"", size=0)
+
+    def record(self, caller: Caller, job_id: int) -> dict[str, Any]:
+        """Everything needed to explain the job and to repeat it."""
+        job, task = self.job(caller, job_id), self.task(caller, job_id)
+        attempts = []
+        for row in self.jobs_store.attempts(job_id):
+            plain = to_plain(row)
+            plain["outputs"] = [to_plain(file) for file in self.jobs_store.outputs(job_id, row.number)]
+            if row.environment_lock is not None:
+                lock = blob_file(self.files.blobs, row.environment_lock)
+                plain["environment_lock_text"] = lock.read_text() if lock.exists() else None
+            attempts.append(plain)
+        return {"lab": self.lab_id, "job": to_plain(job), "task": to_plain(task), "attempts": attempts}
+
+    # ---- events
+
+    def events(self, caller: Caller, *, after: int, job_id: int | None = None, limit: int = 500) -> Sequence[Event]:
+        """Events with larger ids: of one job, or of all that the caller may see."""
+        if job_id is not None:
+            self.job(caller, job_id)
+        owner = None if caller.is_admin else caller.user.subject
+        return self.event_store.after(after, job_id=job_id, owner=owner, limit=limit)
+
+    def last_event_id(self) -> int:
+        """Id of the newest event."""
+        return self.event_store.last_id()
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` (from any thread) when there are new events, until the returned function is called."""
+        return self.event_store.subscribe(callback)
+
+    # ---- code and machines
+
+    def has_snapshot(self, caller: Caller, digest: str) -> bool:
+        """True when the caller has uploaded this code and it is still there."""
+        return self.people.may_use_snapshot(caller.user.subject, digest) and self.files.code.has(digest)
+
+    def add_snapshot(self, caller: Caller, digest: str, stream: BinaryIO) -> None:
+        """Store code; the stream is read whole and checked even when the same content is there already."""
+        self.files.code.add(digest, stream)
+        self.people.add_snapshot(caller.user.subject, digest, now=self.clock())
+
+    def devices(self, caller: Caller) -> Sequence[NodeStatus]:
+        """The machines, and who holds what on them; the jobs of others are shown without name and owner."""
+        holding = self.loop.holding()
+        withheld = self.engine.withheld()
+        holders = {uuid: held.id for held in holding for uuid in held.devices}
+        statuses = []
+        for node in self.engine.nodes():
+            here = [held for held in holding if held.node == node.name]
+            devices = tuple(
+                DeviceStatus(
+                    device=device,
+                    holder=self._holder(caller, holders.get(device.uuid)),
+                    withheld=device.uuid in withheld and device.uuid not in holders,
+                )
+                for device in node.devices
+            )
+            statuses.append(
+                NodeStatus(
+                    node=node,
+                    cpus_free=node.cpus - sum(held.resources.cpus for held in here),
+                    memory_free=node.memory - sum(held.resources.memory for held in here),
+                    devices=devices,
+                )
+            )
+        return statuses
+
+    def _holder(self, caller: Caller, job_id: int | None) -> Job | None:
+        job = self.jobs_store.get(job_id) if job_id is not None else None
+        if job is None or job.state is JobState.PENDING:
+            return None
+        return job if caller.may_see(job.owner) else replace(job, name="", owner="")
+
+
+def token_digest(token: str) -> str:
+    """What the database keeps of a token. Tokens have 256 random bits, so a plain hash is enough."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def blob_file(root: Path, digest: str) -> Path:
+    """Where the content with this digest lies."""
+    name = digest.removeprefix("sha256:")
+    return root / name[:2] / name
+
+
+def _request_digest(new: NewJob) -> str:
+    text = json.dumps(to_plain(new), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,80 @@
+"""From a decision to what the runner is told."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from carrel.domain.job import Job
+from carrel.domain.launch import Launch, LaunchLimits, LaunchPaths, LaunchTracking
+from carrel.domain.node import Device, Node
+from carrel.domain.task import TaskSpec
+
+_PREFIX = "carrel-job"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSettings:
+    """What is the same for every job of this lab."""
+
+    paths: LaunchPaths
+    limits: LaunchLimits = field(default_factory=LaunchLimits)
+    gateway: str = ""
+    #: Address of the lab's tracking server for jobs, or None when there is none.
+    tracking_uri: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings) -> Launch:
+    """The launch of the job's present attempt, on the node and devices that it has leased."""
+    known = {device.uuid: device for node in nodes if node.name == job.node for device in node.devices}
+    return Launch(
+        job_id=job.id,
+        attempt=job.attempt,
+        kind=job.kind,
+        owner=job.owner,
+        name=job.name,
+        account=job.account,
+        qos=job.qos,
+        node=job.node or "",
+        task=task,
+        resources=job.resources,
+        devices=tuple(known.get(uuid) or _vanished(uuid) for uuid in job.devices),
+        paths=settings.paths,
+        limits=settings.limits,
+        gateway=settings.gateway,
+        tracking=_tracking(job, task, settings),
+        variables=settings.variables,
+    )
+
+
+def _tracking(job: Job, task: TaskSpec, settings: LaunchSettings) -> LaunchTracking | None:
+    given = task.tracking
+    if given is not None and given.uri is not None:
+        return LaunchTracking(uri=given.uri, run_id=given.run_id, experiment_id=given.experiment_id)
+    if settings.tracking_uri is None:
+        return None
+    experiment = given.experiment_id if given is not None else None
+    return LaunchTracking(uri=settings.tracking_uri, run_id=job.run_id, experiment_id=experiment)
+
+
+def _vanished(uuid: str) -> Device:
+    # The device was there when the lease was written; a runner that has it already goes on using it.
+    return Device(uuid=uuid, index=-1, type="unknown", name="not seen any more", memory=0)
+
+
+def job_token(secret: bytes, job_id: int, attempt: int) -> str:
+    """The token of one attempt: derived, so that it need not be stored, and worth nothing once the attempt is over."""
+    mac = hmac.new(secret, f"{_PREFIX}:{job_id}:{attempt}".encode(), hashlib.sha256).hexdigest()
+    return f"{_PREFIX}.{job_id}.{attempt}.{mac}"
+
+
+def read_job_token(secret: bytes, token: str) -> tuple[int, int] | None:
+    """Job and attempt that `token` was made for, or None when it is no job token of this lab."""
+    parts = token.split(".")
+    if len(parts) != 4 or parts[0] != _PREFIX or not (parts[1].isdigit() and parts[2].isdigit()):
+        return None
+    job_id, attempt = int(parts[1]), int(parts[2])
+    return (job_id, attempt) if hmac.compare_digest(token.encode(), job_token(secret, job_id, attempt).encode()) else None

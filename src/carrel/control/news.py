@@ -1,0 +1,153 @@
+"""What an observation means for its job: pure, so that every ending is a table row in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from carrel.control.ports import AttemptChange, NewEvent
+from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.launch import (
+    Ended,
+    EnvironmentReady,
+    InputsReady,
+    Journaled,
+    Observation,
+    Preparing,
+    Sampled,
+    Started,
+)
+from carrel.domain.placement import Hold
+
+_RUNNING = Reason(code="Running", message="Its command is running.")
+#: Endings that another attempt may turn into a success; a walltime or a memory limit would only be met again.
+_RETRIED = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.PREEMPTED})
+
+
+def state_event(job: Job) -> NewEvent:
+    """The event that tells the present state of a job."""
+    data: dict[str, Any] = {
+        "state": job.state.value,
+        "reason": job.reason.code,
+        "message": job.reason.message,
+        "attempt": job.attempt,
+    }
+    if job.state.ended:
+        data |= {"exit_code": job.exit_code, "signal": job.signal}
+    return NewEvent(job_id=job.id, owner=job.owner, type="state", data=data)
+
+
+def queue_event(job: Job, hold: Hold) -> NewEvent:
+    """The event that tells where a waiting job stands."""
+    data = {
+        "position": hold.position,
+        "reason": hold.reason.code,
+        "message": hold.reason.message,
+        "estimated_start": hold.estimated_start,
+    }
+    return NewEvent(job_id=job.id, owner=job.owner, type="queue", data=data)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What the entries of one observation add up to."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    events: list[NewEvent] = field(default_factory=list)
+    end: tuple[Ended, float] | None = None
+
+
+def interpret(job: Job, observation: Observation, *, log_size: int, now: float) -> AttemptChange:
+    """Return what changes for `job`, of which `log_size` bytes of log are known already.
+
+    Everything in one observation becomes one change, so that a job that starts and ends within a moment costs one write;
+    the states that it went through are events all the same.
+    """
+    draft = _Draft(fields={"offset": observation.offset} if observation.entries else {})
+    present = job
+    for entry in observation.entries:
+        present = _add_entry(draft, present, entry)
+    if observation.log_size is not None and observation.log_size > log_size:
+        draft.fields["log_size"] = observation.log_size
+        data = {"attempt": job.attempt, "offset": log_size, "size": observation.log_size}
+        draft.events.append(_event(job, "log", data))
+    if draft.end is not None:
+        draft.fields |= _after_end(present, *draft.end)
+    elif observation.gone:
+        draft.fields |= _after_end(present, _lost(present), now)
+    return AttemptChange(job_id=job.id, attempt=job.attempt, events=tuple(draft.events), **draft.fields)
+
+
+def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
+    record = entry.record
+    match record:
+        case Preparing():
+            job = replace(job, reason=Reason(code="Preparing", message=record.message))
+            draft.fields |= {"state": job.state, "reason": job.reason}
+            draft.events.append(_event(job, "progress", {"message": record.message}))
+        case EnvironmentReady():
+            draft.fields |= {
+                "environment": record.digest,
+                "environment_lock": record.lock,
+                "environment_built": record.built,
+                "python": record.python,
+            }
+        case InputsReady():
+            draft.fields["inputs"] = record.digests
+        case Started():
+            job = replace(job, state=JobState.RUNNING, reason=_RUNNING, started_at=entry.at)
+            draft.fields |= {
+                "state": job.state,
+                "reason": job.reason,
+                "started_at": entry.at,
+                "hardware": record.hardware,
+                "seeds": record.seeds,
+            }
+            draft.events.append(state_event(job))
+        case Sampled():
+            draft.fields["usage"] = record.usage
+        case Ended():
+            draft.fields |= {"usage": record.usage, "outputs": record.outputs}
+            draft.end = (record, entry.at)
+        case _:
+            pass  # Claimed says nothing that the store keeps
+    return job
+
+
+def _after_end(job: Job, ended: Ended, at: float) -> Mapping[str, Any]:
+    fields: dict[str, Any] = {
+        "attempt_state": ended.state,
+        "state": ended.state,
+        "reason": ended.reason,
+        "exit_code": ended.exit_code,
+        "signal": ended.signal,
+        "ended_at": at,
+    }
+    if job.cancelled_by is None and job.retries_left > 0 and ended.state in _RETRIED:
+        left = job.retries_left - 1
+        fields |= {
+            "state": JobState.PENDING,
+            "retries_left": left,
+            "reason": Reason(
+                code="Requeued",
+                message=f"Attempt {job.attempt} ended {ended.state}: {ended.reason.message} "
+                f"It is tried again; {left} {'retry' if left == 1 else 'retries'} left after that.",
+            ),
+        }
+    return fields
+
+
+def _lost(job: Job) -> Ended:
+    if job.cancelled_by is not None:
+        reason = Reason(code="Cancelled", message=f"Cancelled by {job.cancelled_by}; its runner was gone already.")
+        return Ended(state=JobState.CANCELLED, reason=reason)
+    message = (
+        "The process that watched over it was killed, so how the command would have ended is not known. "
+        "Its output until then is kept."
+    )
+    return Ended(state=JobState.NODE_FAIL, reason=Reason(code="RunnerLost", message=message))
+
+
+def _event(job: Job, kind: str, data: Mapping[str, Any]) -> NewEvent:
+    return NewEvent(job_id=job.id, owner=job.owner, type=kind, data=data)

@@ -1,0 +1,271 @@
+"""What control needs remembered, as protocols; `carrel.store` implements them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.launch import StoredFile, Usage
+from carrel.domain.qos import JobKind
+from carrel.domain.resources import Resources
+from carrel.domain.task import TaskSpec
+from carrel.domain.user import Role, User
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """What is written down at submit."""
+
+    kind: JobKind
+    owner: str
+    account: str
+    name: str
+    qos: str
+    resources: Resources
+    retries: int
+    task: TaskSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxEntry:
+    """One thing to tell the tracking server, in order for each job."""
+
+    kind: str
+    payload: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOrder:
+    """A decision to start, about to be written down; `device_lease` rows come with it."""
+
+    job_id: int
+    node: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event before it has an id."""
+
+    job_id: int
+    owner: str
+    type: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One entry of the event stream."""
+
+    id: int
+    at: float
+    job_id: int
+    owner: str
+    type: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptChange:
+    """News of one attempt, as it is written down: in one transaction, and only while that attempt is the job's own.
+
+    None in a field means "no news". `state` is what the job becomes; `attempt_state` what the attempt becomes (they differ
+    when a failed attempt sends its job back to the queue).
+    """
+
+    job_id: int
+    attempt: int
+    state: JobState | None = None
+    attempt_state: JobState | None = None
+    reason: Reason | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    retries_left: int | None = None
+    offset: int | None = None
+    log_size: int | None = None
+    environment: str | None = None
+    environment_lock: str | None = None
+    environment_built: bool | None = None
+    python: str | None = None
+    hardware: Mapping[str, str] | None = None
+    seeds: Mapping[str, str] | None = None
+    inputs: Mapping[str, str] | None = None
+    usage: Usage | None = None
+    outputs: tuple[StoredFile, ...] = ()
+    events: tuple[NewEvent, ...] = ()
+    outbox: tuple[OutboxEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One try at a job, as the store remembers it."""
+
+    job_id: int
+    number: int
+    node: str
+    devices: tuple[str, ...]
+    state: JobState
+    reason: Reason
+    exit_code: int | None
+    signal: int | None
+    leased_at: float
+    started_at: float | None
+    ended_at: float | None
+    journal_offset: int
+    log_size: int
+    environment: str | None
+    environment_lock: str | None
+    environment_built: bool | None
+    python: str | None
+    hardware: Mapping[str, str]
+    seeds: Mapping[str, str]
+    inputs: Mapping[str, str]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs to list. `owner` None means everybody's."""
+
+    owner: str | None = None
+    states: frozenset[JobState] = field(default_factory=frozenset)
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """The answer to a submission: the job, and whether it is new or was there under the same key."""
+
+    job: Job
+    created: bool
+
+
+class JobStore(Protocol):
+    """Jobs, attempts, leases and outputs. Every method is one transaction."""
+
+    def submit(
+        self,
+        new: NewJob,
+        *,
+        now: float,
+        key: str | None,
+        request: str,
+        outbox: Callable[[Job], Sequence[OutboxEntry]],
+    ) -> Submitted:
+        """Write the job down as PENDING. The same `key` of the same owner gives the same job again.
+
+        Raises `Conflict` when the key was used for another request (`request` is a digest of it).
+        """
+        ...
+
+    def get(self, job_id: int) -> Job | None:
+        """The job, or None."""
+        ...
+
+    def task(self, job_id: int) -> TaskSpec | None:
+        """What the job was asked to do, or None."""
+        ...
+
+    def list(self, which: JobFilter, *, before: int | None, limit: int) -> Sequence[Job]:
+        """Newest first, ids smaller than `before`."""
+        ...
+
+    def active(self) -> Sequence[Job]:
+        """All jobs that have not ended, oldest first."""
+        ...
+
+    def start(self, orders: Sequence[StartOrder], *, now: float) -> Sequence[tuple[Job, TaskSpec]]:
+        """PENDING becomes CONFIGURING with a new attempt and its leases; who is not PENDING any more is left out."""
+        ...
+
+    def change(self, changes: Sequence[AttemptChange], *, now: float) -> Sequence[Job]:
+        """Apply what is still true; return the jobs as they are afterwards. News of an older attempt changes nothing."""
+        ...
+
+    def request_cancel(self, job_id: int, *, by: str, reason: Reason, now: float) -> Job | None:
+        """A PENDING job becomes CANCELLED; of one that holds resources it is remembered who asked. Ended jobs stay."""
+        ...
+
+    def fail_pending(self, job_id: int, *, reason: Reason, now: float) -> Job | None:
+        """A PENDING job becomes FAILED (it can never start)."""
+        ...
+
+    def attempts(self, job_id: int) -> Sequence[AttemptRow]:
+        """All attempts, first to last."""
+        ...
+
+    def attempt(self, job_id: int, number: int) -> AttemptRow | None:
+        """One attempt, or None."""
+        ...
+
+    def outputs(self, job_id: int, attempt: int) -> Sequence[StoredFile]:
+        """Stored outputs of one attempt, by path."""
+        ...
+
+    def holders(self) -> Mapping[str, int]:
+        """Which job holds which device now."""
+        ...
+
+
+class EventStore(Protocol):
+    """The append-only event table."""
+
+    def append(self, events: Sequence[NewEvent], *, now: float) -> None:
+        """Add events that belong to no other change."""
+        ...
+
+    def after(self, event_id: int, *, job_id: int | None, owner: str | None, limit: int) -> Sequence[Event]:
+        """Events with larger ids, oldest first."""
+        ...
+
+    def last_id(self) -> int:
+        """Id of the newest event, or 0."""
+        ...
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` (from any thread) after events were committed; the result ends it."""
+        ...
+
+
+class UserStore(Protocol):
+    """Users, tokens, and who may use which snapshot."""
+
+    def add(self, user: User, *, now: float) -> None:
+        """Add a user; raises `Conflict` when the subject exists."""
+        ...
+
+    def get(self, subject: str) -> User | None:
+        """The user, or None."""
+        ...
+
+    def list(self) -> Sequence[User]:
+        """All users by subject."""
+        ...
+
+    def set_role(self, subject: str, role: Role) -> None:
+        """Change what a user may do."""
+        ...
+
+    def add_token(self, digest: str, subject: str, *, now: float) -> None:
+        """Remember a token by its digest."""
+        ...
+
+    def by_token(self, digest: str) -> User | None:
+        """Whose valid token it is, or None."""
+        ...
+
+    def revoke_tokens(self, subject: str, *, now: float) -> int:
+        """No token of the user is valid any more; returns how many were."""
+        ...
+
+    def may_use_snapshot(self, subject: str, digest: str) -> bool:
+        """True when the user has uploaded this code."""
+        ...
+
+    def add_snapshot(self, subject: str, digest: str, *, now: float) -> None:
+        """Remember that the user has uploaded this code."""
+        ...

@@ -1,0 +1,86 @@
+"""The jobs that have not ended, as the loop keeps them between cycles: no cycle asks the store who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from carrel.domain.job import Job, JobState
+from carrel.domain.placement import Holding, Waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """How far the present attempt of a job is written down: bytes of its journal and of its log."""
+
+    offset: int = 0
+    log_size: int = 0
+
+
+_NOTHING = Known()
+
+
+@dataclass(slots=True)
+class Queue:
+    """Waiting and holding jobs, in the form that placement takes. Used by the loop's thread alone, but for `job`."""
+
+    _jobs: dict[int, Job] = field(default_factory=dict)
+    _waiting: dict[int, Waiting] = field(default_factory=dict)
+    _holding: dict[int, Holding] = field(default_factory=dict)
+    _known: dict[int, Known] = field(default_factory=dict)
+
+    def put(self, job: Job, *, now: float, not_before: float = 0.0) -> None:
+        """The job is now as given: in line, on a node, or over (then nothing of it is kept)."""
+        self._waiting.pop(job.id, None)
+        self._holding.pop(job.id, None)
+        if job.state.ended:
+            self._jobs.pop(job.id, None)
+            self._known.pop(job.id, None)
+            return
+        self._jobs[job.id] = job
+        if job.state is JobState.PENDING:
+            self._known.pop(job.id, None)
+            self._waiting[job.id] = Waiting(
+                id=job.id,
+                owner=job.owner,
+                qos=job.qos,
+                resources=job.resources,
+                submitted_at=job.submitted_at,
+                not_before=not_before,
+            )
+        else:
+            self._holding[job.id] = Holding(
+                id=job.id,
+                owner=job.owner,
+                qos=job.qos,
+                resources=job.resources,
+                node=job.node or "",
+                devices=job.devices,
+                ends_by=(job.started_at or now) + job.resources.time,
+            )
+
+    def job(self, job_id: int) -> Job | None:
+        """The job as last put, or None when it is over or unknown."""
+        return self._jobs.get(job_id)
+
+    def known(self, job_id: int) -> Known:
+        """How far the store knows the present attempt."""
+        return self._known.get(job_id, _NOTHING)
+
+    def seen(self, job_id: int, *, offset: int | None, log_size: int | None) -> None:
+        """The store knows the present attempt up to here; None leaves a number as it was."""
+        job, known = self._jobs.get(job_id), self.known(job_id)
+        if job is not None and job.state.holds_resources:
+            self._known[job_id] = Known(
+                offset=known.offset if offset is None else offset, log_size=known.log_size if log_size is None else log_size
+            )
+
+    @property
+    def waiting(self) -> Mapping[int, Waiting]:
+        """Jobs in line."""
+        return self._waiting
+
+    @property
+    def holding(self) -> Mapping[int, Holding]:
+        """Jobs that hold resources."""
+        return self._holding

@@ -1,0 +1,74 @@
+"""One error tree, by what the reader should do.
+
+Every message gives the fact, the value and the remedy. The gateway maps these classes to HTTP in one place, the command
+line to exit codes in another; nothing else needs to know about either.
+"""
+
+from __future__ import annotations
+
+
+class CarrelError(Exception):
+    """Something that a person has to be told.
+
+    `message` is the fact with its value; `remedy` is what the reader can do about it (may be empty).
+    """
+
+    #: Stable identifier of the class, used in the wire format (RFC 9457 `type`).
+    code = "error"
+
+    def __init__(self, message: str, *, remedy: str = "", details: dict[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.details = details or {}
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}".strip()
+
+
+class Invalid(CarrelError):
+    """What was asked is wrong in itself: correct it and ask again."""
+
+    code = "invalid"
+
+
+class Impossible(Invalid):
+    """Well formed, but this lab can never do it; `remedy` says what would fit."""
+
+    code = "impossible"
+
+
+class Unauthenticated(CarrelError):
+    """Nobody is signed in: sign in and ask again."""
+
+    code = "unauthenticated"
+
+
+class Denied(CarrelError):
+    """Somebody is signed in who may not do this: ask an administrator."""
+
+    code = "denied"
+
+
+class NotFound(CarrelError):
+    """It does not exist, or is not the caller's to see; the two are not told apart."""
+
+    code = "not_found"
+
+
+class Conflict(CarrelError):
+    """It was possible once but not in the present state: look again."""
+
+    code = "conflict"
+
+
+class Unavailable(CarrelError):
+    """The lab cannot do it now: try again later."""
+
+    code = "unavailable"
+
+
+class StorageFull(Unavailable):
+    """A disk or a quota is full; nothing was written."""
+
+    code = "storage_full"

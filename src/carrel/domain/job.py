@@ -1,0 +1,137 @@
+"""A job and the table of its states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from carrel.domain.errors import Conflict
+from carrel.domain.qos import JobKind
+from carrel.domain.resources import Resources
+
+
+class JobState(StrEnum):
+    """Slurm's words (squeue(1), JOB STATE CODES)."""
+
+    PENDING = "PENDING"
+    CONFIGURING = "CONFIGURING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    TIMEOUT = "TIMEOUT"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
+
+    @property
+    def ended(self) -> bool:
+        """True when nothing can happen to the job any more."""
+        return self in ENDED
+
+    @property
+    def holds_resources(self) -> bool:
+        """True while a node keeps resources for the job."""
+        return self in HOLDING
+
+
+ENDED = frozenset(
+    {
+        JobState.COMPLETED,
+        JobState.FAILED,
+        JobState.CANCELLED,
+        JobState.TIMEOUT,
+        JobState.OUT_OF_MEMORY,
+        JobState.NODE_FAIL,
+        JobState.PREEMPTED,
+    }
+)
+HOLDING = frozenset({JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED})
+ACTIVE = HOLDING | {JobState.PENDING}
+
+#: What may follow what. PENDING after a state that holds resources is a requeue: the attempt ended, the job goes on.
+TRANSITIONS: dict[JobState, frozenset[JobState]] = {
+    JobState.PENDING: frozenset({JobState.CONFIGURING, JobState.CANCELLED, JobState.FAILED}),
+    JobState.CONFIGURING: ENDED | {JobState.RUNNING, JobState.PENDING},
+    JobState.RUNNING: ENDED | {JobState.SUSPENDED, JobState.PENDING},
+    JobState.SUSPENDED: ENDED | {JobState.RUNNING, JobState.PENDING},
+    **{state: frozenset() for state in ENDED},
+}
+
+
+def check_transition(job_id: int, old: JobState, new: JobState, story: str = "") -> None:
+    """Raise `Conflict`, with the story so far, when a job in state `old` must not become `new`."""
+    if new not in TRANSITIONS[old]:
+        so_far = f" So far: {story}." if story else ""
+        raise Conflict(f"Job {job_id} is {old} and cannot become {new}.{so_far}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a job waits or ended: a constant for programs, one sentence with numbers for people."""
+
+    #: CamelCase constant, listed in `REASONS`.
+    code: str
+    message: str
+
+
+#: Every reason code, with what it means. The documentation lists the same table, and a test compares the two.
+REASONS: dict[str, str] = {
+    "Submitted": "Accepted; the next placement cycle looks at it.",
+    "Resources": "First in line; what it needs is not free yet.",
+    "Priority": "Others are ahead of it in the queue.",
+    "QOSMaxJobsPerUserLimit": "Its owner already holds as many jobs as the QoS allows.",
+    "QOSMaxGRESPerUser": "Its owner already holds as many GPUs as the QoS allows.",
+    "ReqNodeNotAvail": "The nodes or GPUs that could run it are drained, withheld or unreachable.",
+    "BeginTime": "Its earliest start has not come yet (the pause before a retry).",
+    "InvalidQOS": "Its QoS does not exist in this lab any more.",
+    "Preparing": "Its environment and inputs are being prepared.",
+    "Running": "Its command is running.",
+    "Completed": "The command ended with exit code 0.",
+    "NonZeroExitCode": "The command ended with another exit code than 0.",
+    "RaisedSignal": "A signal ended the command.",
+    "TimeLimit": "It reached its walltime.",
+    "OutOfMemory": "It used more memory than it asked for.",
+    "Cancelled": "Somebody cancelled it.",
+    "EnvironmentFailed": "Its environment could not be built.",
+    "InputFailed": "An input could not be staged.",
+    "LaunchFailed": "Its command could not be started.",
+    "StorageFull": "A disk is full.",
+    "RunnerLost": "The process that watched over it is gone, so how it ended is not known.",
+    "NodeLost": "The node is gone, so how it ended is not known.",
+    "DeviceBusy": "Another lab on the same machine holds the GPU.",
+    "Requeued": "An attempt ended and retries are left.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One queued piece of work with resources and an owner, as the store remembers it."""
+
+    id: int
+    kind: JobKind
+    #: Stable subject of the owner; never a display name.
+    owner: str
+    account: str
+    name: str
+    qos: str
+    resources: Resources
+    state: JobState
+    reason: Reason
+    #: Unix seconds.
+    submitted_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    #: Number of the present or last attempt; 0 before the first. It fences: news of another attempt changes nothing.
+    attempt: int = 0
+    #: Attempts left after the present one fails for a reason of its own.
+    retries_left: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    node: str | None = None
+    #: UUIDs of the devices of the present or last attempt.
+    devices: tuple[str, ...] = ()
+    run_id: str | None = None
+    #: Set when somebody asked for its end: their subject.
+    cancelled_by: str | None = None

@@ -1,0 +1,208 @@
+"""What an engine hands to a runner: one attempt of one job, complete in itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from carrel.domain.job import JobState, Reason
+from carrel.domain.node import Device
+from carrel.domain.qos import JobKind
+from carrel.domain.resources import Resources
+from carrel.domain.task import TaskSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchTracking:
+    """What the job needs to reach its MLflow run. The token is in a file of its own, never here."""
+
+    #: Address for MLFLOW_TRACKING_URI.
+    uri: str
+    #: None while the lab has not made the run yet; a runner whose environment holds mlflow then waits for it.
+    run_id: str | None = None
+    experiment_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPaths:
+    """Where things are on the node."""
+
+    #: Environments, content-addressed.
+    environments: str
+    #: Code snapshots, content-addressed.
+    snapshots: str
+    #: Stored outputs, content-addressed.
+    blobs: str
+    #: Unix datagram socket that takes a line when the journal has grown ("<job> <attempt>"); may be absent or dead.
+    doorbell: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchLimits:
+    """Times and sizes that the runner enforces beside the job's own resources."""
+
+    #: Seconds for building the environment and staging inputs.
+    prepare: int = 3600
+    #: Seconds before the end of the walltime at which SIGTERM warns the job; SIGKILL follows at the end.
+    warning: int = 30
+    #: Seconds between the polite signal and the kill when the job is cancelled.
+    grace: int = 10
+    #: Bytes of log that are kept; what is beyond is counted and dropped with a note.
+    log: int = 1024**3
+    #: Bytes of outputs that are stored for one attempt.
+    outputs: int = 50 * 1024**3
+    #: Seconds between samples of CPU, memory and GPU use.
+    sample: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One attempt of one job. Written to the spool before the runner starts; `attempt` is the fence."""
+
+    job_id: int
+    attempt: int
+    kind: JobKind
+    owner: str
+    name: str
+    account: str
+    qos: str
+    node: str
+    task: TaskSpec
+    resources: Resources
+    devices: tuple[Device, ...]
+    paths: LaunchPaths
+    limits: LaunchLimits = field(default_factory=LaunchLimits)
+    #: Address of the gateway, for CARREL_URL; the job's own token lies beside the launch file.
+    gateway: str = ""
+    tracking: LaunchTracking | None = None
+    #: Environment variables that the lab sets for the command, beyond those of the task.
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a job used: one sample, or the sum at its end."""
+
+    #: Processor seconds so far, all processes.
+    cpu_seconds: float = 0.0
+    #: Bytes resident now.
+    memory: int = 0
+    #: Largest `memory` seen so far.
+    memory_peak: int = 0
+    #: Percent busy per device UUID, and bytes in use per device UUID; empty where NVML is absent.
+    gpu_utilization: Mapping[str, float] = field(default_factory=dict)
+    gpu_memory: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """One stored output."""
+
+    #: Relative to the working directory.
+    path: str
+    size: int
+    #: "sha256:…", its name in the blob store.
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """The runner owns the attempt; no other runner ever will."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparing:
+    """A step before the command starts; `message` is for the owner."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentReady:
+    """The environment exists; `lock` is the digest of its lock in the blob store."""
+
+    digest: str
+    lock: str
+    python: str
+    built: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputsReady:
+    """Inputs lie in the working directory; digests by path."""
+
+    digests: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The command runs."""
+
+    pid: int
+    #: What the machine is: CPU model, memory, GPUs, driver, kernel; for the record.
+    hardware: Mapping[str, str] = field(default_factory=dict)
+    #: Seeds and other variables that make a run repeatable, as they were set.
+    seeds: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What the job uses now."""
+
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """The attempt is over, and how. Always the last record of a journal."""
+
+    state: JobState
+    reason: Reason
+    exit_code: int | None = None
+    signal: int | None = None
+    usage: Usage = field(default_factory=Usage)
+    outputs: tuple[StoredFile, ...] = ()
+    #: True when the failure is not the task's own (a full disk, a lost device): it may be tried again at no cost.
+    retryable: bool = False
+
+
+JournalRecord = Claimed | Preparing | EnvironmentReady | InputsReady | Started | Sampled | Ended
+
+#: Name of each record in a journal line.
+RECORD_TYPES: dict[str, type] = {
+    "claimed": Claimed,
+    "preparing": Preparing,
+    "environment": EnvironmentReady,
+    "inputs": InputsReady,
+    "started": Started,
+    "sampled": Sampled,
+    "ended": Ended,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journaled:
+    """One line of a runner's journal."""
+
+    #: Unix seconds, by the node's clock.
+    at: float
+    record: JournalRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """News of one attempt, from an engine to the control loop."""
+
+    job_id: int
+    attempt: int
+    #: New journal lines, oldest first.
+    entries: tuple[Journaled, ...] = ()
+    #: Bytes of the journal that are read up to and with `entries`.
+    offset: int = 0
+    #: Bytes of log so far, or None when that is not news.
+    log_size: int | None = None
+    #: True when the runner does not exist any more and left no `Ended`: evidence, not suspicion.
+    gone: bool = False

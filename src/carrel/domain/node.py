@@ -1,0 +1,36 @@
+"""Machines and their devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU, or one slice of a GPU, on a node."""
+
+    #: The driver's own name for it ("GPU-…"), or "SIM-…" for a simulated one: unique in the world and stable.
+    uuid: str
+    #: Position on its node, for people; never used to address it.
+    index: int
+    #: Short type as used in requests: "h200", "a100", "simulated".
+    type: str
+    #: What the driver calls it: "NVIDIA H200".
+    name: str
+    #: Bytes of device memory.
+    memory: int
+    #: True when there is no hardware behind it; every screen says so.
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One machine."""
+
+    name: str
+    cpus: int
+    #: Bytes that jobs may use.
+    memory: int
+    devices: tuple[Device, ...] = ()
+    #: Why nothing new starts here now ("drained by admin"), or None.
+    drained: str | None = None

@@ -1,0 +1,102 @@
+"""What the placement policy looks at, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from carrel.domain.job import Reason
+from carrel.domain.node import Node
+from carrel.domain.qos import QoS
+from carrel.domain.resources import Resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A PENDING job, as placement sees it."""
+
+    id: int
+    owner: str
+    qos: str
+    resources: Resources
+    #: Unix seconds.
+    submitted_at: float
+    #: Added to the QoS' priority.
+    priority: int = 0
+    #: Not to be started before this moment (a retry's pause), or 0.
+    not_before: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A job that holds resources on a node."""
+
+    id: int
+    owner: str
+    qos: str
+    resources: Resources
+    node: str
+    #: UUIDs of its devices.
+    devices: tuple[str, ...]
+    #: When its walltime is over at the latest, Unix seconds.
+    ends_by: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything that placement may know, at one moment."""
+
+    nodes: Sequence[Node]
+    qos: Mapping[str, QoS]
+    waiting: Sequence[Waiting]
+    holding: Sequence[Holding]
+    #: Device UUIDs that nobody may be given now (another lab on the machine holds them, the driver reports a fault).
+    withheld: frozenset[str] = frozenset()
+    #: Seconds of waiting that outweigh one point of priority; so that no job waits for ever behind more urgent ones.
+    age_weight: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Decision: this job starts now, there, with these devices."""
+
+    job_id: int
+    node: str
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Decision: this job waits, and why."""
+
+    job_id: int
+    reason: Reason
+    #: 1 for the first in line.
+    position: int
+    #: When it should start if everything ahead of it uses its whole walltime, Unix seconds; None when nobody can say.
+    estimated_start: float | None = None
+
+
+@runtime_checkable
+class HoldIndex(Protocol):
+    """Holds that can be asked for by job."""
+
+    def of(self, job_id: int) -> Hold | None:
+        """Return the hold of one job, or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The answer: every waiting job is in exactly one of the two."""
+
+    starts: tuple[Start, ...] = ()
+    #: In the order of the queue. May be a sequence that makes its items when they are looked at.
+    holds: Sequence[Hold] = field(default_factory=tuple)
+
+    def hold_of(self, job_id: int) -> Hold | None:
+        """Return why one job waits, or None when it does not; without making the holds of all the others."""
+        if isinstance(self.holds, HoldIndex):
+            return self.holds.of(job_id)
+        return next((hold for hold in self.holds if hold.job_id == job_id), None)

@@ -1,0 +1,32 @@
+"""Classes of service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class JobKind(StrEnum):
+    """What sort of work a job is."""
+
+    TASK = "task"
+    SESSION = "session"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QoS:
+    """A class of service: which jobs it takes, for how long, how many, how urgent. None means no limit."""
+
+    name: str
+    kinds: frozenset[JobKind] = field(default_factory=lambda: frozenset(JobKind))
+    #: Walltime for jobs that name none, in seconds.
+    default_time: int = 24 * 3600
+    #: Longest walltime, in seconds.
+    max_time: int | None = None
+    #: Jobs of one user that hold resources at the same time.
+    max_jobs_per_user: int | None = None
+    #: GPUs of one user that are held at the same time.
+    max_gpus_per_user: int | None = None
+    #: Larger goes first. One point is worth `Snapshot.age_weight` seconds of waiting.
+    priority: int = 0

@@ -1,0 +1,44 @@
+"""What a job asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from carrel.domain.errors import Invalid
+from carrel.domain.units import format_duration, format_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What a job asks for, on one node, for how long."""
+
+    #: Whole processors.
+    cpus: int = 1
+    #: Bytes of host memory.
+    memory: int = 2 * 1024**3
+    #: Whole GPUs.
+    gpus: int = 0
+    #: The GPU's type as `carrel doctor` prints it ("h200"), or None when any will do.
+    gpu_type: str | None = None
+    #: Walltime limit in seconds, counted from the start of the user's command.
+    time: int = 3600
+
+    def __post_init__(self) -> None:
+        if self.cpus < 1:
+            raise Invalid(f"cpus is {self.cpus}.", remedy="A job needs at least 1.")
+        if self.memory < 1024**2:
+            raise Invalid(f"memory is {self.memory} bytes.", remedy='A job needs at least "1M".')
+        if self.gpus < 0:
+            raise Invalid(f"gpus is {self.gpus}.", remedy="Ask for 0 or more.")
+        if self.gpu_type is not None and self.gpus == 0:
+            raise Invalid(f'gpu_type is "{self.gpu_type}" but gpus is 0.', remedy="Ask for gpus too, or leave the type out.")
+        if self.time < 1:
+            raise Invalid(f"time is {self.time} s.", remedy='A job needs at least "1s".')
+
+    def describe(self) -> str:
+        """One phrase for messages: "2 GPUs (h200), 8 CPUs, 16G for 2 h"."""
+        gpus = ""
+        if self.gpus:
+            kind = f" ({self.gpu_type})" if self.gpu_type else ""
+            gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}{kind}, "
+        return f"{gpus}{self.cpus} CPU{'s' if self.cpus > 1 else ''}, {format_size(self.memory)} for {format_duration(self.time)}"

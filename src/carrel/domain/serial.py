@@ -1,0 +1,75 @@
+"""Frozen values to JSON and back, driven by their own type hints.
+
+Inside Carrel values travel as dataclasses; they are written down (job rows, launch files, journals) as plain JSON. One
+function each way keeps the written form equal to the class: a field that is unknown when read is an error, because a
+silently dropped field is how parameters get lost.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union
+
+T = TypeVar("T")
+
+
+def to_plain(value: Any) -> Any:
+    """Return `value` as JSON-ready dicts, lists and scalars. Fields that hold their default None are left out."""
+    if is_dataclass(value) and not isinstance(value, type):
+        plain = {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
+        return {name: item for name, item in plain.items() if item is not None}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(to_plain(item) for item in value)
+    return value
+
+
+def from_plain(cls: type[T], plain: Any) -> T:
+    """Return the `cls` that `to_plain` wrote; raise `ValueError` on an unknown field or a wrong shape."""
+    return typing.cast(T, _build(cls, plain, cls.__name__))
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _build(hint: Any, plain: Any, where: str) -> Any:
+    if hint is Any:
+        return plain
+    origin = typing.get_origin(hint)
+    if origin is Union or origin is types.UnionType:
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        return None if plain is None else _build(options[0], plain, where)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _build_dataclass(hint, plain, where)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(plain)
+    if origin in (tuple, list, frozenset, set):
+        return origin(_build(typing.get_args(hint)[0], item, where) for item in plain)
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        item_hint = typing.get_args(hint)[1]
+        return {key: _build(item_hint, item, f"{where}.{key}") for key, item in plain.items()}
+    if hint is float and isinstance(plain, int):
+        return float(plain)
+    return plain
+
+
+def _build_dataclass(cls: type, plain: Any, where: str) -> Any:
+    if not isinstance(plain, Mapping):
+        raise ValueError(f"{where}: expected an object, got {type(plain).__name__}")
+    hints = _hints(cls)
+    unknown = sorted(set(plain) - set(hints))
+    if unknown:
+        raise ValueError(f"{where}: unknown field {unknown[0]!r}")
+    return cls(**{name: _build(hints[name], item, f"{where}.{name}") for name, item in plain.items()})

@@ -1,0 +1,100 @@
+"""What a researcher describes: code, environment, inputs, parameters, resources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class EnvironmentKind(StrEnum):
+    """Where a task's environment comes from."""
+
+    NONE = "none"
+    REQUIREMENTS = "requirements"
+    UV_LOCK = "uv_lock"
+    CONDA = "conda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentRecipe:
+    """How to build an environment: resolved from the task's files at submit, locked and built by the runner.
+
+    The same recipe text always gives the same digest; the lock that it resolves to is kept with the record.
+    """
+
+    kind: EnvironmentKind = EnvironmentKind.NONE
+    #: Which file of the task said so, for messages ("python_env.yaml"); "" when none did.
+    source: str = ""
+    #: Python version as asked ("3.11", ">=3.10"), or None for the lab's own.
+    python: str | None = None
+    #: Requirement lines for REQUIREMENTS; the text of the file for UV_LOCK and CONDA is in `files`.
+    requirements: tuple[str, ...] = ()
+    #: Further files that the build needs, by path relative to the task's directory, with their text.
+    files: Mapping[str, str] = field(default_factory=dict)
+    #: True when a requirement points into the code directory (``-e .``, ``./pkg``): the code is then part of the key.
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec:
+    """One input, staged before the command starts."""
+
+    #: Where it appears, relative to the working directory.
+    path: str
+    #: ``file:``, ``https:``, ``s3:`` … anything that fsspec opens.
+    uri: str
+    #: Expected digest ("sha256:…"), or None to take what is there.
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitState:
+    """Where the code came from. The diff is what `git apply` needs to get from the commit to what ran."""
+
+    commit: str
+    branch: str | None = None
+    #: Remote address without credentials.
+    remote: str | None = None
+    dirty: bool = False
+    diff: str = ""
+    #: True when the diff was too large to keep; the snapshot holds the code in any case.
+    diff_truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingTarget:
+    """An MLflow run that exists already (made by ``mlflow run``); without one the lab makes a run of its own."""
+
+    run_id: str
+    experiment_id: str
+    #: None: the lab's own tracking server.
+    uri: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """Everything that was decided at submit; frozen with the job and never looked up again."""
+
+    entry_point: str
+    #: The shell command line, with every parameter in its place and quoted.
+    command: str
+    #: Digest of the code snapshot ("sha256:…").
+    snapshot: str
+    #: Directory inside the snapshot in which the command runs.
+    directory: str = "."
+    #: Values as text, defaults filled in and types checked.
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    environment: EnvironmentRecipe = field(default_factory=EnvironmentRecipe)
+    inputs: tuple[InputSpec, ...] = ()
+    #: Parameters of type ``path`` whose value is a URI: staged like inputs, then replaced in the command (name -> URI).
+    path_parameters: Mapping[str, str] = field(default_factory=dict)
+    #: Glob patterns relative to the working directory.
+    outputs: tuple[str, ...] = ("outputs/**",)
+    #: Environment variables that the submitter set; never secrets.
+    variables: Mapping[str, str] = field(default_factory=dict)
+    experiment: str | None = None
+    tracking: TrackingTarget | None = None
+    git: GitState | None = None
+    #: The job that this one repeats, if any.
+    rerun_of: int | None = None

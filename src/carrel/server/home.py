@@ -1,0 +1,135 @@
+"""The lab's home directory: where everything of one lab lies, for its owner's eyes only."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from carrel.domain.errors import Conflict, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class LabHome:
+    """Names of the files and directories of one lab."""
+
+    path: Path
+
+    @property
+    def settings(self) -> Path:
+        """The administrator's file."""
+        return self.path / "carrel.toml"
+
+    @property
+    def token(self) -> Path:
+        """The token of whoever started the lab, mode 0600; the command line finds it here."""
+        return self.path / "token"
+
+    @property
+    def address(self) -> Path:
+        """Where the running lab listens, as JSON; absent while none runs."""
+        return self.path / "address.json"
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file."""
+        return self.path / "lab.db"
+
+    @property
+    def snapshots(self) -> Path:
+        """Code, content-addressed."""
+        return self.path / "snapshots"
+
+    @property
+    def environments(self) -> Path:
+        """Environments, content-addressed."""
+        return self.path / "environments"
+
+    @property
+    def blobs(self) -> Path:
+        """Stored outputs, content-addressed."""
+        return self.path / "blobs"
+
+    @property
+    def spool(self) -> Path:
+        """One directory for each attempt of each job."""
+        return self.path / "spool"
+
+    @property
+    def run(self) -> Path:
+        """Sockets."""
+        return self.path / "run"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of the lab's own processes."""
+        return self.path / "logs"
+
+    def create(self) -> None:
+        """Make what is missing, readable by its owner alone."""
+        try:
+            for directory in (self.path, self.snapshots, self.environments, self.blobs, self.spool, self.run, self.logs):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.chmod(0o700)
+        except OSError as error:
+            raise Unavailable(
+                f"The lab's home {self.path} cannot be made: {error.strerror}.",
+                remedy="Choose another with --home or CARREL_HOME.",
+            ) from error
+
+    def lock(self) -> int:
+        """Hold the lab for this process until it ends; raises `Conflict` while another server has it."""
+        descriptor = os.open(self.path / "lab.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            where = self.read_address() or "an address that it has not written yet"
+            raise Conflict(
+                f"A lab is running in {self.path} already, at {where}.",
+                remedy="Use that one, or start a second lab with another --home.",
+            ) from None
+        return descriptor
+
+    def secret(self) -> bytes:
+        """The key of the job tokens; made when first asked, mode 0600."""
+        return bytes.fromhex(_once(self.path / "secret", lambda: secrets.token_hex(32)))
+
+    def first_token(self, make: Callable[[], str]) -> str:
+        """The token in the token file; made by `make` when there is none."""
+        return _once(self.token, make)
+
+    def read_address(self) -> str | None:
+        """URL of the lab that was started here last, or None."""
+        try:
+            return str(json.loads(self.address.read_text())["url"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def write_address(self, url: str) -> None:
+        """Say where the lab listens, all at once."""
+        _write_private(self.address, json.dumps({"url": url, "pid": os.getpid()}) + "\n")
+
+
+def _once(path: Path, make: Callable[[], str]) -> str:
+    try:
+        path.chmod(0o600)
+        text = path.read_text().strip()
+    except FileNotFoundError:
+        text = ""
+    if not text:
+        text = make()
+        _write_private(path, text + "\n")
+    return text
+
+
+def _write_private(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    temporary.replace(path)

@@ -1,0 +1,24 @@
+"""What a job leaves on its node's disk: launch file, journal, log, working directory. Standard library only.
+
+The runner writes it, the engine reads it, the gateway serves the log from it. A journal outlives every process: it is
+the truth about an attempt, and sockets only say that there is something new to read.
+"""
+
+from carrel.spool.claim import Claim, read_claim, take_claim
+from carrel.spool.journal import Journal, append_entry, read_entries
+from carrel.spool.layout import AttemptDirectory, Spool
+from carrel.spool.log import LogRange, LogWriter, read_log
+
+__all__ = [
+    "AttemptDirectory",
+    "Claim",
+    "Journal",
+    "LogRange",
+    "LogWriter",
+    "Spool",
+    "append_entry",
+    "read_claim",
+    "read_entries",
+    "read_log",
+    "take_claim",
+]

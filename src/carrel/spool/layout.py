@@ -1,0 +1,74 @@
+"""Names of files and directories in the spool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDirectory:
+    """One attempt of one job on disk: ``<spool>/<job>/<attempt>/``, mode 0700."""
+
+    path: Path
+
+    @property
+    def launch(self) -> Path:
+        """The `Launch`, as JSON; there before the runner starts."""
+        return self.path / "launch.json"
+
+    @property
+    def token(self) -> Path:
+        """The job's own token, mode 0600."""
+        return self.path / "token"
+
+    @property
+    def claim(self) -> Path:
+        """Created exclusively by the one runner that owns the attempt, which holds a lock on it as long as it lives."""
+        return self.path / "claim"
+
+    @property
+    def journal(self) -> Path:
+        """What happened, one JSON object per line; appended by the runner alone."""
+        return self.path / "journal.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """Standard output and standard error of the command, in the order of writing."""
+        return self.path / "log"
+
+    @property
+    def cancel(self) -> Path:
+        """Written by the engine before it signals the runner: who asked for the end (one line)."""
+        return self.path / "cancel"
+
+    @property
+    def work(self) -> Path:
+        """The working directory: a copy of the code, the inputs, what the command makes."""
+        return self.path / "work"
+
+    @property
+    def temporary(self) -> Path:
+        """TMPDIR of the command, or a link to it where this path would be too long for sockets; gone after the end."""
+        return self.path / "tmp"
+
+    @property
+    def staged(self) -> Path:
+        """Inputs that stand for parameters of type ``path``."""
+        return self.path / "staged"
+
+    @property
+    def runner_log(self) -> Path:
+        """What went wrong in the runner itself, with its traceback; for whoever maintains Carrel."""
+        return self.path / "runner.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """The spool directory of a lab on one node."""
+
+    root: Path
+
+    def attempt(self, job_id: int, attempt: int) -> AttemptDirectory:
+        """The directory of one attempt; nothing is created."""
+        return AttemptDirectory(self.root / str(job_id) / str(attempt))

@@ -1,0 +1,360 @@
+"""Jobs, attempts, leases and outputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from carrel.control.news import state_event
+from carrel.control.ports import (
+    AttemptChange,
+    AttemptRow,
+    JobFilter,
+    NewEvent,
+    NewJob,
+    OutboxEntry,
+    StartOrder,
+    Submitted,
+)
+from carrel.domain.errors import Conflict
+from carrel.domain.job import ACTIVE, HOLDING, Job, JobState, Reason, check_transition
+from carrel.domain.launch import StoredFile
+from carrel.domain.serial import from_plain, to_plain
+from carrel.domain.task import TaskSpec
+from carrel.store.database import Database
+from carrel.store.events import EventTable, insert_events
+from carrel.store.outbox import insert_entries
+from carrel.store.rows import attempt_of, dump, job_of
+from carrel.store.tables import attempts, jobs, leases, outputs, submissions
+
+_ACTIVE = sorted(state.value for state in ACTIVE)
+_HOLDING = frozenset(HOLDING)
+#: Everything of a job but its description, which is long and rarely wanted.
+_JOB = [column for column in jobs.c if column.name != "spec"]
+_SUBMITTED = Reason(code="Submitted", message="Accepted; it is about to be placed.")
+_PREPARING = Reason(code="Preparing", message="Its environment and inputs are being prepared.")
+
+# Statements of the hot path, built once: SQLAlchemy then only binds parameters.
+_INSERT_JOB = sa.insert(jobs).returning(jobs.c.id)
+_SELECT_JOB = sa.select(*_JOB).where(jobs.c.id == sa.bindparam("job_id"))
+_SELECT_JOB_AND_SPEC = sa.select(jobs).where(jobs.c.id == sa.bindparam("job_id"))
+
+
+class JobTable:
+    """Implements `carrel.control.ports.JobStore`."""
+
+    def __init__(self, database: Database, events: EventTable) -> None:
+        self._database = database
+        self._events = events
+
+    def submit(
+        self,
+        new: NewJob,
+        *,
+        now: float,
+        key: str | None,
+        request: str,
+        outbox: Callable[[Job], Sequence[OutboxEntry]],
+    ) -> Submitted:
+        """Write the job down as PENDING; the same key of the same owner gives the same job again."""
+        with self._database.write() as connection:
+            if key is not None:
+                earlier = _submitted_before(connection, new.owner, key, request)
+                if earlier is not None:
+                    return Submitted(job=earlier, created=False)
+            job_id = connection.execute(_INSERT_JOB, _job_row(new, now)).scalar_one()
+            if key is not None:
+                connection.execute(sa.insert(submissions), {"owner": new.owner, "key": key, "request": request, "job_id": job_id})
+            job = _job_as_submitted(new, job_id, now)
+            insert_events(connection, [state_event(job)], now)
+            insert_entries(connection, job.id, outbox(job), now)
+        self._events.announce()
+        return Submitted(job=job, created=True)
+
+    def get(self, job_id: int) -> Job | None:
+        """The job, or None."""
+        with self._database.read() as connection:
+            row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
+        return None if row is None else job_of(row)
+
+    def task(self, job_id: int) -> TaskSpec | None:
+        """What the job was asked to do, or None."""
+        with self._database.read() as connection:
+            spec = connection.execute(sa.select(jobs.c.spec).where(jobs.c.id == job_id)).scalar()
+        return None if spec is None else from_plain(TaskSpec, json.loads(spec))
+
+    def list(self, which: JobFilter, *, before: int | None, limit: int) -> Sequence[Job]:
+        """Newest first, ids smaller than `before`; one index range, however many jobs there are."""
+        query = sa.select(*_JOB).order_by(jobs.c.id.desc()).limit(limit)
+        if which.owner is not None:
+            query = query.where(jobs.c.owner == which.owner)
+        if which.states:
+            query = query.where(jobs.c.state.in_(sorted(state.value for state in which.states)))
+        if which.name is not None:
+            query = query.where(jobs.c.name == which.name)
+        if before is not None:
+            query = query.where(jobs.c.id < before)
+        with self._database.read() as connection:
+            return [job_of(row) for row in connection.execute(query)]
+
+    def active(self) -> Sequence[Job]:
+        """All jobs that have not ended, oldest first."""
+        query = sa.select(*_JOB).where(jobs.c.state.in_(_ACTIVE)).order_by(jobs.c.id)
+        with self._database.read() as connection:
+            return [job_of(row) for row in connection.execute(query)]
+
+    def start(self, orders: Sequence[StartOrder], *, now: float) -> Sequence[tuple[Job, TaskSpec]]:
+        """PENDING becomes CONFIGURING, with a new attempt and its leases."""
+        started: list[tuple[Job, TaskSpec]] = []
+        news: list[NewEvent] = []
+        with self._database.write() as connection:
+            for order in orders:
+                row = connection.execute(_SELECT_JOB_AND_SPEC, {"job_id": order.job_id}).first()
+                if row is None or row.state != JobState.PENDING:
+                    continue  # cancelled meanwhile
+                job = replace(
+                    job_of(row),
+                    state=JobState.CONFIGURING,
+                    reason=_PREPARING,
+                    attempt=row.attempt + 1,
+                    node=order.node,
+                    devices=order.devices,
+                    exit_code=None,
+                    signal=None,
+                )
+                connection.execute(sa.update(jobs).where(jobs.c.id == job.id), _started_values(job))
+                connection.execute(sa.insert(attempts), _attempt_row(job, now))
+                if job.devices:
+                    connection.execute(
+                        sa.insert(leases),
+                        [{"device": uuid, "job_id": job.id, "attempt": job.attempt, "since": now} for uuid in job.devices],
+                    )
+                news.append(state_event(job))
+                started.append((job, from_plain(TaskSpec, json.loads(row.spec))))
+            insert_events(connection, news, now)
+        self._events.announce()
+        return started
+
+    def change(self, changes: Sequence[AttemptChange], *, now: float) -> Sequence[Job]:
+        """Apply what is still true; news of an older attempt changes nothing."""
+        changed: list[Job] = []
+        with self._database.write() as connection:
+            for change in changes:
+                row = connection.execute(_SELECT_JOB, {"job_id": change.job_id}).first()
+                if row is None or row.attempt != change.attempt or JobState(row.state) not in _HOLDING:
+                    continue
+                changed.append(_apply(connection, job_of(row), change, now))
+        self._events.announce()
+        return changed
+
+    def request_cancel(self, job_id: int, *, by: str, reason: Reason, now: float) -> Job | None:
+        """A PENDING job becomes CANCELLED; of one that holds resources it is remembered who asked."""
+        with self._database.write() as connection:
+            row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
+            if row is None:
+                return None
+            job = job_of(row)
+            if job.state is JobState.PENDING:
+                job = replace(job, cancelled_by=by)
+                job = _end_pending(connection, job, JobState.CANCELLED, reason, now)
+            elif not job.state.ended and job.cancelled_by is None:
+                job = replace(job, cancelled_by=by)
+                connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(cancelled_by=by))
+        self._events.announce()
+        return job
+
+    def fail_pending(self, job_id: int, *, reason: Reason, now: float) -> Job | None:
+        """A PENDING job becomes FAILED."""
+        with self._database.write() as connection:
+            row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
+            if row is None or row.state != JobState.PENDING:
+                return None
+            job = _end_pending(connection, job_of(row), JobState.FAILED, reason, now)
+        self._events.announce()
+        return job
+
+    def attempts(self, job_id: int) -> Sequence[AttemptRow]:
+        """All attempts, first to last."""
+        query = sa.select(attempts).where(attempts.c.job_id == job_id).order_by(attempts.c.number)
+        with self._database.read() as connection:
+            return [attempt_of(row) for row in connection.execute(query)]
+
+    def attempt(self, job_id: int, number: int) -> AttemptRow | None:
+        """One attempt, or None."""
+        query = sa.select(attempts).where(attempts.c.job_id == job_id, attempts.c.number == number)
+        with self._database.read() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else attempt_of(row)
+
+    def outputs(self, job_id: int, attempt: int) -> Sequence[StoredFile]:
+        """Stored outputs of one attempt, by path."""
+        query = sa.select(outputs).where(outputs.c.job_id == job_id, outputs.c.attempt == attempt).order_by(outputs.c.path)
+        with self._database.read() as connection:
+            return [StoredFile(path=row.path, size=row.size, digest=row.digest) for row in connection.execute(query)]
+
+    def holders(self) -> Mapping[str, int]:
+        """Which job holds which device now."""
+        with self._database.read() as connection:
+            return {row.device: row.job_id for row in connection.execute(sa.select(leases.c.device, leases.c.job_id))}
+
+
+def _submitted_before(connection: sa.Connection, owner: str, key: str, request: str) -> Job | None:
+    row = connection.execute(sa.select(submissions).where(submissions.c.owner == owner, submissions.c.key == key)).first()
+    if row is None:
+        return None
+    if row.request != request:
+        raise Conflict(
+            f'The idempotency key "{key}" was used for job {row.job_id}, which asked for something else.',
+            remedy="Use a new key for a new request.",
+        )
+    return job_of(connection.execute(_SELECT_JOB, {"job_id": row.job_id}).one())
+
+
+def _job_row(new: NewJob, now: float) -> dict[str, Any]:
+    return {
+        "kind": new.kind.value,
+        "owner": new.owner,
+        "account": new.account,
+        "name": new.name,
+        "qos": new.qos,
+        "cpus": new.resources.cpus,
+        "memory": new.resources.memory,
+        "gpus": new.resources.gpus,
+        "gpu_type": new.resources.gpu_type,
+        "time": new.resources.time,
+        "state": JobState.PENDING.value,
+        "reason": _SUBMITTED.code,
+        "message": _SUBMITTED.message,
+        "submitted_at": now,
+        "retries_left": new.retries,
+        "spec": dump(to_plain(new.task)),
+        "run_id": new.task.tracking.run_id if new.task.tracking else None,
+        "experiment_id": new.task.tracking.experiment_id if new.task.tracking else None,
+    }
+
+
+def _job_as_submitted(new: NewJob, job_id: int, now: float) -> Job:
+    return Job(
+        id=job_id,
+        kind=new.kind,
+        owner=new.owner,
+        account=new.account,
+        name=new.name,
+        qos=new.qos,
+        resources=new.resources,
+        state=JobState.PENDING,
+        reason=_SUBMITTED,
+        submitted_at=now,
+        retries_left=new.retries,
+        run_id=new.task.tracking.run_id if new.task.tracking else None,
+    )
+
+
+def _started_values(job: Job) -> dict[str, Any]:
+    return {
+        "state": job.state.value,
+        "reason": job.reason.code,
+        "message": job.reason.message,
+        "attempt": job.attempt,
+        "node": job.node,
+        "devices": dump(list(job.devices)),
+        "exit_code": None,
+        "signal": None,
+    }
+
+
+def _attempt_row(job: Job, now: float) -> dict[str, Any]:
+    return {
+        "job_id": job.id,
+        "number": job.attempt,
+        "node": job.node,
+        "devices": dump(list(job.devices)),
+        "state": job.state.value,
+        "reason": job.reason.code,
+        "message": job.reason.message,
+        "leased_at": now,
+    }
+
+
+def _end_pending(connection: sa.Connection, job: Job, state: JobState, reason: Reason, now: float) -> Job:
+    job = replace(job, state=state, reason=reason, ended_at=now)
+    values = {"state": state.value, "reason": reason.code, "message": reason.message, "ended_at": now}
+    connection.execute(sa.update(jobs).where(jobs.c.id == job.id), {**values, "cancelled_by": job.cancelled_by})
+    insert_events(connection, [state_event(job)], now)
+    return job
+
+
+def _apply(connection: sa.Connection, job: Job, change: AttemptChange, now: float) -> Job:
+    """Write one change; the caller has checked that the attempt is the job's own."""
+    values: dict[str, Any] = {}
+    after = job
+    if change.state is not None and change.reason is not None:
+        if change.state is not job.state:
+            check_transition(job.id, job.state, change.state, job.reason.message)
+        over = change.ended_at is not None
+        after = replace(
+            job,
+            state=change.state,
+            reason=change.reason,
+            started_at=change.started_at if change.started_at is not None else job.started_at,
+            ended_at=change.ended_at if change.state.ended else None,
+            exit_code=change.exit_code,
+            signal=change.signal,
+            retries_left=job.retries_left if change.retries_left is None else change.retries_left,
+            devices=() if over and not change.state.ended else job.devices,
+        )
+        values = {
+            "state": after.state.value,
+            "reason": after.reason.code,
+            "message": after.reason.message,
+            "started_at": after.started_at,
+            "ended_at": after.ended_at,
+            "exit_code": after.exit_code,
+            "signal": after.signal,
+            "retries_left": after.retries_left,
+        }
+        connection.execute(sa.update(jobs).where(jobs.c.id == job.id), values)
+        if over:
+            connection.execute(sa.delete(leases).where(leases.c.job_id == job.id))
+    attempt_values = _attempt_values(change)
+    if attempt_values:
+        connection.execute(
+            sa.update(attempts).where(attempts.c.job_id == job.id, attempts.c.number == change.attempt), attempt_values
+        )
+    if change.outputs:
+        rows = [{"job_id": job.id, "attempt": change.attempt, **to_plain(file)} for file in change.outputs]
+        connection.execute(sa.insert(outputs), rows)
+    # RUNNING is told by the entry that started it (`control.news`), which may be in one batch with the end.
+    news = [state_event(after)] if after.state is not job.state and after.state is not JobState.RUNNING else []
+    insert_events(connection, [*change.events, *news], now)
+    insert_entries(connection, job.id, change.outbox, now)
+    return after
+
+
+def _attempt_values(change: AttemptChange) -> dict[str, Any]:
+    state = change.attempt_state or change.state
+    reason = change.reason
+    values: dict[str, Any] = {
+        "state": None if state is None else state.value,
+        "reason": None if reason is None else reason.code,
+        "message": None if reason is None else reason.message,
+        "exit_code": change.exit_code,
+        "signal": change.signal,
+        "started_at": change.started_at,
+        "ended_at": change.ended_at,
+        "journal_offset": change.offset,
+        "log_size": change.log_size,
+        "environment": change.environment,
+        "environment_lock": change.environment_lock,
+        "environment_built": None if change.environment_built is None else int(change.environment_built),
+        "python": change.python,
+        "hardware": None if change.hardware is None else dump(dict(change.hardware)),
+        "seeds": None if change.seeds is None else dump(dict(change.seeds)),
+        "inputs": None if change.inputs is None else dump(dict(change.inputs)),
+        "usage": None if change.usage is None else dump(to_plain(change.usage)),
+    }
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,40 @@
+"""One lab's memory."""
+
+from __future__ import annotations
+
+import secrets
+
+import sqlalchemy as sa
+
+from carrel.store.database import Database
+from carrel.store.events import EventTable
+from carrel.store.jobs import JobTable
+from carrel.store.outbox import OutboxTable
+from carrel.store.people import UserTable
+from carrel.store.schema import upgrade
+from carrel.store.tables import lab
+
+
+class Store:
+    """Opens a database, brings it to the present schema, and offers its tables."""
+
+    def __init__(self, database: Database) -> None:
+        upgrade(database)
+        self.database = database
+        self.events = EventTable(database)
+        self.jobs = JobTable(database, self.events)
+        self.people = UserTable(database)
+        self.outbox = OutboxTable(database)
+
+    def lab_id(self) -> str:
+        """Name of this lab, unique in the world; made when first asked."""
+        with self.database.write() as connection:
+            known = connection.execute(sa.select(lab.c.value).where(lab.c.key == "lab_id")).scalar()
+            if known is None:
+                known = secrets.token_hex(6)
+                connection.execute(sa.insert(lab), {"key": "lab_id", "value": known})
+        return str(known)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.database.close()

@@ -1,0 +1,209 @@
+"""The schema. Rules that must hold live here too, as keys and checks, not only in the code above."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
+
+from carrel.domain.job import ACTIVE, JobState
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite gives rowids only to INTEGER; PostgreSQL wants 64 bits for what grows for ever.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+_STATES = ", ".join(f"'{state}'" for state in JobState)
+_ACTIVE = ", ".join(sorted(f"'{state}'" for state in ACTIVE))
+
+#: Facts about the lab itself: its id, the version that wrote the schema.
+lab = Table(
+    "lab",
+    metadata,
+    Column("key", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+users = Table(
+    "users",
+    metadata,
+    Column("subject", String(255), primary_key=True),
+    Column("name", String(255), nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("account", String(255), nullable=False),
+    Column("created_at", Double, nullable=False),
+    CheckConstraint("role IN ('user', 'admin')", name="role"),
+)
+
+#: Personal tokens, by the SHA-256 of the token: whoever reads the database cannot sign in with what is there.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("subject", ForeignKey("users.subject"), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("revoked_at", Double),
+    Index(None, "subject"),
+)
+
+#: Who has uploaded which code: the same content is stored once, but only its uploaders may use it by digest.
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("digest", String(80), primary_key=True),
+    Column("subject", ForeignKey("users.subject"), primary_key=True),
+    Column("created_at", Double, nullable=False),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("kind", String(16), nullable=False),
+    Column("owner", ForeignKey("users.subject"), nullable=False),
+    Column("account", String(255), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("qos", String(64), nullable=False),
+    Column("cpus", Integer, nullable=False),
+    Column("memory", BigInteger, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("gpu_type", String(64)),
+    Column("time", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", String(64), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("submitted_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("ended_at", Double),
+    Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("retries_left", Integer, nullable=False, server_default=text("0")),
+    Column("exit_code", Integer),
+    Column("signal", Integer),
+    Column("node", String(255)),
+    Column("devices", Text, nullable=False, server_default=text("'[]'")),
+    Column("cancelled_by", String(255)),
+    Column("run_id", String(64)),
+    Column("experiment_id", String(64)),
+    #: The `TaskSpec`, as JSON.
+    Column("spec", Text, nullable=False),
+    CheckConstraint(f"state IN ({_STATES})", name="state"),
+    CheckConstraint("cpus >= 1 AND memory > 0 AND gpus >= 0 AND time >= 1", name="resources"),
+    CheckConstraint("(ended_at IS NULL) = (state IN (" + _ACTIVE + "))", name="ended"),
+    Index(None, "owner", "id"),
+    Index("ix_jobs_active", "id", sqlite_where=text(f"state IN ({_ACTIVE})"), postgresql_where=text(f"state IN ({_ACTIVE})")),
+    Index(None, "state", "id"),
+    sqlite_autoincrement=True,
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("node", String(255), nullable=False),
+    Column("devices", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", String(64), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("exit_code", Integer),
+    Column("signal", Integer),
+    Column("leased_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("ended_at", Double),
+    #: Bytes of the runner's journal that are in these tables already.
+    Column("journal_offset", BigInteger, nullable=False, server_default=text("0")),
+    Column("log_size", BigInteger, nullable=False, server_default=text("0")),
+    Column("environment", String(80)),
+    Column("environment_lock", String(80)),
+    Column("environment_built", Integer),
+    Column("python", String(64)),
+    #: JSON objects.
+    Column("hardware", Text, nullable=False, server_default=text("'{}'")),
+    Column("seeds", Text, nullable=False, server_default=text("'{}'")),
+    Column("inputs", Text, nullable=False, server_default=text("'{}'")),
+    Column("usage", Text, nullable=False, server_default=text("'{}'")),
+    CheckConstraint(f"state IN ({_STATES})", name="state"),
+)
+
+#: One row per device that is lent now: the key itself keeps a device from being in two leases.
+leases = Table(
+    "leases",
+    metadata,
+    Column("device", String(255), primary_key=True),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("since", Double, nullable=False),
+    Index(None, "job_id"),
+)
+
+outputs = Table(
+    "outputs",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("path", String(4096), primary_key=True),
+    Column("size", BigInteger, nullable=False),
+    Column("digest", String(80), nullable=False),
+)
+
+#: Idempotent submission: a key of an owner names one job for ever.
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("owner", String(255), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    #: SHA-256 of what was asked, so that another request under the same key is refused instead of answered wrongly.
+    Column("request", String(64), nullable=False),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+)
+
+#: Append-only; feeds the event stream.
+events = Table(
+    "events",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("at", Double, nullable=False),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+    Column("owner", String(255), nullable=False),
+    Column("type", String(16), nullable=False),
+    #: JSON object.
+    Column("data", Text, nullable=False),
+    Index(None, "job_id", "id"),
+    Index(None, "owner", "id"),
+    sqlite_autoincrement=True,
+)
+
+#: What the lab has still to tell the tracking server; written in the same transaction as the fact itself.
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+    Column("kind", String(32), nullable=False),
+    #: JSON object.
+    Column("payload", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    #: The tracking server's words when it refused the item for good.
+    Column("error", Text),
+    Index("ix_outbox_pending", "id", sqlite_where=text("error IS NULL"), postgresql_where=text("error IS NULL")),
+    Index(None, "job_id"),
+    sqlite_autoincrement=True,
+)

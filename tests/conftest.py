@@ -1,0 +1,86 @@
+"""Fixtures that several rooms share: real databases, a real lab."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-postgresql", action="store_true", help="leave out the tests against PostgreSQL")
+
+
+def _postgresql_programs() -> Path | None:
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    return found[-1].parent if found else None
+
+
+@dataclass(frozen=True)
+class PostgreSQL:
+    """A server of our own in a temporary directory, reached through a unix socket there; it listens on no port."""
+
+    socket: Path
+    user: str
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql+psycopg://{self.user}@/{database}?host={self.socket}"
+
+
+@pytest.fixture(scope="session")
+def postgresql(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgreSQL]:
+    if request.config.getoption("--no-postgresql"):
+        pytest.skip("left out with --no-postgresql")
+    programs = _postgresql_programs()
+    if programs is None:
+        message = "PostgreSQL's server programs are not installed (Debian: apt-get install postgresql)"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    # The server refuses to run as root: then it runs as Debian's own user for it. The path of a socket is short.
+    as_root = os.geteuid() == 0
+    user = "postgres" if as_root else pwd.getpwuid(os.geteuid()).pw_name
+    home = Path(f"/tmp/carrel-pg-{secrets.token_hex(4)}")
+    home.mkdir(mode=0o700)
+    prefix: list[str] = []
+    if as_root:
+        shutil.chown(home, user)
+        account = pwd.getpwnam(user)
+        prefix = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups"]
+    data = home / "data"
+    common = {"check": True, "stdout": subprocess.DEVNULL, "cwd": "/"}
+    subprocess.run([*prefix, programs / "initdb", "-D", data, "-A", "trust", "-N", "-U", user], **common)
+    options = f"-k {home} -c listen_addresses='' -c fsync=off -c max_connections=40"
+    control = [*prefix, programs / "pg_ctl", "-D", data, "-w"]
+    subprocess.run([*control, "-l", home / "log", "-o", options, "start"], **common)
+    try:
+        yield PostgreSQL(socket=home, user=user)
+    finally:
+        subprocess.run([*control, "-m", "immediate", "stop"], **common)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database of each kind that a lab may use."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'lab.db'}"
+        return
+    import sqlalchemy as sa
+
+    server: PostgreSQL = request.getfixturevalue("postgresql")
+    name = f"lab_{secrets.token_hex(6)}"
+    admin = sa.create_engine(server.url(), isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
+    yield server.url(name)
+    with admin.connect() as connection:
+        connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
+    admin.dispose()

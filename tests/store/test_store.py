@@ -1,0 +1,243 @@
+"""What the store promises, on every database that a lab may use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from carrel.control.news import interpret
+from carrel.control.ports import AttemptChange, JobFilter, NewEvent, NewJob, OutboxEntry, StartOrder
+from carrel.domain.errors import Conflict, StorageFull
+from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.launch import Ended, Journaled, Observation, Started, StoredFile, Usage
+from carrel.domain.qos import JobKind
+from carrel.domain.resources import Resources
+from carrel.domain.task import GitState, TaskSpec
+from carrel.domain.user import Role, User
+from carrel.store import Database, Store
+
+ALICE, BOB = User(subject="alice", name="Alice", role=Role.ADMIN), User(subject="bob", name="Bob")
+TASK = TaskSpec(
+    entry_point="main",
+    command="python train.py --lr '0.1'",
+    snapshot="sha256:" + "0" * 64,
+    parameters={"lr": "0.1"},
+    git=GitState(commit="abc", dirty=True, diff="--- a\n+++ b\n"),
+)
+CANCELLED = Reason(code="Cancelled", message="Cancelled by Alice.")
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    store = Store(Database(database_url))
+    store.people.add(ALICE, now=1)
+    store.people.add(BOB, now=1)
+    yield store
+    store.close()
+
+
+def submit(
+    store: Store, owner: str = "alice", *, key: str | None = None, request: str = "r", gpus: int = 0, **fields: object
+) -> Job:
+    new = NewJob(
+        kind=JobKind.TASK,
+        owner=owner,
+        account="default",
+        name=str(fields.get("name", "digits")),
+        qos="normal",
+        resources=Resources(gpus=gpus),
+        retries=int(str(fields.get("retries", 0))),
+        task=TASK,
+    )
+    return store.jobs.submit(new, now=10.0, key=key, request=request, outbox=lambda _job: ()).job
+
+
+def start(store: Store, job: Job, *devices: str) -> Job:
+    ((started, task),) = store.jobs.start([StartOrder(job_id=job.id, node="n1", devices=devices)], now=20.0)
+    assert task == TASK
+    return started
+
+
+def end(store: Store, job: Job, ended: Ended, at: float = 30.0) -> Job:
+    entries = (Journaled(at=at - 5, record=Started(pid=1)), Journaled(at=at, record=ended))
+    news = Observation(job_id=job.id, attempt=job.attempt, entries=entries, offset=100)
+    (after,) = store.jobs.change([interpret(job, news, log_size=0, now=at)], now=at)
+    return after
+
+
+COMPLETED = Ended(state=JobState.COMPLETED, reason=Reason(code="Completed", message="Exit code 0."), exit_code=0)
+
+
+def test_a_job_keeps_its_whole_description(store: Store) -> None:
+    job = submit(store, gpus=2)
+    assert store.jobs.get(job.id) == job
+    assert store.jobs.task(job.id) == TASK
+    assert (job.state, job.resources.gpus, job.attempt) == (JobState.PENDING, 2, 0)
+
+
+def test_the_same_key_gives_the_same_job_and_another_request_is_refused(store: Store) -> None:
+    job = submit(store, key="k", request="one")
+    assert submit(store, key="k", request="one").id == job.id
+    assert submit(store, owner="bob", key="k", request="one").id != job.id, "keys belong to their owner"
+    with pytest.raises(Conflict, match=f'"k" was used for job {job.id}'):
+        submit(store, key="k", request="two")
+    assert len(store.jobs.list(JobFilter(), before=None, limit=10)) == 2
+
+
+def test_many_threads_with_one_key_make_one_job(store: Store) -> None:
+    jobs: list[int] = []
+    threads = [threading.Thread(target=lambda: jobs.append(submit(store, key="k").id)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(jobs) == 8
+    assert len(set(jobs)) == 1
+
+
+def test_a_start_makes_an_attempt_and_leases_and_the_end_gives_them_back(store: Store) -> None:
+    job = start(store, submit(store, gpus=2), "GPU-1", "GPU-2")
+    assert (job.state, job.attempt, job.node) == (JobState.CONFIGURING, 1, "n1")
+    assert store.jobs.holders() == {"GPU-1": job.id, "GPU-2": job.id}
+    files = (StoredFile(path="outputs/model", size=3, digest="sha256:1"),)
+    job = end(store, job, replace(COMPLETED, outputs=files, usage=Usage(cpu_seconds=2.5, memory_peak=7)))
+    assert (job.state, job.exit_code, job.started_at, job.ended_at) == (JobState.COMPLETED, 0, 25.0, 30.0)
+    assert store.jobs.holders() == {}
+    assert store.jobs.outputs(job.id, 1) == list(files)
+    (attempt,) = store.jobs.attempts(job.id)
+    assert (attempt.state, attempt.usage.cpu_seconds, attempt.journal_offset) == (JobState.COMPLETED, 2.5, 100)
+    assert store.jobs.get(job.id) == job
+
+
+def test_a_device_cannot_be_in_two_leases(store: Store) -> None:
+    start(store, submit(store, gpus=1), "GPU-1")
+    second = submit(store, gpus=1)
+    with pytest.raises(IntegrityError):
+        start(store, second, "GPU-1")
+    after = store.jobs.get(second.id)
+    assert after is not None
+    assert after.state is JobState.PENDING, "a refused start leaves nothing behind"
+
+
+def test_news_of_an_older_attempt_changes_nothing(store: Store) -> None:
+    first = start(store, submit(store, retries=1), "GPU-1")
+    failed = Ended(state=JobState.FAILED, reason=Reason(code="NonZeroExitCode", message="Exit code 3."), exit_code=3)
+    again = end(store, first, failed)
+    assert (again.state, again.retries_left, again.reason.code) == (JobState.PENDING, 0, "Requeued")
+    second = start(store, again, "GPU-1")
+    assert second.attempt == 2
+    late = AttemptChange(
+        job_id=first.id, attempt=1, state=JobState.COMPLETED, reason=Reason(code="Completed", message=""), ended_at=1
+    )
+    assert store.jobs.change([late], now=40) == []
+    assert store.jobs.get(first.id) == second
+    assert store.jobs.holders() == {"GPU-1": first.id}
+    assert [row.state for row in store.jobs.attempts(first.id)] == [JobState.FAILED, JobState.CONFIGURING]
+
+
+def test_an_ended_job_stays_ended(store: Store) -> None:
+    job = end(store, start(store, submit(store)), COMPLETED)
+    late = AttemptChange(
+        job_id=job.id, attempt=1, state=JobState.NODE_FAIL, reason=Reason(code="RunnerLost", message=""), ended_at=99
+    )
+    assert store.jobs.change([late], now=99) == []
+    assert store.jobs.request_cancel(job.id, by="Alice", reason=CANCELLED, now=99) == job
+
+
+def test_cancelling_ends_a_waiting_job_and_marks_a_running_one(store: Store) -> None:
+    waiting, running = submit(store), start(store, submit(store), "GPU-1")
+    ended = store.jobs.request_cancel(waiting.id, by="Alice", reason=CANCELLED, now=30)
+    assert ended is not None
+    assert (ended.state, ended.ended_at, ended.cancelled_by) == (JobState.CANCELLED, 30, "Alice")
+    marked = store.jobs.request_cancel(running.id, by="Alice", reason=CANCELLED, now=30)
+    assert marked is not None
+    assert (marked.state, marked.cancelled_by) == (JobState.CONFIGURING, "Alice")
+    assert store.jobs.start([StartOrder(job_id=waiting.id, node="n1", devices=())], now=31) == []
+    assert store.jobs.request_cancel(12345, by="Alice", reason=CANCELLED, now=30) is None
+
+
+def test_listing_goes_newest_first_in_pages(store: Store) -> None:
+    mine = [submit(store).id for _ in range(5)]
+    submit(store, owner="bob", name="other")
+    page = store.jobs.list(JobFilter(owner="alice"), before=None, limit=2)
+    assert [job.id for job in page] == [mine[4], mine[3]]
+    page = store.jobs.list(JobFilter(owner="alice"), before=page[-1].id, limit=9)
+    assert [job.id for job in page] == [mine[2], mine[1], mine[0]]
+    assert [job.owner for job in store.jobs.list(JobFilter(name="other"), before=None, limit=9)] == ["bob"]
+    assert store.jobs.list(JobFilter(states=frozenset({JobState.RUNNING})), before=None, limit=9) == []
+
+
+def test_events_tell_every_state_in_order(store: Store) -> None:
+    job = end(store, start(store, submit(store)), COMPLETED)
+    events = store.events.after(0, job_id=job.id, owner="alice", limit=99)
+    assert [event.data["state"] for event in events] == ["PENDING", "CONFIGURING", "RUNNING", "COMPLETED"]
+    assert events[-1].data["exit_code"] == 0
+    assert [event.id for event in events] == sorted(event.id for event in events)
+    assert store.events.after(events[1].id, job_id=job.id, owner=None, limit=1) == [events[2]]
+    assert store.events.after(0, job_id=job.id, owner="bob", limit=99) == []
+    assert store.events.last_id() == events[-1].id
+
+
+def test_subscribers_are_told_after_the_commit(store: Store) -> None:
+    seen: list[int] = []
+    unsubscribe = store.events.subscribe(lambda: seen.append(store.events.last_id()))
+    job = submit(store)
+    assert seen == [store.events.last_id()]
+    unsubscribe()
+    store.events.append([NewEvent(job_id=job.id, owner="alice", type="progress", data={"message": "x"})], now=1)
+    assert len(seen) == 1
+
+
+def test_the_outbox_keeps_order_until_told(store: Store) -> None:
+    job = submit(store)
+    store.outbox.add(job.id, [OutboxEntry(kind="create_run", payload={"a": 1}), OutboxEntry(kind="end_run", payload={})], now=1)
+    first, second = store.outbox.pending(10)
+    assert (first.kind, first.payload, second.kind) == ("create_run", {"a": 1}, "end_run")
+    store.outbox.done([first.id])
+    store.outbox.failed(second.id, "RESOURCE_DOES_NOT_EXIST")
+    assert store.outbox.pending(10) == []
+    assert store.outbox.refused(job.id) == ["RESOURCE_DOES_NOT_EXIST"]
+    assert store.outbox.run_of(job.id) is None
+    store.outbox.set_run(job.id, "r1", "7")
+    assert store.outbox.run_of(job.id) == ("r1", "7")
+
+
+def test_tokens_are_known_by_digest_and_can_be_revoked(store: Store) -> None:
+    store.people.add_token("d1", "bob", now=1)
+    assert store.people.by_token("d1") == BOB
+    assert store.people.by_token("d2") is None
+    assert store.people.revoke_tokens("bob", now=2) == 1
+    assert store.people.by_token("d1") is None
+    with pytest.raises(Conflict, match='"bob" exists'):
+        store.people.add(BOB, now=3)
+
+
+def test_a_snapshot_belongs_to_those_who_uploaded_it(store: Store) -> None:
+    store.people.add_snapshot("alice", "sha256:1", now=1)
+    store.people.add_snapshot("alice", "sha256:1", now=2)
+    assert store.people.may_use_snapshot("alice", "sha256:1")
+    assert not store.people.may_use_snapshot("bob", "sha256:1")
+
+
+def test_a_full_disk_is_a_clear_error_and_the_store_stays_sound(tmp_path: Path) -> None:
+    store = Store(Database.at(tmp_path / "lab.db"))
+    store.people.add(ALICE, now=1)
+    with store.database.write() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+    # What SQLite meets at the end of a disk, without filling one.
+    limited = Database.at(tmp_path / "lab.db")
+    with pytest.raises(StorageFull, match="cannot grow.*Free space"), limited.write() as connection:
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        for number in range(10_000):
+            connection.exec_driver_sql("INSERT INTO lab VALUES (?, ?)", (f"k{number}", "x" * 500))
+    limited.close()
+    job = submit(store)
+    assert store.jobs.get(job.id) == job
+    with store.database.read() as connection:
+        assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
+    store.close()
