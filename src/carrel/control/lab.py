@@ -6,7 +6,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -105,6 +105,16 @@ class LabFiles:
     code: CodeStore
 
 
+def nothing_submitted(_job: Job, _task: TaskSpec, _user: User) -> Sequence[OutboxEntry]:
+    """A lab without tracking has nobody to tell."""
+    return ()
+
+
+def nothing_withdrawn(_job: Job, _task: TaskSpec) -> Sequence[OutboxEntry]:
+    """A lab without tracking has nobody to tell."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
     """Everything that a caller can do. Thread-safe; raises the errors of `carrel.domain.errors`."""
@@ -121,7 +131,9 @@ class Lab:
     secret: bytes
     lab_id: str
     #: What there is to tell the tracking server about a new job.
-    describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = field(default=lambda _job, _task, _user: ())
+    describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = nothing_submitted
+    #: The same about a job that ended while it waited.
+    describe_withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = nothing_withdrawn
 
     # ---- who calls
 
@@ -218,7 +230,13 @@ class Lab:
             self.people.add_snapshot(caller.user.subject, task.snapshot, now=self.clock())
         spec = replace(task, rerun_of=job.id, tracking=None)
         return self.submit(
-            caller, spec, name=job.name, resources=job.resources, qos=qos, account=job.account, retries=job.retries_left + max(0, job.attempt - 1)
+            caller,
+            spec,
+            name=job.name,
+            resources=job.resources,
+            qos=qos,
+            account=job.account,
+            retries=job.retries_left + max(0, job.attempt - 1),
         ).job
 
     def cancel(self, caller: Caller, job_id: int) -> Job:
@@ -226,7 +244,7 @@ class Lab:
         job = self.job(caller, job_id)
         by = caller.user.name
         reason = Reason(code="Cancelled", message=f"Cancelled by {by} before it started.")
-        after = self.jobs_store.request_cancel(job.id, by=by, reason=reason, now=self.clock())
+        after = self.jobs_store.request_cancel(job.id, by=by, reason=reason, now=self.clock(), outbox=self.describe_withdrawal)
         if after is None:  # pragma: no cover - jobs are never deleted
             raise NotFound(f"There is no job {job_id}.")
         self.loop.changed(after)

@@ -152,7 +152,7 @@ class ControlLoop:
 
     def hold_of(self, job_id: int) -> Hold | None:
         """Where a waiting job stood when the last cycle looked, or None."""
-        return next((hold for hold in self._placement.holds if hold.job_id == job_id), None)
+        return self._placement.hold_of(job_id)
 
     def holding(self) -> tuple[Holding, ...]:
         """The jobs that hold resources now, for those who only look."""

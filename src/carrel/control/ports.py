@@ -186,12 +186,16 @@ class JobStore(Protocol):
         """Apply what is still true; return the jobs as they are afterwards. News of an older attempt changes nothing."""
         ...
 
-    def request_cancel(self, job_id: int, *, by: str, reason: Reason, now: float) -> Job | None:
+    def request_cancel(
+        self,
+        job_id: int,
+        *,
+        by: str,
+        reason: Reason,
+        now: float,
+        outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: (),
+    ) -> Job | None:
         """A PENDING job becomes CANCELLED; of one that holds resources it is remembered who asked. Ended jobs stay."""
-        ...
-
-    def fail_pending(self, job_id: int, *, reason: Reason, now: float) -> Job | None:
-        """A PENDING job becomes FAILED (it can never start)."""
         ...
 
     def attempts(self, job_id: int) -> Sequence[AttemptRow]:

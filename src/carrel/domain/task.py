@@ -87,7 +87,8 @@ class TaskSpec:
     parameters: Mapping[str, str] = field(default_factory=dict)
     environment: EnvironmentRecipe = field(default_factory=EnvironmentRecipe)
     inputs: tuple[InputSpec, ...] = ()
-    #: Parameters of type ``path`` whose value is a URI: staged like inputs, then replaced in the command (name -> URI).
+    #: Parameters of type ``path`` whose value is a URI: place in the working directory (``inputs/<parameter>/<last part of
+    #: the URI>``, which the command already holds) -> URI. Staged like inputs before the command starts.
     path_parameters: Mapping[str, str] = field(default_factory=dict)
     #: Glob patterns relative to the working directory.
     outputs: tuple[str, ...] = ("outputs/**",)

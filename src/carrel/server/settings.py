@@ -83,7 +83,8 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
     qos = _read_qos(tables.pop("qos", None), file)
     values = {setting.name: setting.default for setting in SETTINGS}
     for name, value in tables.items():
-        values[_known(name, _BY_NAME, str(file))] = _convert(_BY_NAME[name], value, f"{file}: {name}")
+        setting = _BY_NAME[_known(name, _BY_NAME, str(file))]
+        values[name] = _convert(setting, value, f"{file}: {name}")
     for setting in SETTINGS:
         variable = f"CARREL_{setting.name.upper()}"
         if environment.get(variable):

@@ -151,29 +151,29 @@ class JobTable:
         self._events.announce()
         return changed
 
-    def request_cancel(self, job_id: int, *, by: str, reason: Reason, now: float) -> Job | None:
+    def request_cancel(
+        self,
+        job_id: int,
+        *,
+        by: str,
+        reason: Reason,
+        now: float,
+        outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: (),
+    ) -> Job | None:
         """A PENDING job becomes CANCELLED; of one that holds resources it is remembered who asked."""
         with self._database.write() as connection:
-            row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
+            row = connection.execute(_SELECT_JOB_AND_SPEC, {"job_id": job_id}).first()
             if row is None:
                 return None
             job = job_of(row)
             if job.state is JobState.PENDING:
-                job = replace(job, cancelled_by=by)
-                job = _end_pending(connection, job, JobState.CANCELLED, reason, now)
+                job = replace(job, state=JobState.CANCELLED, reason=reason, ended_at=now, cancelled_by=by)
+                connection.execute(sa.update(jobs).where(jobs.c.id == job_id), _ended_values(job))
+                insert_events(connection, [state_event(job)], now)
+                insert_entries(connection, job_id, outbox(job, from_plain(TaskSpec, json.loads(row.spec))), now)
             elif not job.state.ended and job.cancelled_by is None:
                 job = replace(job, cancelled_by=by)
                 connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(cancelled_by=by))
-        self._events.announce()
-        return job
-
-    def fail_pending(self, job_id: int, *, reason: Reason, now: float) -> Job | None:
-        """A PENDING job becomes FAILED."""
-        with self._database.write() as connection:
-            row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
-            if row is None or row.state != JobState.PENDING:
-                return None
-            job = _end_pending(connection, job_of(row), JobState.FAILED, reason, now)
         self._events.announce()
         return job
 
@@ -280,12 +280,14 @@ def _attempt_row(job: Job, now: float) -> dict[str, Any]:
     }
 
 
-def _end_pending(connection: sa.Connection, job: Job, state: JobState, reason: Reason, now: float) -> Job:
-    job = replace(job, state=state, reason=reason, ended_at=now)
-    values = {"state": state.value, "reason": reason.code, "message": reason.message, "ended_at": now}
-    connection.execute(sa.update(jobs).where(jobs.c.id == job.id), {**values, "cancelled_by": job.cancelled_by})
-    insert_events(connection, [state_event(job)], now)
-    return job
+def _ended_values(job: Job) -> dict[str, Any]:
+    return {
+        "state": job.state.value,
+        "reason": job.reason.code,
+        "message": job.reason.message,
+        "ended_at": job.ended_at,
+        "cancelled_by": job.cancelled_by,
+    }
 
 
 def _apply(connection: sa.Connection, job: Job, change: AttemptChange, now: float) -> Job:

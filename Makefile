@@ -1,0 +1,51 @@
+# Everything starts here and needs only python3 and make.
+#   make demo    set up, start a lab, train a real model as a task, show where to look
+#   make test    set up and pass every check and test
+.POSIX:
+.PHONY: help setup demo test check types lint contracts unit bench lock clean
+
+BIN = .venv/bin
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: .venv/complete
+
+.venv/complete: requirements/dev.txt pyproject.toml tools/bootstrap
+	sh tools/bootstrap
+
+demo: setup
+	$(BIN)/python tools/demo.py
+
+test: setup
+	sh tools/debian-packages
+	$(MAKE) check unit
+
+check: lint types contracts
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: setup
+	$(BIN)/mypy
+
+contracts: setup
+	$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+bench: setup
+	$(BIN)/python benchmarks/run.py
+
+# Pins everything again, with hashes; the files hold no addresses.
+lock: setup
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--custom-compile-command "make lock" --extra server -o requirements/server.txt pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+		--custom-compile-command "make lock" --extra server --group dev -c requirements/server.txt \
+		-o requirements/dev.txt pyproject.toml
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,54 @@
+"""`make bench`: the figures that Carrel promises, measured on this machine, in one table.
+
+Timed against real clocks and real processes; never part of the tests. A figure that misses its target is printed as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import at_rest
+import listing
+import place
+import tasks
+from figure import Figure
+
+MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
+    "tasks": tasks.measure,
+    "at_rest": at_rest.measure,
+    "listing": listing.measure,
+    "place": lambda _scratch: place.figures(),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"which of: {', '.join(MEASUREMENTS)} (default: all)")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
+    chosen = parser.parse_args()
+    unknown = sorted(set(chosen.names) - set(MEASUREMENTS))
+    if unknown:
+        parser.error(f"there is no measurement {unknown[0]!r}; valid are: {', '.join(MEASUREMENTS)}")
+    figures: list[Figure] = []
+    for name in chosen.names or MEASUREMENTS:
+        print(f"measuring {name} …", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(prefix="carrel-bench-") as scratch:
+            figures += MEASUREMENTS[name](Path(scratch))
+    if chosen.json:
+        print(json.dumps([figure.plain() for figure in figures], indent=2))
+        return 0
+    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}\n")
+    print("| figure | measured | spread | target | |\n|---|---|---|---|---|")
+    for figure in figures:
+        print(figure.row())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

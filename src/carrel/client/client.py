@@ -1,0 +1,308 @@
+"""`carrel.Client`: everything that the command line does, for programs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+from carrel.client.locate import locate
+from carrel.client.transport import LabUnreachable, Transport, plain, read_events
+from carrel.domain.errors import CarrelError, Invalid, NotFound, Unavailable
+from carrel.domain.serial import to_plain
+from carrel.snapshots import git_state, pack
+from carrel.tasks import fetch_project
+from carrel.wire import v1
+
+T = TypeVar("T")
+#: Seconds between tries while a lab is away.
+_PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+class Client:
+    """A lab, as one user sees it.
+
+    Without arguments it finds the lab as the command line does: CARREL_URL and CARREL_TOKEN, or the home directory of a lab on
+    this machine. Methods raise the errors of `carrel.domain.errors`: the lab's own words, with what can be done.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None, home: str | Path | None = None) -> None:
+        self._http = Transport(locate(url, token, None if home is None else Path(home)))
+        self.url = self._http.url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    # ---- the lab
+
+    def lab(self) -> v1.LabView:
+        """What this lab is, and who one is in it."""
+        return self._http.get(v1.LabView, "/lab")
+
+    def nodes(self) -> list[v1.NodeView]:
+        """Machines and devices, and who holds what."""
+        return self._http.get(v1.NodeList, "/nodes").nodes
+
+    def users(self) -> list[v1.UserView]:
+        """All users (administrators)."""
+        return self._http.get(v1.UserList, "/users").users
+
+    def add_user(self, name: str, role: str = "user") -> v1.NewUser:
+        """Add a user; the token in the answer is not shown again (administrators)."""
+        return self._http.post(v1.NewUser, "/users", v1.UserRequest.model_validate({"name": name, "role": role}))
+
+    def revoke_tokens(self, subject: str) -> None:
+        """No token of the user is valid any more (administrators)."""
+        self._http.call("POST", f"/users/{quote(subject, safe='')}/revoke")
+
+    # ---- submitting
+
+    def submit_project(
+        self,
+        target: str | Path,
+        *,
+        entry_point: str = "main",
+        parameters: Mapping[str, str] | None = None,
+        script: str | None = None,
+        arguments: Sequence[str] = (),
+        version: str | None = None,
+        name: str | None = None,
+        qos: str | None = None,
+        account: str | None = None,
+        resources: v1.ResourceRequest | None = None,
+        backend_config: Mapping[str, Any] | None = None,
+        retries: int | None = None,
+        experiment: str | None = None,
+        variables: Mapping[str, str] | None = None,
+        tracking: v1.TrackingRequest | None = None,
+        key: str | None = None,
+    ) -> v1.JobView:
+        """Pack a directory, a bare script or a git address, and submit it. Only code that the lab lacks is sent.
+
+        `key` makes the submission idempotent beyond this call; within it, a lost connection never makes a second job.
+        """
+        with tempfile.TemporaryDirectory(prefix="carrel-fetch-") as scratch:
+            directory, chosen = _code_of(target, script, version, Path(scratch))
+            digest = self.upload(directory)
+            git = git_state(directory)
+        request = v1.TaskRequest(
+            snapshot=digest,
+            entry_point=entry_point,
+            script=chosen,
+            parameters=dict(parameters or {}),
+            arguments=list(arguments),
+            name=name,
+            qos=qos,
+            account=account,
+            resources=resources or v1.ResourceRequest(),
+            backend_config=dict(backend_config or {}),
+            retries=retries,
+            experiment=experiment,
+            variables=dict(variables or {}),
+            git=v1.GitRequest(**to_plain(git)) if git is not None else None,
+            tracking=tracking,
+        )
+        return self.submit(request, key=key)
+
+    def submit(self, request: v1.TaskRequest, *, key: str | None = None) -> v1.JobView:
+        """Submit what is uploaded already."""
+        headers = {"Idempotency-Key": key or secrets.token_urlsafe(18)}
+        return self._again(lambda: self._http.post(v1.JobView, "/jobs", request, headers=headers))
+
+    def upload(self, directory: Path) -> str:
+        """Pack a directory, send it if the lab lacks it, and return its digest."""
+        packed = pack(directory)
+        path = f"/snapshots/{packed.digest}"
+        if self._again(lambda: self._http.call("HEAD", path)).status_code == 404:
+            with packed.open() as archive:
+                self._http.call("PUT", path, content=iter(lambda: archive.read(1 << 20), b""))
+        return packed.digest
+
+    def rerun(self, job_id: int) -> v1.JobView:
+        """The same task again, as a new job."""
+        return self._http.post(v1.JobView, f"/jobs/{job_id}/rerun")
+
+    # ---- looking
+
+    def job(self, job_id: int) -> v1.JobDetail:
+        """One job with its attempts."""
+        return self._http.get(v1.JobDetail, f"/jobs/{job_id}")
+
+    def jobs(
+        self, owner: str = "me", states: Sequence[str] = (), name: str | None = None, limit: int | None = 50
+    ) -> Iterator[v1.JobView]:
+        """Newest first; `limit` None gives all, page by page. `owner` is "me" or (administrators) "all"."""
+        before: int | None = None
+        left = limit
+        while left is None or left > 0:
+            query = {"owner": owner, "state": list(states), "name": name, "before": before, "limit": min(left or 500, 500)}
+            page = self._http.get(v1.JobPage, "/jobs", params={key: value for key, value in query.items() if value})
+            yield from page.jobs
+            if page.next is None:
+                return
+            before = page.next
+            left = None if left is None else left - len(page.jobs)
+
+    def record(self, job_id: int) -> dict[str, Any]:
+        """Everything needed to explain the job and to repeat it."""
+        found: dict[str, Any] = plain(self._http.call("GET", f"/jobs/{job_id}/record"))
+        return found
+
+    def log(self, job_id: int, *, attempt: int | None = None) -> Iterator[bytes]:
+        """The log as it is now, byte for byte."""
+        offset = 0
+        while True:
+            query = {"attempt": attempt, "offset": offset, "limit": 1 << 20}
+            response = self._http.call("GET", f"/jobs/{job_id}/log", params={k: v for k, v in query.items() if v is not None})
+            if not response.content:
+                return
+            yield response.content
+            offset = int(response.headers["X-Carrel-Offset"]) + len(response.content)
+            attempt = int(response.headers["X-Carrel-Attempt"])
+
+    def cancel(self, job_id: int) -> v1.JobView:
+        """Ask for the job's end; a running one ends when its processes are gone."""
+        return self._http.post(v1.JobView, f"/jobs/{job_id}/cancel")
+
+    # ---- following
+
+    def events(self, job_id: int | None = None, *, after: int = 0) -> Iterator[v1.EventView]:
+        """Events as they happen, of one job (ends with it) or of all of one's jobs (does not end).
+
+        Survives a restart of the lab: it connects again and goes on after the last event that it has.
+        """
+        path = "/events" if job_id is None else f"/jobs/{job_id}/events"
+        last, misses = after, 0
+        while True:
+            try:
+                headers = {"Accept": "text/event-stream"}
+                with self._http.stream(path, headers=headers, params={"after": last}) as response:
+                    if response.status_code == 204:
+                        return
+                    for _event_id, data in read_events(response):
+                        event = v1.EventView.model_validate_json(data)
+                        last, misses = event.id, 0
+                        yield event
+                if job_id is not None and self.job(job_id).ended:
+                    return
+            except LabUnreachable:
+                misses += 1
+                if misses > len(_PAUSES) + 30:
+                    raise
+                time.sleep(_PAUSES[min(misses, len(_PAUSES)) - 1])
+
+    def stream_log(self, job_id: int) -> Iterator[str]:
+        """The log as text, from its beginning to the job's end, while it is written."""
+        for event in self.events(job_id):
+            if event.type == "log" and event.data.get("text"):
+                yield event.data["text"]
+
+    def wait(self, job_id: int, timeout: float | None = None) -> v1.JobDetail:
+        """Return when the job has ended. Raises `Unavailable` when that takes longer than `timeout` seconds."""
+        until = None if timeout is None else time.monotonic() + timeout
+        job = self.job(job_id)
+        if not job.ended:
+            for event in self.events(job_id):
+                if event.type == "state" and until is not None and time.monotonic() > until:
+                    break
+            job = self.job(job_id)
+        if not job.ended:
+            raise Unavailable(f"Job {job_id} is still {job.state}.", remedy="Wait longer, or look with `carrel show`.")
+        return job
+
+    # ---- outputs
+
+    def outputs(self, job_id: int) -> list[v1.OutputView]:
+        """What the job stored."""
+        return self._http.get(v1.OutputList, f"/jobs/{job_id}/outputs").outputs
+
+    def download_outputs(
+        self, job_id: int, directory: str | Path, *, report: Callable[[v1.OutputView, bool], None] | None = None
+    ) -> list[Path]:
+        """Fetch all outputs into `directory`; files that are there and equal stay. Every file is checked by its digest.
+
+        `report` is called for each file with whether it was fetched.
+        """
+        root = Path(directory)
+        written = []
+        for output in self.outputs(job_id):
+            target = _below(root, output.path)
+            fetched = not (target.is_file() and target.stat().st_size == output.size and _digest(target) == output.digest)
+            if fetched:
+                self._fetch(job_id, output, target)
+            if report is not None:
+                report(output, fetched)
+            written.append(target)
+        return written
+
+    def _fetch(self, job_id: int, output: v1.OutputView, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+        try:
+            found = hashlib.sha256()
+            with os.fdopen(descriptor, "wb") as file:
+                with self._http.stream(f"/jobs/{job_id}/outputs/{quote(output.path)}") as response:
+                    for piece in response.iter_bytes():
+                        found.update(piece)
+                        file.write(piece)
+            if f"sha256:{found.hexdigest()}" != output.digest:
+                raise Unavailable(f'"{output.path}" did not arrive whole.', remedy="Fetch it again.")
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(target)
+        except OSError as error:
+            raise Unavailable(f"{target} cannot be written: {error.strerror}.") from error
+        finally:
+            with suppress(FileNotFoundError):
+                Path(temporary).unlink()
+
+    @staticmethod
+    def _again(call: Callable[[], T]) -> T:
+        """Repeat a call that may be repeated while the lab does not answer."""
+        for pause in _PAUSES:
+            try:
+                return call()
+            except LabUnreachable:
+                time.sleep(pause)
+        return call()
+
+
+def _code_of(target: str | Path, script: str | None, version: str | None, scratch: Path) -> tuple[Path, str | None]:
+    """The directory to pack, and the script in it that is the task, if it is one."""
+    path = Path(target).expanduser()
+    if script is None and path.is_file():
+        if path.suffix not in (".py", ".sh"):
+            raise Invalid(f'"{target}" is not a task.', remedy="Name a directory, a .py or .sh file, or a git address.")
+        return path.absolute().parent, path.name
+    if isinstance(target, Path) or path.is_dir():
+        if not path.is_dir():
+            raise NotFound(f'There is no file or directory "{target}".')
+        return path.absolute(), script
+    fetched = fetch_project(str(target), into=scratch, version=version)
+    return fetched.directory, script
+
+
+def _below(root: Path, path: str) -> Path:
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts:
+        raise CarrelError(f'The lab names an output "{path}", which is not below the directory.')
+    return root.joinpath(*parts)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"

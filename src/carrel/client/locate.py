@@ -1,0 +1,81 @@
+"""Which lab, and as whom: arguments, then CARREL_URL with CARREL_TOKEN or CARREL_TOKEN_FILE, then the home directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from carrel.domain.errors import Invalid, Unauthenticated, Unavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lab:
+    """Address of a lab and the token for it."""
+
+    url: str
+    token: str = field(repr=False)
+
+
+def default_home(environment: Mapping[str, str]) -> Path:
+    """CARREL_HOME, or ``carrel`` in the user's data directory (XDG Base Directory Specification)."""
+    if environment.get("CARREL_HOME"):
+        return Path(environment["CARREL_HOME"]).expanduser()
+    data = environment.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "carrel"
+
+
+def locate(
+    url: str | None = None, token: str | None = None, home: Path | None = None, environment: Mapping[str, str] = os.environ
+) -> Lab:
+    """Find lab and token. Raises `Unavailable` when no lab is known and `Unauthenticated` when there is no token."""
+    remote = url or (environment.get("CARREL_URL") if home is None else None)
+    directory = home or default_home(environment)
+    if remote:
+        found = token or environment.get("CARREL_TOKEN") or _from_file(environment.get("CARREL_TOKEN_FILE"))
+        if not found:
+            raise Unauthenticated(f"There is no token for {remote}.", remedy="Set CARREL_TOKEN or CARREL_TOKEN_FILE.")
+        return Lab(url=_checked(remote), token=found)
+    return Lab(url=_running_in(directory), token=token or read_token(directory / "token"))
+
+
+def read_token(path: Path) -> str:
+    """The token in a file that only its owner may read."""
+    try:
+        with path.open() as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read().strip()
+    except OSError as error:
+        raise Unauthenticated(
+            f"The token file {path} cannot be read: {error.strerror}.", remedy="Run this as the user who started the lab."
+        ) from error
+    if mode & 0o077:
+        raise Unauthenticated(
+            f"Others may read the token file {path} (mode {mode:04o}).", remedy=f"Close it first: chmod 600 {path}"
+        )
+    if not text:
+        raise Unauthenticated(f"The token file {path} is empty.", remedy="Start the lab again; it writes a new one.")
+    return text
+
+
+def _from_file(path: str | None) -> str | None:
+    return read_token(Path(path).expanduser()) if path else None
+
+
+def _running_in(home: Path) -> str:
+    try:
+        return _checked(str(json.loads((home / "address.json").read_text())["url"]))
+    except (OSError, ValueError, KeyError) as error:
+        raise Unavailable(
+            f"No lab is running in {home}.",
+            remedy="Start one with `carrel up`, or set CARREL_URL and CARREL_TOKEN to reach another.",
+        ) from error
+
+
+def _checked(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise Invalid(f'"{url}" is not the address of a lab.', remedy="It begins with http:// or https://.")
+    return url.rstrip("/")

@@ -1,0 +1,125 @@
+"""HTTP with a lab: one connection pool, one way to sign in, problems as Carrel's own errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import BaseModel
+
+from carrel.client.locate import Lab
+from carrel.domain import errors
+from carrel.wire.v1 import API, Problem
+
+M = TypeVar("M", bound=BaseModel)
+_ERRORS: Mapping[str, type[errors.CarrelError]] = {
+    cls.code: cls
+    for cls in (
+        errors.Invalid,
+        errors.Impossible,
+        errors.Unauthenticated,
+        errors.Denied,
+        errors.NotFound,
+        errors.Conflict,
+        errors.Unavailable,
+        errors.StorageFull,
+    )
+}
+_LOOPBACK = ("localhost", "127.", "::1")
+
+
+class Transport:
+    """Requests to one lab. Thread-safe, as httpx's client is."""
+
+    def __init__(self, lab: Lab, *, timeout: float = 60.0) -> None:
+        self.url = lab.url
+        host = urlsplit(lab.url).hostname or ""
+        self._http = httpx.Client(
+            base_url=lab.url,
+            headers={"Authorization": f"Bearer {lab.token}"},
+            timeout=timeout,
+            # A proxy for the outside world has no business between a user and a lab on the same machine.
+            trust_env=not host.startswith(_LOOPBACK),
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def call(self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **request: Any) -> httpx.Response:
+        """One request under the API's prefix. Raises the error that the lab names, or `Unavailable` when it does not answer."""
+        with self._explained():
+            response = self._http.request(method, API + path, headers=headers, **request)
+        if response.status_code >= 400 and not (method == "HEAD" and response.status_code == 404):
+            raise error_of(response)
+        return response
+
+    def get(self, model: type[M], path: str, **request: Any) -> M:
+        """GET, as a model."""
+        return model.model_validate_json(self.call("GET", path, **request).content)
+
+    def post(self, model: type[M], path: str, body: BaseModel | None = None, **request: Any) -> M:
+        """POST, as a model."""
+        content = None if body is None else body.model_dump_json(exclude_none=True)
+        headers = {"Content-Type": "application/json", **request.pop("headers", {})}
+        return model.model_validate_json(self.call("POST", path, content=content, headers=headers, **request).content)
+
+    @contextmanager
+    def stream(self, path: str, *, headers: Mapping[str, str] | None = None, **request: Any) -> Iterator[httpx.Response]:
+        """GET whose body is read as it comes, without a limit of time between pieces."""
+        with self._explained():
+            # The lab sends a sign of life every 15 s; what is silent for longer than three of them is gone.
+            timeout = httpx.Timeout(60.0, read=50.0)
+            with self._http.stream("GET", API + path, headers=headers, timeout=timeout, **request) as response:
+                if response.status_code >= 400:
+                    response.read()
+                    raise error_of(response)
+                yield response
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.TransportError, httpx.RemoteProtocolError) as error:
+            raise LabUnreachable(
+                f"The lab at {self.url} does not answer: {error or type(error).__name__}.",
+                remedy="Is it running? `carrel up` starts it; running tasks go on meanwhile.",
+            ) from error
+
+
+class LabUnreachable(errors.Unavailable):
+    """No answer at all: the request may be sent again if it is safe to repeat."""
+
+
+def error_of(response: httpx.Response) -> errors.CarrelError:
+    """The error that a response describes (RFC 9457), or the nearest one when something else than a lab answered."""
+    try:
+        problem = Problem.model_validate_json(response.content)
+    except ValueError:
+        return errors.Unavailable(
+            f"{response.url.host} answered {response.status_code} and not as a lab does.", remedy="Is CARREL_URL right?"
+        )
+    cls = _ERRORS.get(problem.type.rpartition(":")[2], errors.CarrelError)
+    return cls(problem.detail, remedy=problem.remedy, details=dict(problem.details))
+
+
+def read_events(response: httpx.Response) -> Iterator[tuple[str, str]]:
+    """(id, data) of each message of an event stream (WHATWG HTML, 9.2)."""
+    event_id, data = "", []
+    for line in response.iter_lines():
+        if line.startswith("id:"):
+            event_id = line[3:].strip()
+        elif line.startswith("data:"):
+            data.append(line[5:].removeprefix(" "))
+        elif not line and data:
+            yield event_id, "\n".join(data)
+            data = []
+
+
+def plain(response: httpx.Response) -> Any:
+    """The body as JSON."""
+    return json.loads(response.content)

@@ -1,0 +1,189 @@
+"""When a waiting job should start: list scheduling, in the order of the queue, over pools of what is limited.
+
+A pool says how many units of one thing (GPUs of one type, cpus, memory, places within one user's limit) are free from
+which moment on, over all nodes together. A job starts when every pool that it needs has enough; its units come back at
+its walltime. Walltimes make the estimate late (jobs end sooner, and later jobs are not moved into gaps), and adding up
+nodes makes it early in a lab of many nodes (what is free may lie on several). `docs/scheduling.md` says so to users.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Iterator
+from math import inf, isfinite
+
+from carrel.domain.resources import Resources
+from carrel.policy.backfill import earliest
+from carrel.policy.limits import MAX_GPUS, MAX_JOBS, Limit
+from carrel.policy.situation import INVALID_QOS, PRIORITY, RESOURCES, UNAVAILABLE, Held, Situation
+
+
+class Pool:
+    """Units of one thing, by the moment from which they are free."""
+
+    __slots__ = ("_moments", "_size", "_units")
+
+    def __init__(self, size: int, used: Iterable[tuple[float, int]], now: float) -> None:
+        """`used` are the units that come back later, with the moment; what exceeds `size` never does."""
+        self._size = size
+        returns = sorted(used)
+        free = size - sum(units for _, units in returns)
+        self._units: dict[float, int] = {}
+        self._moments: list[float] = []
+        self.put(max(free, 0), now)
+        surplus = max(-free, 0)
+        for moment, units in returns:
+            eaten = min(surplus, units)
+            surplus -= eaten
+            self.put(units - eaten, moment)
+
+    def put(self, units: int, at: float) -> None:
+        """`units` become free `at` a moment."""
+        if units == 0:
+            return
+        if at in self._units:
+            self._units[at] += units
+        else:
+            self._units[at] = units
+            insort(self._moments, at)
+
+    def when(self, units: int) -> float:
+        """Return the first moment at which `units` are free together, or infinity."""
+        if units > self._size:
+            return inf
+        if units == 0:
+            return -inf
+        for moment in self._moments:
+            units -= self._units[moment]
+            if units <= 0:
+                return moment
+        return inf
+
+    def take(self, units: int, at: float) -> None:
+        """Use `units` from `at` on: those that became free last, so that older gaps stay for others."""
+        end = place = bisect_right(self._moments, at)
+        while units:
+            place -= 1
+            moment = self._moments[place]
+            here = self._units[moment]
+            if here > units:
+                self._units[moment] = here - units
+                place += 1
+                break
+            units -= here
+            del self._units[moment]
+        del self._moments[place:end]
+
+
+class Forecast:
+    """The pools of one placement, after its starts."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+        self._now = now = situation.now
+        rooms = situation.rooms
+        releases = [release for room in rooms for release in room.releases]
+        self._next_release = min((release.at for release in releases), default=now)
+        self._cpus = Pool(sum(room.all_cpus for room in rooms), [(r.at, r.cpus) for r in releases], now)
+        self._memory = Pool(sum(room.all_memory for room in rooms), [(r.at, r.memory) for r in releases], now)
+        self._gpus = {
+            name: Pool(
+                sum(room.all_gpus.get(name, 0) for room in rooms),
+                [(release.at, release.gpus.count(name)) for release in releases if name in release.gpus],
+                now,
+            )
+            for name in sorted({name for room in rooms for name in room.all_gpus})
+        }
+        self._limits: dict[Limit, list[tuple[Pool, bool]]] = {}
+        #: Start of the last job that a user's GPU limit held back: the next of theirs does not overtake it.
+        self._last: dict[Limit, float] = {}
+        self._floors: dict[tuple[str | None, int], float] = {}
+
+    def starts(self) -> Iterator[float | None]:
+        """Yield the estimated start of every held job, in the order of the queue; None where nobody can say.
+
+        The estimate of a job needs those ahead of it only, so whoever wants the first few need not wait for the rest.
+        """
+        reservation = self._situation.reservation
+        for place, held in enumerate(self._situation.held):
+            start = self._start(held)
+            if place == 0 and reservation is not None and held.job is reservation.job:
+                start = reservation.at  # Nobody is ahead of it, held back or not: the promise is exact.
+            yield start
+
+    def _start(self, held: Held) -> float | None:
+        wanted = held.job.resources
+        code = self._situation.code(held)
+        if code in (UNAVAILABLE, INVALID_QOS) or not self._situation.possible(wanted):
+            return None
+        pools = self._pools(held)
+        start = self._floor(held, code)
+        for pool, units in pools:
+            moment = pool.when(units)
+            if moment > start:
+                start = moment
+        if not isfinite(start):
+            return None
+        for pool, units in pools:
+            if units:
+                pool.take(units, start)
+                pool.put(units, start + wanted.time)
+        if held.limit is not None and code == MAX_GPUS:
+            self._last[held.limit] = start
+        return start
+
+    def _floor(self, held: Held, code: str) -> float:
+        """Return the moment before which the job cannot start, whatever the pools say."""
+        reservation, wanted = self._situation.reservation, held.job.resources
+        if code == RESOURCES and reservation is not None:
+            return reservation.at
+        floor = max(self._now, held.job.not_before)
+        if code == PRIORITY:
+            floor = max(floor, self._next_release, self._gpu_floor(wanted))
+        elif code in (MAX_GPUS, MAX_JOBS) and held.limit is not None:
+            floor = max(floor, self._last.get(held.limit, floor))
+        return floor
+
+    def _gpu_floor(self, wanted: Resources) -> float:
+        """Return when so many GPUs of that type are first free on one node."""
+        if wanted.gpus == 0:
+            return self._now
+        key = (wanted.gpu_type, wanted.gpus)
+        floor = self._floors.get(key)
+        if floor is None:
+            bare = Resources(gpus=wanted.gpus, gpu_type=wanted.gpu_type, cpus=1, memory=1024**2)
+            found = earliest(bare, self._situation.rooms, self._now)
+            floor = self._floors[key] = found[0] if found else inf
+        return floor
+
+    def _pools(self, held: Held) -> list[tuple[Pool, int]]:
+        wanted = held.job.resources
+        pools = [(self._cpus, wanted.cpus), (self._memory, wanted.memory)]
+        if wanted.gpus:
+            gpus = self._gpu_pool(wanted)
+            if gpus is not None:
+                pools.append((gpus, wanted.gpus))
+        if held.limit is not None:
+            pools += [(pool, wanted.gpus if in_gpus else 1) for pool, in_gpus in self._limit_pools(held.limit)]
+        return pools
+
+    def _gpu_pool(self, wanted: Resources) -> Pool | None:
+        """Return the pool of the type that is free first; None when only devices of several types together are enough."""
+        if wanted.gpu_type is not None:
+            return self._gpus.get(wanted.gpu_type)
+        if len(self._gpus) == 1:
+            return next(iter(self._gpus.values()))
+        moment, name = min(((pool.when(wanted.gpus), name) for name, pool in self._gpus.items()), default=(inf, ""))
+        return self._gpus[name] if isfinite(moment) else None
+
+    def _limit_pools(self, limit: Limit) -> list[tuple[Pool, bool]]:
+        """Return the pools of a user's limits, each with whether it counts GPUs (or jobs)."""
+        pools = self._limits.get(limit)
+        if pools is None:
+            pools = []
+            if isfinite(limit.max_jobs):
+                pools.append((Pool(int(limit.max_jobs), [(at, 1) for at, _ in limit.holds], self._now), False))
+            if isfinite(limit.max_gpus):
+                pools.append((Pool(int(limit.max_gpus), [(at, gpus) for at, gpus in limit.holds if gpus], self._now), True))
+            self._limits[limit] = pools
+        return pools

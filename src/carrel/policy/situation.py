@@ -1,0 +1,90 @@
+"""How things stand at the end of a placement: what the explanations and estimates of the held jobs are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from carrel.domain.placement import Snapshot, Waiting
+from carrel.domain.resources import Resources
+from carrel.policy.backfill import Reservation
+from carrel.policy.limits import Limit
+from carrel.policy.rooms import Room
+
+RESOURCES = "Resources"
+PRIORITY = "Priority"
+UNAVAILABLE = "ReqNodeNotAvail"
+BEGIN_TIME = "BeginTime"
+INVALID_QOS = "InvalidQOS"
+#: Nothing but room was missing: one of the first three, told apart when somebody asks.
+BLOCKED = ""
+
+
+class Held(NamedTuple):
+    """A job that does not start in this cycle."""
+
+    job: Waiting
+    #: Why, or `BLOCKED`.
+    code: str
+    #: None when its QoS does not exist.
+    limit: Limit | None
+
+
+class Queue:
+    """The held jobs, in order. Kept as columns: one more object per job would make the garbage collector's work, and with
+    it the time of a cycle, grow faster than the queue."""
+
+    __slots__ = ("_codes", "_jobs", "_limits")
+
+    def __init__(self) -> None:
+        self._jobs: list[Waiting] = []
+        self._codes: list[str] = []
+        self._limits: list[Limit | None] = []
+
+    def append(self, job: Waiting, code: str, limit: Limit | None) -> None:
+        """Put `job` at the end."""
+        self._jobs.append(job)
+        self._codes.append(code)
+        self._limits.append(limit)
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __getitem__(self, place: int) -> Held:
+        return Held(self._jobs[place], self._codes[place], self._limits[place])
+
+    def __iter__(self) -> Iterator[Held]:
+        return map(Held, self._jobs, self._codes, self._limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The end of one placement. Not changed any more."""
+
+    snapshot: Snapshot
+    now: float
+    #: After all starts.
+    rooms: Sequence[Room]
+    #: One idle room of each make.
+    makes: Sequence[Room]
+    #: In the order of the queue.
+    held: Queue
+    reservation: Reservation | None
+    _possible: dict[tuple[int, str | None, int, int], bool] = field(default_factory=dict)
+
+    def possible(self, wanted: Resources) -> bool:
+        """True when some node that takes jobs could hold `wanted` if it were idle."""
+        key = (wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory)
+        known = self._possible.get(key)
+        if known is None:
+            known = self._possible[key] = any(room.could_hold(wanted) for room in self.makes)
+        return known
+
+    def code(self, held: Held) -> str:
+        """Return the reason code of a held job, one of `carrel.domain.job.REASONS`."""
+        if held.code != BLOCKED:
+            return held.code
+        if self.reservation is not None and held.job is self.reservation.job:
+            return RESOURCES
+        return PRIORITY if self.possible(held.job.resources) else UNAVAILABLE

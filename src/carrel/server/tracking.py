@@ -1,0 +1,55 @@
+"""Wires the tracking room into the lab: MLflow's process, the proxy before it, and the shipper of what the lab tells it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from carrel.control.lab import Lab
+from carrel.domain.user import Caller, Role, User
+from carrel.gateway.context import TrackingStatus
+from carrel.store import Store
+from carrel.tracking.proxy import TrackingProxy
+from carrel.tracking.rest import MlflowRest
+from carrel.tracking.server import TrackingServer
+from carrel.tracking.shipper import Shipper
+
+
+class Tracking:
+    """MLflow for one lab, from `start` to `close`."""
+
+    def __init__(self, *, home: Path, store: Store, lab: Lab) -> None:
+        self._server = TrackingServer(home, python=sys.executable)
+        self._rest = MlflowRest(self._server.socket)
+        self._shipper = Shipper(store.outbox, self._rest, time.time, record=_records_of(lab))
+        self._subscribe = lab.subscribe
+        self._unsubscribe: list[Callable[[], None]] = []
+        self.proxy = TrackingProxy(self._server)
+
+    def start(self) -> None:
+        """Begin; the lab does not wait for it."""
+        self._unsubscribe = [self._subscribe(self._shipper.notify), self._server.on_change(self._shipper.notify)]
+        self._server.start()
+        self._shipper.start()
+
+    def status(self) -> TrackingStatus:
+        """How MLflow is now."""
+        status = self._server.status
+        return TrackingStatus(state=status.state.value, message=status.reason)
+
+    def close(self) -> None:
+        """End the shipper first: what it has not sent stays in the outbox."""
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
+        self._shipper.stop()
+        self._server.stop()
+        self._rest.close()
+
+
+def _records_of(lab: Lab) -> Callable[[int], dict[str, Any]]:
+    """The shipper speaks for the lab itself, which sees every job."""
+    itself = Caller(user=User(subject="", name="lab", role=Role.ADMIN))
+    return lambda job_id: lab.record(itself, job_id)

@@ -1,0 +1,265 @@
+"""`carrel up`: one lab, from its settings to its last signal. Every room meets the others here and nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from fastapi import FastAPI
+
+from carrel.control.lab import Lab, LabFiles, LabPolicy, blob_file, nothing_submitted, nothing_withdrawn, token_digest
+from carrel.control.launching import LaunchSettings
+from carrel.control.loop import ControlLoop, LoopSettings
+from carrel.devices import discover, this_node
+from carrel.domain.errors import Unavailable
+from carrel.domain.launch import LaunchLimits, LaunchPaths
+from carrel.domain.units import format_size
+from carrel.domain.user import Role, User
+from carrel.engines.local import LocalEngine
+from carrel.gateway.app import create_app
+from carrel.gateway.context import TrackingStatus
+from carrel.gateway.settings import GatewaySettings
+from carrel.policy.feasible import feasible
+from carrel.policy.place import place
+from carrel.portal import Portal
+from carrel.server.home import LabHome
+from carrel.server.settings import Settings, read_settings
+from carrel.server.tracking import Tracking
+from carrel.snapshots import SnapshotStore
+from carrel.spool import Spool
+from carrel.store import Database, Store
+from carrel.tracking.describe import Describer
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningLab:
+    """A lab whose parts are up; `close` takes them down in the right order, and jobs go on."""
+
+    home: LabHome
+    settings: Settings
+    store: Store
+    engine: LocalEngine
+    loop: ControlLoop
+    lab: Lab
+    code: SnapshotStore
+    url: str
+
+    def close(self) -> None:
+        """Stop deciding, stop watching, close the database."""
+        self.loop.stop()
+        self.engine.close()
+        self.store.close()
+
+
+def run(*, home: Path, options: Mapping[str, Any], say: Callable[[str], None] = print) -> int:
+    """Run a lab in the foreground until SIGINT or SIGTERM; return the exit code.
+
+    `options` are settings from the command line, by name. Raises `Conflict` when a lab runs in `home` already.
+    """
+    place_ = LabHome(home.expanduser().absolute())
+    settings = read_settings(place_.settings, os.environ, options)
+    place_.create()
+    _log_to(place_.logs / "server.log")
+    lock = place_.lock()
+    try:
+        with contextlib.closing(_listen(settings)) as listener:
+            url = f"http://{_name_of(settings.host)}:{listener.getsockname()[1]}"
+            return _serve(place_, settings, listener, url, say)
+    finally:
+        os.close(lock)
+
+
+def open_lab(home: LabHome, settings: Settings, url: str) -> RunningLab:
+    """Wire store, engine and loop; nothing runs yet but the engine's nursery."""
+    store = Store(Database(settings.database) if settings.database else Database.at(home.database))
+    lab_id = store.lab_id()
+    secret = home.secret()
+    found = this_node(discover(simulate=settings.simulate_gpus, lab=lab_id, visible=os.environ.get("CUDA_VISIBLE_DEVICES")))
+    node = replace(found, cpus=settings.cpus or found.cpus, memory=settings.memory or found.memory)
+    spool, code = Spool(home.spool), SnapshotStore(home.snapshots)
+    engine = LocalEngine(spool=spool, node=node, run_dir=home.run / "engine", environ=os.environ)
+    launch = LaunchSettings(
+        paths=LaunchPaths(environments=str(home.environments), snapshots=str(home.snapshots), blobs=str(home.blobs)),
+        limits=LaunchLimits(
+            prepare=settings.prepare_time,
+            warning=settings.warning_time,
+            grace=settings.grace_time,
+            log=settings.log_limit,
+            outputs=settings.output_limit,
+        ),
+        gateway=url,
+        tracking_uri=f"{url}/mlflow" if settings.tracking else None,
+        variables={"CARREL_LAB_ID": lab_id},
+    )
+    describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
+    loop = ControlLoop(
+        jobs=store.jobs,
+        events=store.events,
+        engine=engine,
+        place=place,
+        clock=time.time,
+        settings=LoopSettings(qos=dict(settings.qos), launch=launch, secret=secret),
+        describe=describer.change if settings.tracking else None,
+    )
+    lab = Lab(
+        jobs_store=store.jobs,
+        event_store=store.events,
+        people=store.people,
+        engine=engine,
+        loop=loop,
+        policy=LabPolicy(qos=settings.qos, default_qos=settings.default_qos, feasible=feasible),
+        files=LabFiles(spool=spool, blobs=home.blobs, code=code),
+        clock=time.time,
+        secret=secret,
+        lab_id=lab_id,
+        describe_submission=describer.submission if settings.tracking else nothing_submitted,
+        describe_withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+    )
+    _know_the_owner(home, lab)
+    return RunningLab(home=home, settings=settings, store=store, engine=engine, loop=loop, lab=lab, code=code, url=url)
+
+
+def _know_the_owner(home: LabHome, lab: Lab) -> None:
+    """Whoever starts the lab is its first administrator, and signs in with the token file."""
+    name = getpass.getuser()
+    if lab.people.get(name) is None:
+        lab.people.add(User(subject=name, name=name, role=Role.ADMIN), now=time.time())
+    token = home.first_token(lambda: lab.new_token(name))
+    if lab.people.by_token(token_digest(token)) is None:
+        # The database is new, or the token was revoked on purpose or by accident: a fresh one replaces it.
+        home.token.unlink()
+        home.first_token(lambda: lab.new_token(name))
+
+
+def _serve(home: LabHome, settings: Settings, listener: socket.socket, url: str, say: Callable[[str], None]) -> int:
+    """Bring the parts up, serve until a signal comes, take them down."""
+    running = open_lab(home, settings, url)
+    tracking = Tracking(home=home.path, store=running.store, lab=running.lab) if settings.tracking else None
+    portal = Portal(clock=time.time)
+    app = create_app(
+        running.lab,
+        settings=GatewaySettings(uploads=home.snapshots, max_snapshot=settings.snapshot_limit),
+        snapshots=running.code,
+        run_of=running.store.outbox.run_of,
+        tracking_status=tracking.status if tracking else lambda: TrackingStatus(state="off"),
+        tracking_proxy=tracking.proxy if tracking else None,
+        pages=portal,
+    )
+    try:
+        running.loop.start()
+        if tracking:
+            tracking.start()
+        ticket = portal.tickets.issue(home.token.read_text().strip())
+        server = _Server(app, listener, lambda: _announce(running, f"{url}/login?ticket={ticket}", say))
+        server.run()
+        say("Stopping. Tasks go on; `carrel up` finds them again.")
+        return 0
+    finally:
+        if tracking:
+            tracking.close()
+        running.close()
+        home.address.unlink(missing_ok=True)
+
+
+def _announce(running: RunningLab, link: str, say: Callable[[str], None]) -> None:
+    """The lab answers now: say so to people, and to programs through the address file."""
+    running.home.write_address(running.url)
+    (node,) = running.engine.nodes()
+    simulated = sum(device.simulated for device in node.devices)
+    gpus = f"{len(node.devices)} GPUs" + (" (simulated)" if simulated else "")
+    say(f"Carrel is up at {running.url}")
+    say(f"  home      {running.home.path}")
+    say(f"  this node {node.cpus} CPUs, {format_size(node.memory)}, {gpus}")
+    say(f"  pages     {link}")
+    say("            (the link signs one browser in, once, within ten minutes)")
+    say("  stop      Ctrl-C; running tasks go on")
+
+
+class _Server:
+    """uvicorn on a socket that is listening already, ended by SIGINT and SIGTERM, which also end event streams at once."""
+
+    def __init__(self, app: FastAPI, listener: socket.socket, ready: Callable[[], None]) -> None:
+        import uvicorn
+
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            # Addresses of sign-in links hold their ticket.
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=5,
+            timeout_keep_alive=75,
+        )
+        self._app = app
+        self._listener = listener
+        self._ready = ready
+        self._server = uvicorn.Server(config)
+
+    def run(self) -> None:
+        """Serve until a signal comes."""
+        inner = self._app.router.lifespan_context
+        ready = self._ready
+
+        @contextlib.asynccontextmanager
+        async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
+            async with inner(app) as state:
+                ready()
+                yield state
+
+        self._app.router.lifespan_context = lifespan
+        self._server.handle_exit = self._exit  # type: ignore[method-assign]
+        self._server.run(sockets=[self._listener])
+
+    def _exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn names the parameters
+        self._app.state.close_streams()
+        if self._server.should_exit and sig == signal.SIGINT:
+            self._server.force_exit = True
+        self._server.should_exit = True
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """Bind first, so that the address is known to everything that is wired after it."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    default = settings.port == 8642
+    try:
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError:
+            if not default:
+                raise
+            listener.bind((settings.host, 0))
+        # Listening begins here: a client that has read the address is never refused, at most kept for a moment.
+        listener.listen(512)
+    except OSError as error:
+        listener.close()
+        raise Unavailable(
+            f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}.", remedy="Choose another with --port."
+        ) from error
+    return listener
+
+
+def _name_of(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _log_to(file: Path) -> None:
+    handler = RotatingFileHandler(file, maxBytes=10 * 1024**2, backupCount=3, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    for chatty in ("httpx", "httpcore", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

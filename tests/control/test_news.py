@@ -1,0 +1,124 @@
+"""What observations mean for jobs: every ending, every repetition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carrel.control.launching import job_token, read_job_token
+from carrel.control.loop import merge
+from carrel.control.news import interpret
+from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.launch import Ended, EnvironmentReady, Journaled, Observation, Preparing, Sampled, Started, Usage
+from carrel.domain.qos import JobKind
+from carrel.domain.resources import Resources
+
+JOB = Job(
+    id=7,
+    kind=JobKind.TASK,
+    owner="alice",
+    account="default",
+    name="digits",
+    qos="normal",
+    resources=Resources(),
+    state=JobState.CONFIGURING,
+    reason=Reason(code="Preparing", message=""),
+    submitted_at=1.0,
+    attempt=2,
+    node="n1",
+)
+
+
+def observe(*records: object, **fields: object) -> Observation:
+    entries = tuple(Journaled(at=100.0 + i, record=record) for i, record in enumerate(records))  # type: ignore[arg-type]
+    return Observation(job_id=7, attempt=2, entries=entries, offset=10 * len(entries), **fields)  # type: ignore[arg-type]
+
+
+def ended(state: JobState, code: str = "NonZeroExitCode", exit_code: int | None = 3) -> Ended:
+    return Ended(state=state, reason=Reason(code=code, message="Exit code 3."), exit_code=exit_code)
+
+
+def test_a_job_that_starts_and_ends_at_once_is_one_change_with_both_events() -> None:
+    news = observe(Started(pid=1), ended(JobState.COMPLETED, "Completed", 0), log_size=5)
+    change = interpret(JOB, news, log_size=0, now=200.0)
+    assert (change.state, change.started_at, change.ended_at, change.exit_code) == (JobState.COMPLETED, 100.0, 101.0, 0)
+    assert [(event.type, event.data.get("state")) for event in change.events] == [("state", "RUNNING"), ("log", None)]
+    assert change.events[1].data == {"attempt": 2, "offset": 0, "size": 5}
+
+
+def test_preparing_keeps_the_state_and_tells_the_owner() -> None:
+    ready = EnvironmentReady(digest="sha256:e", lock="sha256:l", python="3.11.7", built=True, seconds=3.1)
+    change = interpret(JOB, observe(Preparing(message="installing 12 packages"), ready), log_size=0, now=200.0)
+    assert (change.state, change.environment, change.environment_built) == (JobState.CONFIGURING, "sha256:e", True)
+    assert change.reason == Reason(code="Preparing", message="installing 12 packages")
+    assert change.events[0].data == {"message": "installing 12 packages"}
+
+
+def test_the_log_is_told_only_as_far_as_it_grew() -> None:
+    assert interpret(JOB, observe(log_size=5), log_size=5, now=1.0).events == ()
+    (event,) = interpret(JOB, observe(log_size=9), log_size=5, now=1.0).events
+    assert event.data == {"attempt": 2, "offset": 5, "size": 9}
+
+
+@pytest.mark.parametrize("state", sorted({JobState.FAILED, JobState.NODE_FAIL, JobState.PREEMPTED}))
+def test_a_failure_with_retries_left_goes_back_to_the_queue(state: JobState) -> None:
+    change = interpret(replace(JOB, retries_left=2), observe(ended(state)), log_size=0, now=1.0)
+    assert (change.state, change.attempt_state, change.retries_left) == (JobState.PENDING, state, 1)
+    assert change.reason is not None
+    assert change.reason.message == f"Attempt 2 ended {state}: Exit code 3. It is tried again; 1 retry left after that."
+
+
+@pytest.mark.parametrize("state", sorted({JobState.COMPLETED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.CANCELLED}))
+def test_what_would_only_happen_again_is_not_retried(state: JobState) -> None:
+    change = interpret(replace(JOB, retries_left=2), observe(ended(state)), log_size=0, now=1.0)
+    assert (change.state, change.attempt_state, change.retries_left) == (state, state, None)
+
+
+def test_a_cancelled_job_is_not_retried() -> None:
+    job = replace(JOB, retries_left=2, cancelled_by="Alice")
+    assert interpret(job, observe(ended(JobState.FAILED)), log_size=0, now=1.0).state is JobState.FAILED
+
+
+def test_a_lost_runner_is_node_fail_and_says_what_is_not_known() -> None:
+    change = interpret(replace(JOB, state=JobState.RUNNING), observe(gone=True), log_size=0, now=55.0)
+    assert (change.state, change.ended_at) == (JobState.NODE_FAIL, 55.0)
+    assert change.reason is not None
+    assert change.reason.code == "RunnerLost"
+    assert "not known" in change.reason.message
+
+
+def test_an_end_in_the_journal_outweighs_a_missing_runner() -> None:
+    change = interpret(JOB, observe(ended(JobState.COMPLETED, "Completed", 0), gone=True), log_size=0, now=55.0)
+    assert change.state is JobState.COMPLETED
+
+
+def test_merging_keeps_order_and_drops_lines_that_were_read_twice() -> None:
+    first = observe(Started(pid=1), log_size=3)
+    again = replace(first, log_size=None)
+    more = Observation(
+        job_id=7, attempt=2, entries=(Journaled(at=9, record=Sampled(usage=Usage())),), offset=20, log_size=8, gone=True
+    )
+    other = Observation(job_id=8, attempt=1, log_size=1)
+    (seven, eight) = merge([first, again, other, more])
+    assert seven.entries == first.entries + more.entries
+    assert (seven.offset, seven.log_size, seven.gone) == (20, 8, True)
+    assert eight == other
+
+
+@given(job_id=st.integers(1, 2**40), attempt=st.integers(1, 1000), secret=st.binary(min_size=16, max_size=32))
+def test_a_job_token_names_its_attempt_and_nothing_else_opens(job_id: int, attempt: int, secret: bytes) -> None:
+    token = job_token(secret, job_id, attempt)
+    assert read_job_token(secret, token) == (job_id, attempt)
+    assert read_job_token(secret + b"x", token) is None
+    assert read_job_token(secret, token[:-1] + ("0" if token[-1] != "0" else "1")) is None
+    assert read_job_token(secret, token.replace(f".{attempt}.", f".{attempt + 1}.")) is None
+
+
+@pytest.mark.parametrize(
+    "token", ["", "carrel-job", "carrel-job.1.1", "carrel-job.x.1.aa", "carrel-job.1.-1.aa", "carrel-job.1.1.é"]
+)
+def test_what_is_no_job_token_is_not_one(token: str) -> None:
+    assert read_job_token(b"secret", token) is None

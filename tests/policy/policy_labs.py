@@ -1,0 +1,199 @@
+"""Small labs for the tests of the policy, and a second, simple-minded opinion on what fits when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from carrel.domain.node import Device, Node
+from carrel.domain.placement import Holding, Placement, Snapshot, Start, Waiting
+from carrel.domain.qos import QoS
+from carrel.domain.resources import Resources
+
+GIB = 1024**3
+NOW = 1_000_000.0
+
+
+def node(name: str, *types: str, cpus: int = 16, memory: int = 64 * GIB, drained: str | None = None) -> Node:
+    """A node with one device per type named; uuids like "n1-0"."""
+    devices = tuple(
+        Device(uuid=f"{name}-{index}", index=index, type=gpu_type, name=gpu_type, memory=80 * GIB)
+        for index, gpu_type in enumerate(types)
+    )
+    return Node(name=name, cpus=cpus, memory=memory, devices=devices, drained=drained)
+
+
+def waiting(
+    job_id: int, gpus: int = 1, *, ago: float = 0.0, owner: str = "ada", qos: str = "batch", time: int = 3600, **more: object
+) -> Waiting:
+    """A waiting job, submitted `ago` seconds before NOW; `more` goes to its resources, or to the job."""
+    job_fields = {key: more.pop(key) for key in ("priority", "not_before") if key in more}
+    resources = Resources(gpus=gpus, time=time, **{"cpus": 1, "memory": GIB, **more})  # type: ignore[arg-type]
+    return Waiting(id=job_id, owner=owner, qos=qos, resources=resources, submitted_at=NOW - ago, **job_fields)  # type: ignore[arg-type]
+
+
+def holding(
+    job_id: int, on: str, *devices: str, left: float = 600.0, owner: str = "bob", qos: str = "batch", **more: object
+) -> Holding:
+    """A job that holds devices, with `left` seconds to go at most."""
+    resources = Resources(gpus=len(devices), **{"cpus": 1, "memory": GIB, **more})  # type: ignore[arg-type]
+    return Holding(id=job_id, owner=owner, qos=qos, resources=resources, node=on, devices=devices, ends_by=NOW + left)
+
+
+def lab(nodes: Iterable[Node], waits: Iterable[Waiting], holds: Iterable[Holding] = (), **more: object) -> Snapshot:
+    """A snapshot with one unlimited QoS, "batch", unless `more` says otherwise."""
+    fields = {"qos": {"batch": QoS(name="batch")}, **more}
+    return Snapshot(nodes=tuple(nodes), waiting=tuple(waits), holding=tuple(holds), **fields)  # type: ignore[arg-type]
+
+
+# ---- a second opinion -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Left:
+    """What is free on a node at some moment."""
+
+    cpus: int
+    memory: int
+    devices: dict[str, str]
+
+
+def free_at(snapshot: Snapshot, holds: Iterable[Holding], moment: float, now: float) -> dict[str, Left]:
+    """What is free on each node that takes jobs, `moment` being inclusive of what ends then."""
+    free = {
+        node.name: Left(node.cpus, node.memory, {d.uuid: d.type for d in node.devices if d.uuid not in snapshot.withheld})
+        for node in snapshot.nodes
+        if node.drained is None
+    }
+    for held in holds:
+        running = held.ends_by > moment or moment == now  # Whoever holds something now does, even if it is overdue.
+        if held.node in free and running:
+            free[held.node].cpus -= held.resources.cpus
+            free[held.node].memory -= held.resources.memory
+            for uuid in held.devices:
+                free[held.node].devices.pop(uuid, None)
+    return free
+
+
+def fits(wanted: Resources, left: Left) -> bool:
+    gpus = sum(wanted.gpu_type in (None, kind) for kind in left.devices.values())
+    return left.cpus >= wanted.cpus and left.memory >= wanted.memory and gpus >= wanted.gpus
+
+
+def within_limits(job: Waiting, snapshot: Snapshot, holds: Iterable[Holding]) -> bool:
+    service = snapshot.qos[job.qos]
+    own = [held for held in holds if (held.owner, held.qos) == (job.owner, job.qos)]
+    if service.max_jobs_per_user is not None and len(own) >= service.max_jobs_per_user:
+        return False
+    used = sum(held.resources.gpus for held in own)
+    gpus = job.resources.gpus
+    return service.max_gpus_per_user is None or gpus == 0 or used + gpus <= service.max_gpus_per_user
+
+
+def first_start(job: Waiting, snapshot: Snapshot, holds: Sequence[Holding], now: float) -> float | None:
+    """When `job` can start at the earliest if everything runs to its walltime and nothing else starts."""
+    for moment in sorted({now, *(max(held.ends_by, now + 1e-6) for held in holds)}):
+        running = [held for held in holds if moment == now or held.ends_by > moment]
+        room = any(fits(job.resources, left) for left in free_at(snapshot, holds, moment, now).values())
+        if room and within_limits(job, snapshot, running):
+            return moment
+    return None
+
+
+def as_holding(start: Start, jobs: dict[int, Waiting], now: float) -> Holding:
+    job = jobs[start.job_id]
+    return Holding(
+        id=job.id, owner=job.owner, qos=job.qos, resources=job.resources, node=start.node, devices=start.devices,
+        ends_by=now + job.resources.time,
+    )  # fmt: skip
+
+
+def after(snapshot: Snapshot, placement: Placement, now: float) -> list[Holding]:
+    """Everything that is held once the decisions are carried out."""
+    jobs = {job.id: job for job in snapshot.waiting}
+    return [*snapshot.holding, *(as_holding(start, jobs, now) for start in placement.starts)]
+
+
+def rank(job: Waiting, snapshot: Snapshot) -> tuple[float, int]:
+    """The documented order, written out once more."""
+    service = snapshot.qos.get(job.qos)
+    points = (service.priority if service else 0) + job.priority
+    return (-(points * snapshot.age_weight - job.submitted_at), job.id)
+
+
+# ---- random labs ----------------------------------------------------------------------------------------------------
+
+TYPES = ("a100", "h200")
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> tuple[Node, ...]:
+    return tuple(
+        node(
+            f"n{number}",
+            *draw(st.lists(st.sampled_from(TYPES), max_size=4)),
+            cpus=draw(st.integers(2, 8)),
+            memory=draw(st.integers(2, 8)) * GIB,
+            drained=draw(st.sampled_from([None, None, None, "for repair"])),
+        )
+        for number in range(draw(st.integers(1, 4)))
+    )
+
+
+@st.composite
+def resources(draw: st.DrawFn) -> Resources:
+    gpus = draw(st.sampled_from([0, 1, 1, 2, 3, 4]))
+    return Resources(
+        gpus=gpus,
+        gpu_type=draw(st.sampled_from([None, *TYPES])) if gpus else None,
+        cpus=draw(st.integers(1, 6)),
+        memory=draw(st.integers(1, 6)) * GIB,
+        time=draw(st.sampled_from([60, 300, 1000, 5000])),
+    )
+
+
+QOS_NAMES = ("batch", "short", "free")
+
+
+@st.composite
+def services(draw: st.DrawFn) -> dict[str, QoS]:
+    limit = st.one_of(st.none(), st.integers(0, 4))
+    limited = {
+        name: QoS(name=name, max_jobs_per_user=draw(limit), max_gpus_per_user=draw(limit), priority=draw(st.integers(0, 3)))
+        for name in QOS_NAMES[:2]
+    }
+    return {**limited, "free": QoS(name="free")}
+
+
+@st.composite
+def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
+    machines = draw(nodes())
+    uuids = sorted(device.uuid for machine in machines for device in machine.devices)
+    withheld = frozenset(draw(st.lists(st.sampled_from(uuids), max_size=2))) if uuids else frozenset()
+    owners = st.sampled_from(("ada", "bob", "cyd"))
+    names = st.sampled_from(QOS_NAMES)
+    empty = Snapshot(nodes=machines, qos=draw(services()), waiting=(), holding=())
+    holds: list[Holding] = []
+    for number, wanted in enumerate(draw(st.lists(resources(), max_size=6))):
+        free = free_at(empty, holds, NOW, NOW)
+        for name, left in free.items():
+            if fits(wanted, left):
+                suited = [uuid for uuid, kind in left.devices.items() if wanted.gpu_type in (None, kind)]
+                holds.append(
+                    Holding(
+                        id=100 + number, owner=draw(owners), qos=draw(names), resources=wanted, node=name,
+                        devices=tuple(suited[: wanted.gpus]), ends_by=NOW + draw(st.sampled_from([-50, 30, 250, 300, 2000])),
+                    )
+                )  # fmt: skip
+                break
+    waits = tuple(
+        Waiting(
+            id=number + 1, owner=draw(owners), qos=draw(names), resources=draw(resources()),
+            submitted_at=NOW - draw(st.integers(0, 5)) * 400, priority=draw(st.integers(-2, 2)),
+            not_before=draw(st.sampled_from([0.0, 0.0, 0.0, NOW + 90])),
+        )
+        for number in range(draw(st.integers(0, most_waiting)))
+    )  # fmt: skip
+    return Snapshot(nodes=machines, qos=empty.qos, waiting=waits, holding=tuple(holds), withheld=withheld)

@@ -1,0 +1,127 @@
+"""What could never start is refused at submit, with what would fit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from policy_labs import GIB, NOW, node, snapshots
+
+from carrel.domain.errors import Impossible, Invalid
+from carrel.domain.placement import Snapshot
+from carrel.domain.qos import JobKind, QoS
+from carrel.domain.resources import Resources
+from carrel.policy.feasible import feasible
+from carrel.policy.place import place
+from carrel.policy.qos import choose_qos
+
+NODES = [
+    node("n1", *["h200"] * 4, cpus=32, memory=256 * GIB),
+    node("n2", *["a100"] * 2, cpus=64, memory=128 * GIB, drained="disk"),
+    node("n3", cpus=128, memory=512 * GIB - 1),
+]
+BATCH = QoS(name="batch", max_time=7200, max_gpus_per_user=6, kinds=frozenset({JobKind.TASK}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (
+            {"gpus": 5},
+            "The job asks for 5 GPUs on one node, but the largest node has 4. "
+            "Ask for 4 or fewer. Most on one node: 2 of a100, 4 of h200.",
+        ),
+        (
+            {"gpus": 3, "gpu_type": "a100"},
+            "The job asks for 3 GPUs (a100) on one node, but the largest node has 2. "
+            "Ask for 2 or fewer. Most on one node: 2 of a100, 4 of h200.",
+        ),
+        (
+            {"gpus": 1, "gpu_type": "H200"},
+            'There is no GPU of type "H200" here. Did you mean "h200"? '
+            "There are: 2 of a100, 4 of h200. Without a type any will do.",
+        ),
+        (
+            {"gpus": 1, "gpu_type": "v100x"},
+            'There is no GPU of type "v100x" here. Did you mean "a100"? '
+            "There are: 2 of a100, 4 of h200. Without a type any will do.",
+        ),
+        ({"cpus": 129}, "The job asks for 129 CPUs, but the largest node has 128. Ask for 128 or fewer."),
+        (
+            {"gpus": 4, "cpus": 33},
+            "The job asks for 33 CPUs, but the largest node with 4 GPUs has 32. Ask for 32 or fewer.",
+        ),
+        (
+            {"memory": 1024 * GIB},
+            'The job asks for 1T of memory, but the largest node has 524287M. Ask for "524287M" or less.',
+        ),
+        (
+            {"gpus": 1, "cpus": 64, "memory": 200 * GIB},
+            'No node with 1 GPU has 64 CPUs and 200G of memory together. With 64 CPUs, ask for "128G" or less of memory.',
+        ),
+        (
+            {"time": 7201},
+            'The job asks for 2 h, but QoS "batch" allows 2 h. Ask for 2 h or less, or choose another QoS.',
+        ),
+        (
+            {"gpus": 7},
+            'The job asks for 7 GPUs, but QoS "batch" allows 6 per user. Ask for 6 or fewer, or choose another QoS.',
+        ),
+    ],
+)
+def test_the_refusal_gives_the_numbers_and_what_would_fit(asked: dict[str, object], message: str) -> None:
+    with pytest.raises(Impossible) as caught:
+        feasible(Resources(**asked), JobKind.TASK, BATCH, NODES)  # type: ignore[arg-type]
+    assert str(caught.value) == message
+
+
+def test_what_fits_passes_even_on_a_drained_node() -> None:
+    feasible(Resources(gpus=2, gpu_type="a100", cpus=64, memory=128 * GIB, time=7200), JobKind.TASK, BATCH, NODES)
+    feasible(Resources(gpus=4, cpus=32, memory=256 * GIB, time=1), JobKind.TASK, BATCH, NODES)
+    feasible(Resources(cpus=128), JobKind.TASK, BATCH, NODES)
+
+
+def test_kinds_limits_and_empty_labs() -> None:
+    with pytest.raises(Impossible, match='QoS "batch" does not take a session. It takes: task'):
+        feasible(Resources(), JobKind.SESSION, BATCH, NODES)
+    with pytest.raises(Impossible, match="has no node"):
+        feasible(Resources(), JobKind.TASK, BATCH, [])
+    with pytest.raises(Impossible, match="this lab has none"):
+        feasible(Resources(gpus=1), JobKind.TASK, BATCH, NODES[2:])
+    with pytest.raises(Impossible, match=r"allows 0 per user\. Ask for none"):
+        feasible(Resources(gpus=1), JobKind.TASK, QoS(name="cpu", max_gpus_per_user=0), NODES)
+    with pytest.raises(Impossible, match="allows no jobs"):
+        feasible(Resources(), JobKind.TASK, QoS(name="off", max_jobs_per_user=0), NODES)
+
+
+@settings(max_examples=60, deadline=None)
+@given(snapshots(most_waiting=4))
+def test_what_is_feasible_starts_in_an_empty_lab_and_what_is_not_never_does(snapshot: Snapshot) -> None:
+    nodes = [node for node in snapshot.nodes if node.drained is None]
+    for job in snapshot.waiting:
+        alone = Snapshot(nodes=nodes, qos=snapshot.qos, waiting=(job,), holding=())
+        try:
+            feasible(job.resources, JobKind.TASK, snapshot.qos[job.qos], nodes)
+            possible = True
+        except Impossible:
+            possible = False
+        assert possible == bool(place(alone, max(NOW, job.not_before)).starts)
+
+
+def test_a_qos_is_chosen_by_name_or_as_the_first_that_takes_the_kind() -> None:
+    qos = {
+        "interactive": QoS(name="interactive", kinds=frozenset({JobKind.SESSION})),
+        "batch": BATCH,
+        "long": QoS(name="long"),
+    }
+    assert choose_qos(None, JobKind.TASK, qos) is BATCH
+    assert choose_qos("long", JobKind.TASK, qos) is qos["long"]
+    with pytest.raises(Invalid) as caught:
+        choose_qos("bacth", JobKind.TASK, qos)
+    assert str(caught.value) == 'There is no QoS "bacth". Did you mean "batch"? Those that take a task are "batch", "long".'
+    with pytest.raises(Invalid) as caught:
+        choose_qos("interactive", JobKind.TASK, qos)
+    assert str(caught.value) == (
+        'QoS "interactive" does not take a task; it takes: session. Those that take a task are "batch", "long".'
+    )
+    with pytest.raises(Invalid, match="No QoS of this lab takes a worker"):
+        choose_qos(None, JobKind.WORKER, {"batch": BATCH})

@@ -1,0 +1,262 @@
+"""Small labs in which the right answer is plain, and the sentences that people read."""
+
+from __future__ import annotations
+
+import pytest
+from policy_labs import GIB, NOW, holding, lab, node, waiting
+
+from carrel.domain.placement import Hold, Placement, Snapshot
+from carrel.domain.qos import QoS
+from carrel.policy.place import place
+
+
+def starts(placement: Placement) -> dict[int, tuple[str, ...]]:
+    return {start.job_id: (start.node, *start.devices) for start in placement.starts}
+
+
+def reason(snapshot: Snapshot, job_id: int) -> tuple[str, str]:
+    hold = place(snapshot, NOW).hold_of(job_id)
+    assert hold is not None
+    return hold.reason.code, hold.reason.message
+
+
+def hold_of(snapshot: Snapshot, job_id: int) -> Hold:
+    hold = place(snapshot, NOW).hold_of(job_id)
+    assert hold is not None
+    return hold
+
+
+# ---- order ----------------------------------------------------------------------------------------------------------
+
+
+def test_priority_counts_in_seconds_of_waiting() -> None:
+    one = node("n1", "h200")
+    older, urgent = waiting(1, ago=601), waiting(2, ago=0, priority=1)
+    assert list(starts(place(lab([one], [older, urgent]), NOW))) == [1]
+    assert list(starts(place(lab([one], [waiting(1, ago=599), urgent]), NOW))) == [2]
+    assert list(starts(place(lab([one], [older, urgent], age_weight=700.0), NOW))) == [2]
+
+
+def test_the_priority_of_the_qos_is_added_and_ties_go_to_the_smaller_id() -> None:
+    one, qos = node("n1", "h200"), {"batch": QoS(name="batch"), "fast": QoS(name="fast", priority=2)}
+    assert list(starts(place(lab([one], [waiting(1, priority=1), waiting(2, qos="fast")], qos=qos), NOW))) == [2]
+    assert list(starts(place(lab([one], [waiting(2, priority=2), waiting(1, qos="fast")], qos=qos), NOW))) == [1]
+
+
+# ---- fit ------------------------------------------------------------------------------------------------------------
+
+
+def test_small_jobs_fill_broken_nodes_and_leave_whole_ones() -> None:
+    nodes = [node("n1", *["h200"] * 4), node("n2", *["h200"] * 4)]
+    placement = place(lab(nodes, [waiting(1, 1), waiting(2, 4)], [holding(9, "n2", "n2-0", "n2-1")]), NOW)
+    assert starts(placement) == {1: ("n2", "n2-2"), 2: ("n1", "n1-0", "n1-1", "n1-2", "n1-3")}
+
+
+def test_jobs_without_gpus_stay_off_gpu_nodes_while_they_can() -> None:
+    nodes = [node("a-gpu", "h200", cpus=4), node("b-cpu", cpus=4), node("c-gpu", "h200", cpus=4)]
+    jobs = [waiting(number, 0, cpus=3) for number in (1, 2, 3)]
+    placement = place(lab(nodes, jobs, [holding(9, "c-gpu", "c-gpu-0")]), NOW)
+    # First the node without GPUs, then the one whose GPU is busy, and only then the one whose GPU is free.
+    assert [start.node for start in placement.starts] == ["b-cpu", "c-gpu", "a-gpu"]
+
+
+def test_a_job_that_takes_any_type_gets_devices_of_one_type_if_it_can() -> None:
+    mixed = node("n1", "a100", "h200", "h200", "a100", "a100")
+    assert starts(place(lab([mixed], [waiting(1, 2)]), NOW)) == {1: ("n1", "n1-1", "n1-2")}
+    assert starts(place(lab([mixed], [waiting(1, 3)]), NOW)) == {1: ("n1", "n1-0", "n1-3", "n1-4")}
+    assert starts(place(lab([mixed], [waiting(1, 4)]), NOW)) == {1: ("n1", "n1-0", "n1-3", "n1-4", "n1-1")}
+
+
+def test_type_withheld_and_drained_are_respected() -> None:
+    nodes = [node("n1", "a100", "h200", "h200"), node("n2", "h200", drained="disk")]
+    jobs = [waiting(1, 1, gpu_type="h200"), waiting(2, 1, gpu_type="h200")]
+    placement = place(lab(nodes, jobs, withheld=frozenset({"n1-1"})), NOW)
+    assert starts(placement) == {1: ("n1", "n1-2")}
+
+
+def test_a_job_that_lacks_memory_does_not_keep_a_smaller_one_off_another_node() -> None:
+    nodes = [node("n1", memory=64 * GIB), node("n2", memory=20 * GIB)]
+    large, small = waiting(1, 0, memory=60 * GIB, ago=9), waiting(2, 0, memory=20 * GIB)
+    placement = place(lab(nodes, [large, small], [holding(9, "n1", memory=60 * GIB)]), NOW)
+    assert starts(placement) == {2: ("n2",)}
+
+
+# ---- limits ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_counts_what_is_held_and_what_starts_and_blocks_nobody_else() -> None:
+    qos = {"batch": QoS(name="batch", max_jobs_per_user=2), "free": QoS(name="free")}
+    jobs = [waiting(1), waiting(2), waiting(3, owner="cyd"), waiting(4, qos="free")]
+    snapshot = lab([node("n1", *["h200"] * 4)], jobs, [holding(9, "n1", "n1-0", owner="ada", left=240)], qos=qos)
+    assert list(starts(place(snapshot, NOW))) == [1, 3, 4]
+    assert reason(snapshot, 2) == (
+        "QOSMaxJobsPerUserLimit",
+        'its owner holds 2 of at most 2 jobs in QoS "batch"; about 4 min',
+    )
+
+
+def test_within_a_gpu_limit_small_jobs_do_not_pass_a_large_one_of_the_same_user() -> None:
+    qos = {"batch": QoS(name="batch", max_gpus_per_user=4)}
+    jobs = [waiting(1, 2, ago=9), waiting(2, 1), waiting(3, 0), waiting(4, 1, owner="cyd")]
+    held = holding(9, "n1", "n1-0", "n1-1", "n1-2", owner="ada", left=7200)
+    snapshot = lab([node("n1", *["h200"] * 8)], jobs, [held], qos=qos)
+    assert list(starts(place(snapshot, NOW))) == [3, 4]
+    assert reason(snapshot, 1) == (
+        "QOSMaxGRESPerUser",
+        'needs 2 GPUs; its owner holds 3 of at most 4 GPUs in QoS "batch"; about 2 h',
+    )
+    assert reason(snapshot, 2) == (
+        "QOSMaxGRESPerUser",
+        'needs 1 GPU; its owner holds 3 of at most 4 GPUs in QoS "batch", and their job 1 is ahead of it; about 2 h',
+    )
+
+
+def test_a_job_larger_than_its_limit_waits_for_ever_but_alone() -> None:
+    qos = {"batch": QoS(name="batch", max_gpus_per_user=1)}
+    snapshot = lab([node("n1", "h200", "h200")], [waiting(1, 2, ago=9), waiting(2, 1)], qos=qos)
+    assert list(starts(place(snapshot, NOW))) == [2]
+    assert reason(snapshot, 1) == ("QOSMaxGRESPerUser", 'needs 2 GPUs; QoS "batch" allows 1 per user; start unknown')
+
+
+def test_a_reservation_holds_within_the_limit_too() -> None:
+    """Job 1 will need ada's only place in a minute; her long job 2 must not take it, her short job 3 may."""
+    qos = {"batch": QoS(name="batch", max_jobs_per_user=1)}
+    nodes = [node("n1", "h200", "h200"), node("n2", "a100", "a100")]
+    held = holding(9, "n1", "n1-0", left=60)
+    first = waiting(1, 2, gpu_type="h200", ago=9)
+    long, short = waiting(2, 1, gpu_type="a100", time=61), waiting(3, 1, gpu_type="a100", time=60)
+    snapshot = lab(nodes, [first, long, short], [held], qos=qos)
+    assert list(starts(place(snapshot, NOW))) == [3]
+    assert hold_of(snapshot, 1).estimated_start == NOW + 60
+    assert hold_of(lab(nodes, [first, long], [held], qos=qos), 2).reason.message.startswith(
+        'its owner holds 0 of at most 1 job in QoS "batch", and their job 1 is ahead of it; '
+    )
+
+
+# ---- backfill -------------------------------------------------------------------------------------------------------
+
+
+def test_a_short_job_goes_ahead_and_a_long_one_does_not() -> None:
+    one = node("n1", *["h200"] * 4)
+    held = holding(9, "n1", "n1-0", "n1-1", left=600)
+    first, short, long = waiting(1, 4, ago=9), waiting(2, 1, time=600), waiting(3, 1, time=601)
+    snapshot = lab([one], [first, short, long], [held])
+    assert starts(place(snapshot, NOW)) == {2: ("n1", "n1-2")}
+    assert reason(snapshot, 1) == ("Resources", "needs 4 GPUs on one node; at most 1 is free; about 10 min")
+    assert hold_of(snapshot, 1).position == 1
+    assert reason(snapshot, 3) == (
+        "Priority",
+        "1 job is ahead of it; needs 1 GPU and 1 CPU for 10 min; what is free on n1 is kept for job 1; about 1 h 10 min",
+    )
+
+
+def test_a_long_job_goes_ahead_where_enough_is_left_beside_the_first() -> None:
+    one = node("n1", *["h200"] * 4)
+    held = holding(9, "n1", "n1-0", "n1-1", left=600)
+    snapshot = lab([one], [waiting(1, 3, ago=9), waiting(2, 1, time=9000), waiting(3, 1, time=9000)], [held])
+    assert list(starts(place(snapshot, NOW))) == [2]
+
+
+def test_the_reserved_node_takes_others_last() -> None:
+    nodes = [node("n1", *["h200"] * 4), node("n2", *["h200"] * 4)]
+    held = [holding(8, "n1", "n1-0", left=60), holding(9, "n2", "n2-0", left=600)]
+    snapshot = lab(nodes, [waiting(1, 4, ago=9), waiting(2, 1, time=30)], held)
+    assert starts(place(snapshot, NOW)) == {2: ("n2", "n2-1")}
+
+
+def test_overdue_jobs_are_expected_to_end_now() -> None:
+    snapshot = lab([node("n1", "h200")], [waiting(1, 1), waiting(2, 1)], [holding(9, "n1", "n1-0", left=-30)])
+    assert reason(snapshot, 1) == ("Resources", "needs 1 GPU on one node; none is free; any moment now")
+    assert hold_of(snapshot, 1).estimated_start == NOW
+    assert hold_of(snapshot, 2).estimated_start == NOW + 3600
+
+
+# ---- reasons and estimates ------------------------------------------------------------------------------------------
+
+
+def test_the_sentence_of_the_blueprint() -> None:
+    nodes = [node("n1", "h200", "h200"), node("n2", "h200")]
+    held = [holding(8, "n1", "n1-0", left=240)]
+    snapshot = lab(nodes, [waiting(1, 2, gpu_type="h200")], held)
+    assert reason(snapshot, 1) == ("Resources", "needs 2 GPUs (h200) on one node; at most 1 is free; about 4 min")
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"cpus": 12}, "needs 12 CPUs on one node; at most 8 are free; about 10 min"),
+        ({"gpus": 1, "cpus": 12}, "needs 12 CPUs on a node with 1 GPU free; at most 8 are free; about 10 min"),
+        ({"memory": 32 * GIB}, "needs 32G of memory on a node with 1 CPU free; at most 24G is free; about 10 min"),
+        (
+            {"gpus": 1, "memory": 32 * GIB, "cpus": 2},
+            "needs 32G of memory on a node with 1 GPU and 2 CPUs free; at most 24G is free; about 10 min",
+        ),
+    ],
+)
+def test_the_sentence_names_what_is_short(more: dict[str, int], sentence: str) -> None:
+    held = holding(9, "n1", "n1-0", cpus=8, memory=40 * GIB)
+    gpus = more.pop("gpus", 0)
+    snapshot = lab([node("n1", "h200", "h200")], [waiting(1, gpus, **more)], [held])
+    assert reason(snapshot, 1) == ("Resources", sentence)
+
+
+def test_drained_nodes_make_a_job_wait_without_an_estimate_and_block_nobody() -> None:
+    nodes = [node("n1", "h200"), *[node(f"big{number}", *["h200"] * 8, drained="for repair") for number in range(5)]]
+    snapshot = lab(nodes, [waiting(1, 8, ago=9), waiting(2, 1)])
+    assert list(starts(place(snapshot, NOW))) == [2]
+    hold = hold_of(snapshot, 1)
+    assert hold.estimated_start is None
+    assert (hold.reason.code, hold.reason.message) == (
+        "ReqNodeNotAvail",
+        "needs 8 GPUs on one node; drained: big0 (for repair), big1 (for repair), big2 (for repair) and 2 more; start unknown",
+    )
+
+
+def test_withheld_devices_and_missing_nodes_are_named() -> None:
+    snapshot = lab([node("n1", "h200", "h200")], [waiting(1, 2), waiting(2, 3)], withheld=frozenset({"n1-1"}))
+    assert reason(snapshot, 1) == (
+        "ReqNodeNotAvail",
+        "needs 2 GPUs on one node; 1 of 2 on n1 are withheld (in use elsewhere, or faulty); start unknown",
+    )
+    assert reason(snapshot, 2) == (
+        "ReqNodeNotAvail",
+        "needs 3 GPUs on one node; no node of the lab has so much; start unknown",
+    )
+
+
+def test_a_pause_and_a_lost_qos_hold_a_job_back_alone() -> None:
+    jobs = [waiting(1, ago=9, not_before=NOW + 30), waiting(2, ago=8, qos="gone"), waiting(3)]
+    snapshot = lab([node("n1", "h200")], jobs)
+    assert list(starts(place(snapshot, NOW))) == [3]
+    assert reason(snapshot, 1) == ("BeginTime", "pauses before it is tried again; about 1 h")
+    assert reason(snapshot, 2) == ("InvalidQOS", 'QoS "gone" does not exist in this lab; start unknown')
+    assert [hold.position for hold in place(snapshot, NOW).holds] == [1, 2]
+
+
+def test_estimates_follow_the_queue() -> None:
+    jobs = [waiting(number, 1, time=600, ago=100 - number) for number in range(1, 6)]
+    snapshot = lab([node("n1", "h200", "h200")], jobs, [holding(9, "n1", "n1-0", left=300)])
+    placement = place(snapshot, NOW)
+    assert list(starts(placement)) == [1]
+    assert [hold.estimated_start for hold in placement.holds] == [NOW + 300, NOW + 600, NOW + 900, NOW + 1200]
+    assert placement.holds[-1] == placement.holds[3] == placement.hold_of(5)
+    assert placement.holds[1:3] == (placement.holds[1], placement.holds[2])
+    with pytest.raises(IndexError):
+        placement.holds[4]
+
+
+def test_a_user_at_their_limit_does_not_push_back_the_estimates_of_others() -> None:
+    qos = {"batch": QoS(name="batch", max_jobs_per_user=1)}
+    mine = [waiting(number, 1, owner="bob", ago=500 - number) for number in range(1, 101)]
+    held = [holding(900, "n1", "n1-0", left=60, owner="bob"), holding(901, "n1", "n1-1", left=600, owner="cyd")]
+    snapshot = lab([node("n1", "h200", "h200")], [*mine, waiting(200, 1)], held, qos=qos)
+    assert hold_of(snapshot, 100).estimated_start == NOW + 60 + 99 * 3600
+    assert hold_of(snapshot, 200).estimated_start == NOW + 600
+
+
+def test_nothing_waits_in_an_empty_lab() -> None:
+    assert place(lab([], []), NOW) == Placement()
+    assert reason(lab([], [waiting(1, 0)]), 1) == (
+        "ReqNodeNotAvail",
+        "needs 1 CPU, 1G on one node; no node of the lab has so much; start unknown",
+    )

@@ -1,0 +1,177 @@
+"""What holds for every placement, whatever the lab looks like."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from policy_labs import NOW, after, as_holding, first_start, fits, free_at, rank, snapshots, within_limits
+
+from carrel.domain.job import REASONS
+from carrel.domain.placement import Placement, Snapshot
+from carrel.policy.place import place
+
+FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@FAST
+@given(snapshots())
+def test_every_job_starts_or_is_held_once_with_a_reason(snapshot: Snapshot) -> None:
+    placement = place(snapshot, NOW)
+    decided = Counter([start.job_id for start in placement.starts] + [hold.job_id for hold in placement.holds])
+    assert decided == Counter(job.id for job in snapshot.waiting)
+    jobs = {job.id: job for job in snapshot.waiting}
+    ranks = [rank(jobs[hold.job_id], snapshot) for hold in placement.holds]
+    assert ranks == sorted(ranks)
+    assert [hold.position for hold in placement.holds] == list(range(1, len(placement.holds) + 1))
+    for hold in placement.holds:
+        assert hold.reason.code in REASONS
+        assert hold.reason.message.count("\n") == 0
+        assert hold.estimated_start is None or hold.estimated_start >= NOW
+        assert (hold.estimated_start is None) == hold.reason.message.endswith("start unknown")
+        assert placement.hold_of(hold.job_id) == hold
+    assert all(placement.hold_of(start.job_id) is None for start in placement.starts)
+
+
+@FAST
+@given(snapshots())
+def test_nothing_is_given_twice_or_beyond_what_a_node_has(snapshot: Snapshot) -> None:
+    placement = place(snapshot, NOW)
+    jobs = {job.id: job for job in snapshot.waiting}
+    machines = {node.name: node for node in snapshot.nodes}
+    given_away = [uuid for held in snapshot.holding for uuid in held.devices]
+    for start in placement.starts:
+        wanted, machine = jobs[start.job_id].resources, machines[start.node]
+        types = {device.uuid: device.type for device in machine.devices}
+        assert machine.drained is None
+        assert len(start.devices) == wanted.gpus
+        assert all(wanted.gpu_type in (None, types[uuid]) for uuid in start.devices)
+        assert not snapshot.withheld.intersection(start.devices)
+        given_away += start.devices
+    assert len(given_away) == len(set(given_away))
+    left = free_at(snapshot, after(snapshot, placement, NOW), NOW, NOW)
+    before = free_at(snapshot, snapshot.holding, NOW, NOW)
+    for name in {start.node for start in placement.starts}:
+        assert left[name].cpus >= 0
+        assert left[name].memory >= 0
+    untouched = before.keys() - {start.node for start in placement.starts}
+    assert all(left[name] == before[name] for name in untouched)
+
+
+@FAST
+@given(snapshots())
+def test_no_limit_is_passed(snapshot: Snapshot) -> None:
+    placement = place(snapshot, NOW)
+    jobs = {job.id: job for job in snapshot.waiting}
+    holds = list(snapshot.holding)
+    for start in placement.starts:
+        job = jobs[start.job_id]
+        assert within_limits(job, snapshot, holds)
+        assert job.not_before <= NOW
+        holds.append(as_holding(start, jobs, NOW))
+
+
+@FAST
+@given(snapshots())
+def test_the_first_in_order_starts_if_it_fits(snapshot: Snapshot) -> None:
+    placement = place(snapshot, NOW)
+    started = {start.job_id for start in placement.starts}
+    holds = list(snapshot.holding)
+    jobs = {job.id: job for job in snapshot.waiting}
+    for job in sorted(snapshot.waiting, key=lambda job: rank(job, snapshot)):
+        if job.not_before > NOW or not within_limits(job, snapshot, holds):
+            assert job.id not in started
+            continue
+        room = any(fits(job.resources, left) for left in free_at(snapshot, holds, NOW, NOW).values())
+        assert (job.id in started) == room
+        if not room:
+            break  # From here on reservations and the strict order within a user's limit have their say.
+        holds.append(next(as_holding(start, jobs, NOW) for start in placement.starts if start.job_id == job.id))
+
+
+@FAST
+@given(snapshots())
+def test_a_blocked_job_fits_on_the_reserved_node_at_most(snapshot: Snapshot) -> None:
+    """Nodes are not left idle: what a job waits for is free on no other node."""
+    placement = place(snapshot, NOW)
+    jobs = {job.id: job for job in snapshot.waiting}
+    left = free_at(snapshot, after(snapshot, placement, NOW), NOW, NOW)
+    for hold in placement.holds:
+        room = sum(fits(jobs[hold.job_id].resources, free) for free in left.values())
+        if hold.reason.code in ("Resources", "ReqNodeNotAvail"):
+            assert room == 0
+        elif hold.reason.code == "Priority":
+            assert room <= 1
+            assert (room == 1) == ("is kept for job" in hold.reason.message)
+
+
+@FAST
+@given(snapshots())
+def test_backfill_never_delays_the_first_blocked_job(snapshot: Snapshot) -> None:
+    placement = place(snapshot, NOW)
+    blocked = [hold for hold in placement.holds if hold.reason.code == "Resources"]
+    assert len(blocked) <= 1
+    jobs = {job.id: job for job in snapshot.waiting}
+    for hold in blocked:
+        first = jobs[hold.job_id]
+        ahead = [start for start in placement.starts if rank(jobs[start.job_id], snapshot) < rank(first, snapshot)]
+        without = first_start(first, snapshot, after(snapshot, Placement(starts=tuple(ahead)), NOW), NOW)
+        with_backfill = first_start(first, snapshot, after(snapshot, placement, NOW), NOW)
+        assert without is not None
+        assert with_backfill == without
+        # An overdue job ends "now"; the second opinion has it end a moment later.
+        assert hold.estimated_start is not None
+        assert hold.estimated_start > without - 1e-3
+        assert hold.position > 1 or hold.estimated_start < without + 1e-3
+
+
+@FAST
+@given(snapshots())
+def test_the_first_in_line_starts_when_it_was_told(snapshot: Snapshot) -> None:
+    placement = place(snapshot, NOW)
+    hold = next(iter(placement.holds), None)
+    if hold is None or hold.reason.code != "Resources" or hold.estimated_start is None:
+        return
+    then = hold.estimated_start
+    remaining = {held.job_id for held in placement.holds}
+    later = replace(
+        snapshot,
+        waiting=[job for job in snapshot.waiting if job.id in remaining],
+        holding=[held for held in after(snapshot, placement, NOW) if held.ends_by > then],
+    )
+    assert hold.job_id in {start.job_id for start in place(later, then).starts}
+
+
+@FAST
+@given(snapshots(), st.randoms(use_true_random=False))
+def test_the_order_in_which_things_are_listed_does_not_matter(snapshot: Snapshot, rng: Random) -> None:
+    def shuffled(items: Iterable[Any]) -> list[Any]:
+        mixed = list(items)
+        rng.shuffle(mixed)
+        return mixed
+
+    mixed = replace(
+        snapshot,
+        nodes=[replace(node, devices=tuple(shuffled(node.devices))) for node in shuffled(snapshot.nodes)],
+        waiting=shuffled(snapshot.waiting),
+        holding=shuffled(snapshot.holding),
+        qos=dict(shuffled(snapshot.qos.items())),
+    )
+    one, other = place(snapshot, NOW), place(mixed, NOW)
+    assert one.starts == other.starts
+    assert list(one.holds) == list(other.holds)
+    assert one == other
+
+
+@FAST
+@given(snapshots(), st.integers(1, 100_000))
+def test_the_order_does_not_depend_on_when_one_looks(snapshot: Snapshot, later: int) -> None:
+    nothing_fits = replace(snapshot, nodes=(), holding=())
+    assert [hold.job_id for hold in place(nothing_fits, NOW).holds] == [
+        hold.job_id for hold in place(nothing_fits, NOW + later).holds
+    ]
