@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from carrel import Client
+from carrel.testing.lab_process import LabProcess, start_lab
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-postgresql", action="store_true", help="leave out the tests against PostgreSQL")
@@ -84,3 +87,26 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     with admin.connect() as connection:
         connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
     admin.dispose()
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabProcess]:
+    """A real lab in a process of its own, with 4 simulated GPUs and without MLflow; shared by all tests of a worker."""
+    running = start_lab(tmp_path_factory.mktemp("shared") / "lab", simulate_gpus=4)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def client(lab: LabProcess) -> Iterator[Client]:
+    """The shared lab's administrator."""
+    with Client(url=lab.url, token=lab.token) as client:
+        yield client
+
+
+@pytest.fixture
+def bob(lab: LabProcess, client: Client) -> Iterator[Client]:
+    """Another user of the shared lab, new for every test."""
+    token = client.add_user(f"bob-{secrets.token_hex(4)}").token
+    with Client(url=lab.url, token=token) as other:
+        yield other

@@ -9,8 +9,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from carrel.control.ports import OutboxEntry
+from carrel.control.ports import NewEvent, OutboxEntry
+from carrel.domain.ports import Clock
 from carrel.store.database import Database
+from carrel.store.events import EventTable, insert_events
 from carrel.store.rows import dump
 from carrel.store.tables import jobs, outbox
 
@@ -28,8 +30,10 @@ class OutboxRow:
 class OutboxTable:
     """Items in the order in which they were written; an item is removed when the tracking server has it."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, events: EventTable, clock: Clock) -> None:
         self._database = database
+        self._events = events
+        self._clock = clock
 
     def add(self, job_id: int, entries: Sequence[OutboxEntry], *, now: float) -> None:
         """Add items that belong to no other change."""
@@ -70,10 +74,15 @@ class OutboxTable:
         return None if row is None or row.run_id is None else (row.run_id, row.experiment_id)
 
     def set_run(self, job_id: int, run_id: str, experiment_id: str) -> None:
-        """The job's run exists."""
-        change = sa.update(jobs).where(jobs.c.id == job_id).values(run_id=run_id, experiment_id=experiment_id)
+        """The job's run exists; its owner is told, and so is a runner that waits for it."""
+        change = (
+            sa.update(jobs).where(jobs.c.id == job_id).values(run_id=run_id, experiment_id=experiment_id).returning(jobs.c.owner)
+        )
         with self._database.write() as connection:
-            connection.execute(change)
+            owner = connection.execute(change).scalar_one()
+            told = NewEvent(job_id=job_id, owner=owner, type="progress", data={"message": f"MLflow run {run_id}"})
+            insert_events(connection, [told], self._clock())
+        self._events.announce()
 
 
 def insert_entries(connection: sa.Connection, job_id: int, entries: Sequence[OutboxEntry], now: float) -> None:

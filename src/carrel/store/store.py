@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import time
 
 import sqlalchemy as sa
 
+from carrel.domain.ports import Clock
 from carrel.store.database import Database
 from carrel.store.events import EventTable
 from carrel.store.jobs import JobTable
@@ -18,13 +20,13 @@ from carrel.store.tables import lab
 class Store:
     """Opens a database, brings it to the present schema, and offers its tables."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: Clock = time.time) -> None:
         upgrade(database)
         self.database = database
         self.events = EventTable(database)
         self.jobs = JobTable(database, self.events)
         self.people = UserTable(database)
-        self.outbox = OutboxTable(database)
+        self.outbox = OutboxTable(database, self.events, clock)
 
     def lab_id(self) -> str:
         """Name of this lab, unique in the world; made when first asked."""

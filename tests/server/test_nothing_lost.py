@@ -1,0 +1,208 @@
+"""Any process may be killed at any moment: nothing is lost, nothing runs twice, nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from carrel import Client
+from carrel.client.transport import LabUnreachable
+from carrel.domain.errors import StorageFull, Unavailable
+from carrel.spool import Spool
+from carrel.testing.lab_process import LabProcess, start_lab
+
+PROJECT = """
+name: witness
+entry_points:
+  main:
+    parameters: {seconds: float, code: int}
+    command: "echo started >> $WITNESS/$CARREL_JOB_ID; sleep {seconds}; echo ended; exit {code}"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    directory = tmp_path / "witness"
+    directory.mkdir()
+    (directory / "MLproject").write_text(PROJECT)
+    return directory
+
+
+@pytest.fixture
+def witness(tmp_path: Path) -> Path:
+    """Every start of every command leaves a line here, outside of anything that the lab knows."""
+    directory = tmp_path / "starts"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Lab:
+    """A lab that is killed and started again at the same address."""
+
+    def __init__(self, home: Path, port: int) -> None:
+        self.home, self.port = home, port
+        self.process = self._start()
+
+    def _start(self) -> LabProcess:
+        return start_lab(self.home, "--port", str(self.port), simulate_gpus=2)
+
+    def kill_and_restart(self) -> None:
+        self.process.kill()
+        self.process = self._start()
+
+    def client(self) -> Client:
+        return Client(url=self.process.url, token=self.process.token)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, port: int) -> Iterator[Lab]:
+    lab = Lab(tmp_path / "lab", port)
+    yield lab
+    lab.process.stop()
+
+
+def submit(client: Client, project: Path, witness: Path, *, seconds: float = 0.0, code: int = 0, key: str | None = None) -> int:
+    parameters = {"seconds": str(seconds), "code": str(code)}
+    return client.submit_project(project, parameters=parameters, variables={"WITNESS": str(witness)}, key=key).id
+
+
+def starts(witness: Path) -> Counter[int]:
+    return Counter({int(path.name): path.read_text().count("started") for path in witness.iterdir()})
+
+
+@pytest.mark.chaos
+def test_a_server_killed_at_random_moments_under_load_loses_nothing(lab: Lab, project: Path, witness: Path) -> None:
+    chance = random.Random(20261120)
+    wanted = {f"job-{number}": (chance.choice([0.0, 0.0, 0.1, 0.4]), chance.choice([0, 0, 0, 3])) for number in range(80)}
+    accepted: dict[str, int] = {}
+    half_way = [threading.Event() for _ in range(6)]
+
+    def submit_all() -> None:
+        with lab.client() as client:
+            for number, (key, (seconds, code)) in enumerate(wanted.items()):
+                while key not in accepted:
+                    try:
+                        accepted[key] = submit(client, project, witness, seconds=seconds, code=code, key=key)
+                    except (LabUnreachable, Unavailable):
+                        continue  # the same key again: never a second job
+                for index, event in enumerate(half_way):
+                    if number >= (index + 1) * len(wanted) // (len(half_way) + 1):
+                        event.set()
+
+    submitting = threading.Thread(target=submit_all)
+    submitting.start()
+    for event in half_way:
+        assert event.wait(60)
+        # A moment within the work of a few jobs, never the same: the next line of some job's witness.
+        threading.Event().wait(chance.uniform(0, 0.15))
+        lab.kill_and_restart()
+    submitting.join(timeout=120)
+    assert not submitting.is_alive()
+
+    with lab.client() as client:
+        ends = {key: client.wait(job_id, timeout=90) for key, job_id in accepted.items()}
+        listed = [job.id for job in client.jobs(limit=None)]
+    assert len(ends) == len(wanted)
+    assert sorted(listed) == sorted(accepted.values()), "jobs that nobody submitted, or lost ones"
+    for key, job in ends.items():
+        code = wanted[key][1]
+        assert (job.state, job.exit_code) == (("FAILED", 3) if code else ("COMPLETED", 0)), (key, job.message)
+    assert starts(witness) == Counter(dict.fromkeys(accepted.values(), 1)), "a command ran twice, or not at all"
+
+
+@pytest.mark.chaos
+def test_a_running_task_goes_on_while_the_server_is_dead(lab: Lab, project: Path, witness: Path) -> None:
+    with lab.client() as client:
+        job_id = submit(client, project, witness, seconds=1.5)
+        for event in client.events(job_id):
+            if event.type == "state" and event.data["state"] == "RUNNING":
+                break
+        lab.process.kill()
+        lab.process = start_lab(lab.home, "--port", str(lab.port), simulate_gpus=2)
+        job = client.wait(job_id)
+        assert (job.state, job.exit_code, job.attempt) == ("COMPLETED", 0, 1)
+        assert b"".join(client.log(job_id)) == b"ended\n"
+    assert starts(witness) == {job_id: 1}
+
+
+@pytest.mark.chaos
+def test_a_killed_runner_is_node_fail_with_its_output_kept(lab: Lab, tmp_path: Path) -> None:
+    project = tmp_path / "long"
+    project.mkdir()
+    (project / "MLproject").write_text("name: long\nentry_points:\n  main:\n    command: 'echo one; sleep 600 & echo $!; wait'\n")
+    with lab.client() as client:
+        job_id = client.submit_project(project).id
+        sleeper = 0
+        for text in client.stream_log(job_id):
+            if len(text.split()) >= 2:
+                sleeper = int(text.split()[1])
+                break
+        claim = Spool(lab.home / "spool").attempt(job_id, 1).claim
+        os.kill(_pid_in(claim), signal.SIGKILL)
+        job = client.wait(job_id, timeout=30)
+        assert (job.state, job.reason) == ("NODE_FAIL", "RunnerLost")
+        assert b"".join(client.log(job_id)).startswith(b"one\n")
+        assert not _alive(sleeper), "the command's own children must not be left behind"
+
+
+@pytest.mark.chaos
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_is_a_clear_error_and_the_lab_goes_on_when_there_is_room(
+    tmp_path: Path, port: int, project: Path, witness: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=0700", "none", disk], check=True)
+    try:
+        lab = Lab(disk / "lab", port)
+        with lab.client() as client:
+            before = submit(client, project, witness)
+            assert client.wait(before, timeout=30).state == "COMPLETED"
+            with (disk / "ballast").open("wb") as ballast:
+                _fill(ballast)
+            with pytest.raises(StorageFull, match=r"(?i)full|no space|room|cannot grow"):
+                for number in range(3000):
+                    submit(client, project, witness, key=f"full-{number}")
+            (disk / "ballast").unlink()
+            after = submit(client, project, witness)
+            assert client.wait(after, timeout=60).state == "COMPLETED"
+        assert lab.process.stop() == 0
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def _fill(file: object) -> None:
+    piece = b"\0" * 65536
+    while True:
+        try:
+            file.write(piece)  # type: ignore[attr-defined]
+            file.flush()  # type: ignore[attr-defined]
+        except OSError:
+            return
+
+
+def _pid_in(claim: Path) -> int:
+    return int(claim.read_text().split()[0])
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,196 @@
+"""The defects of the system that Carrel replaces, each as a test against a real lab.
+
+They were found by reading a task gateway for MLflow projects: parameters that never reach the job, jobs of others that anybody
+can read and delete, ends that have no name, a history that is lost without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from carrel import Client
+from carrel.domain.errors import CarrelError, Invalid, NotFound
+from carrel.testing.lab_process import LabProcess
+from carrel.wire.v1 import JobDetail, ResourceRequest
+
+PROJECT = """
+name: several
+entry_points:
+  main:
+    command: "echo this is main"
+  train:
+    parameters:
+      lr: {type: float, default: 0.5}
+      note: string
+    command: "printf '%s|%s' {lr} {note}"
+  slow:
+    command: "echo started; sleep 600"
+  hungry:
+    command: "python3 -c 'import time; x = bytearray(200 << 20); time.sleep(60)'"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    directory = tmp_path / "several"
+    directory.mkdir()
+    (directory / "MLproject").write_text(PROJECT)
+    return directory
+
+
+def run(client: Client, project: Path, **options: object) -> tuple[JobDetail, str]:
+    job = client.submit_project(project, **options)  # type: ignore[arg-type]
+    return client.wait(job.id, timeout=60), b"".join(client.log(job.id)).decode()
+
+
+def started(client: Client, project: Path, **options: object) -> int:
+    job = client.submit_project(project, entry_point="slow", **options)  # type: ignore[arg-type]
+    for text in client.stream_log(job.id):
+        if "started" in text:
+            break
+    return job.id
+
+
+def test_entry_point_and_parameters_reach_the_job(client: Client, project: Path) -> None:
+    note = 'it\'s "quoted" $HOME `x` ;|& ü'
+    job, log = run(client, project, entry_point="train", parameters={"lr": "0.1", "note": note})
+    assert (job.state, log) == ("COMPLETED", f"0.1|{note}")
+    assert (job.entry_point, job.parameters) == ("train", {"lr": "0.1", "note": note})
+    assert run(client, project, entry_point="train", parameters={"note": "x"})[1] == "0.5|x", "defaults too"
+
+
+def test_what_others_own_does_not_exist(client: Client, bob: Client, project: Path) -> None:
+    theirs = started(client, project)
+    calls = {
+        "show": lambda: bob.job(theirs),
+        "cancel": lambda: bob.cancel(theirs),
+        "rerun": lambda: bob.rerun(theirs),
+        "record": lambda: bob.record(theirs),
+        "log": lambda: list(bob.log(theirs)),
+        "outputs": lambda: bob.outputs(theirs),
+        "events": lambda: list(bob.events(theirs)),
+    }
+    with pytest.raises(NotFound) as never_was:
+        bob.job(99_999_999)
+    missing = str(never_was.value)
+    for name, call in calls.items():
+        with pytest.raises(NotFound) as refused:
+            call()
+        assert str(refused.value).replace(str(theirs), "99999999") == missing, f"{name} tells that the job exists"
+    assert client.job(theirs).state == "RUNNING", "untouched"
+    assert list(bob.jobs()) == []
+    with pytest.raises(CarrelError, match="may not"):
+        list(bob.jobs(owner="all"))
+    client.cancel(theirs)
+    assert client.wait(theirs).state == "CANCELLED"
+
+
+def test_users_are_told_apart_by_subject_not_by_name(client: Client, lab: LabProcess, project: Path) -> None:
+    admin = client.lab().caller
+    with pytest.raises(CarrelError, match="exists"):
+        client.add_user(admin.name)
+
+
+def test_cancelling_does_not_forget(client: Client, project: Path) -> None:
+    job_id = started(client, project)
+    client.cancel(job_id)
+    job = client.wait(job_id, timeout=30)
+    assert (job.state, job.reason) == ("CANCELLED", "Cancelled")
+    assert client.lab().caller.name in job.message
+    assert b"started" in b"".join(client.log(job_id))
+    assert job_id in [job.id for job in client.jobs(limit=None)]
+
+
+def test_every_end_has_its_own_name(client: Client, project: Path) -> None:
+    timeout, _ = run(client, project, entry_point="slow", resources=ResourceRequest(time="1s"))
+    assert (timeout.state, timeout.reason) == ("TIMEOUT", "TimeLimit")
+    hungry, _ = run(client, project, entry_point="hungry", resources=ResourceRequest(memory="64M"))
+    assert (hungry.state, hungry.reason) == ("OUT_OF_MEMORY", "OutOfMemory")
+    assert "64" in hungry.message
+
+
+def test_what_the_machine_does_not_have_is_refused_with_what_would_fit(client: Client, project: Path) -> None:
+    with pytest.raises(Invalid) as refused:
+        client.submit_project(project, resources=ResourceRequest(gpus=64))
+    assert "64" in str(refused.value)
+    assert "4" in refused.value.remedy
+
+
+@pytest.mark.parametrize("config", [{"mem_per_gpu": "4G"}, {"mem": "lots"}, {"nodes": 9}, {"gres": "tpu:1"}])
+def test_backend_config_is_understood_or_refused(client: Client, project: Path, config: dict[str, object]) -> None:
+    with pytest.raises(Invalid) as refused:
+        client.submit_project(project, backend_config=config)
+    assert next(iter(config)) in str(refused.value)
+
+
+def test_backend_config_with_the_usual_names_counts(client: Client, project: Path) -> None:
+    config = {"mem": "1G", "time": "10", "gres": "gpu:2", "cpus-per-task": 2}
+    job, _ = run(client, project, backend_config=config)
+    wanted = (2, 2, 2**30, 600)
+    assert (job.resources.gpus, job.resources.cpus, job.resources.memory, job.resources.time) == wanted
+    assert len(job.devices) == 2
+    assert job.simulated
+
+
+def test_virtual_environments_in_the_code_do_not_travel(client: Client, project: Path) -> None:
+    for name in ("venv", "a/venv", "a/b/.venv"):
+        (project / name / "lib").mkdir(parents=True)
+        (project / name / "pyvenv.cfg").write_text("home = /usr")
+        (project / name / "lib" / "big").write_text("x")
+    (project / "a" / "kept.txt").write_text("x")
+    (project / "list.sh").write_text("find . -name 'pyvenv.cfg' -o -name kept.txt")
+    _, log = run(client, project, entry_point="list.sh")
+    assert log.split() == ["./a/kept.txt"]
+
+
+def test_commit_and_uncommitted_changes_are_recorded(client: Client, project: Path) -> None:
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+        return subprocess.run(["git", *identity, *words], cwd=project, check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    (project / "MLproject").write_text(PROJECT.replace("this is main", "this was edited"))
+    job, log = run(client, project)
+    assert log == "this was edited\n"
+    record = client.record(job.id)
+    assert record["task"]["git"]["commit"] == git("rev-parse", "HEAD").strip()
+    assert record["task"]["git"]["dirty"] is True
+    assert '+    command: "echo this was edited"' in record["task"]["git"]["diff"]
+    again = client.wait(client.rerun(job.id).id)
+    assert b"".join(client.log(again.id)) == b"this was edited\n", "the code itself is kept, not only its commit"
+    assert again.rerun_of == job.id
+
+
+def test_no_token_shows_up_in_logs_outputs_or_command_lines(lab: LabProcess, client: Client, project: Path) -> None:
+    (project / "leak.sh").write_text(
+        'echo "token: $CARREL_TOKEN"; tr "\\0" "\\n" < /proc/self/cmdline; mkdir -p outputs; echo done'
+    )
+    job, log = run(client, project, entry_point="leak.sh")
+    assert "token: *" in log
+    secrets_known = [lab.token, (lab.home / "secret").read_text().strip()]
+    for path in lab.home.rglob("*"):
+        if path.is_file() and path.name not in ("token", "secret"):
+            content = path.read_bytes()
+            assert not any(secret.encode() in content for secret in secrets_known), f"a secret lies in {path}"
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes()
+        except OSError:
+            continue
+        assert lab.token.encode() not in words
+    assert "carrel-job." not in json.dumps(client.record(job.id))
+
+
+def test_history_is_complete_and_ordered(client: Client, bob: Client, project: Path) -> None:
+    ids = [client.submit_project(project).id for _ in range(3)]
+    for job_id in ids:
+        client.wait(job_id)
+    listed = [job.id for job in client.jobs(limit=None)]
+    assert listed == sorted(listed, reverse=True)
+    assert set(ids) <= set(listed)
