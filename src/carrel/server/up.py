@@ -88,6 +88,8 @@ def open_lab(home: LabHome, settings: Settings, url: str) -> RunningLab:
     found = this_node(discover(simulate=settings.simulate_gpus, lab=lab_id, visible=os.environ.get("CUDA_VISIBLE_DEVICES")))
     node = replace(found, cpus=settings.cpus or found.cpus, memory=settings.memory or found.memory)
     spool, code = Spool(home.spool), SnapshotStore(home.snapshots)
+    # Nobody else writes here while this process holds the lab: what is half done was left by one that was killed.
+    code.sweep(time.time())
     engine = LocalEngine(spool=spool, node=node, run_dir=home.run / "engine", environ=os.environ)
     launch = LaunchSettings(
         paths=LaunchPaths(environments=str(home.environments), snapshots=str(home.snapshots), blobs=str(home.blobs)),

@@ -1,0 +1,53 @@
+"""The reference pages say what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from carrel.domain.job import REASONS, JobState
+from carrel.domain.qos import JobKind
+from carrel.domain.units import parse_duration, parse_size
+from carrel.server.settings import SETTINGS, read_settings
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def rows(page: str, columns: int) -> dict[str, list[str]]:
+    found = {}
+    for line in (DOCS / page).read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if line.startswith("| `") and len(cells) == columns:
+            found[cells[0].strip("` ")] = cells
+    return found
+
+
+def test_every_state_and_reason_is_explained_and_no_other() -> None:
+    told = rows("states.md", 2)
+    assert set(told) == set(REASONS) | set(JobState)
+    assert {name: cells[1] for name, cells in told.items() if name in REASONS} == REASONS
+
+
+def test_every_setting_is_explained_with_its_variable_and_default() -> None:
+    told = rows("settings.md", 4)
+    assert set(told) == {setting.name for setting in SETTINGS}
+    for setting in SETTINGS:
+        _, variable, default, text = told[setting.name]
+        assert variable.strip("`") == f"CARREL_{setting.name.upper()}"
+        assert text == setting.help
+        value = default.strip('`"')
+        if setting.default is None:
+            assert value == "–"
+        else:
+            read = {"size": parse_size, "duration": parse_duration, "int": int, "flag": "true".__eq__}.get(setting.kind, str)
+            assert read(value) == setting.default
+
+
+def test_the_example_of_classes_of_service_is_valid(tmp_path: Path) -> None:
+    examples = re.findall(r"```toml\n(.*?)```", (DOCS / "settings.md").read_text(), re.DOTALL)
+    file = tmp_path / "carrel.toml"
+    file.write_text(examples[0])
+    qos = read_settings(file, {}, {}).qos
+    assert (qos["cheetah"].max_jobs_per_user, qos["lion"].kinds) == (20, frozenset({JobKind.TASK, JobKind.WORKER}))
+    file.write_text(examples[1])
+    assert read_settings(file, {}, {}).database.startswith("postgresql+psycopg://")
