@@ -106,6 +106,8 @@ class ControlLoop:
         self._looked_at = self._told_at = 0.0
         #: When to tell those whose position has changed but who were told something a moment ago.
         self._tell_again: float | None = None
+        #: Jobs that came into the line since the last cycle: they are told where they stand at once.
+        self._newcomers: list[int] = []
         #: What the owners at the head of the queue were told last.
         self._told: dict[int, tuple[int, str]] = {}
         #: Descriptions of jobs that hold resources, for those who report on them.
@@ -247,6 +249,7 @@ class ControlLoop:
         if job.state is JobState.PENDING:
             if known is None or known.state is JobState.PENDING:
                 self._put(job, now)
+                self._newcomers.append(job.id)
             return
         if job.state.ended:
             self._put(job, now)
@@ -359,10 +362,12 @@ class ControlLoop:
             self._put(after, now, not_before=now + _REFUSED_SECONDS if state is JobState.PENDING else 0.0)
 
     def _tell(self, placement: Placement, now: float) -> None:
-        """Say where they stand to those at the head of the queue: newcomers at once, the others when some time has passed."""
+        """Say where they stand to newcomers at once, and to those at the head of the queue when some time has passed."""
         soon = now < self._told_at + _TELL_SECONDS
         news, moved = [], False
-        for hold in placement.holds[:_TOLD]:
+        newcomers = [placement.hold_of(job_id) for job_id in self._newcomers[:_TOLD]]
+        self._newcomers.clear()
+        for hold in (*placement.holds[:_TOLD], *(hold for hold in newcomers if hold is not None)):
             job = self._queue.job(hold.job_id)
             before, told = self._told.get(hold.job_id), (hold.position, hold.reason.code)
             if job is None or before == told:

@@ -58,6 +58,11 @@ class AttemptDirectory:
         return self.path / "staged"
 
     @property
+    def cgroup(self) -> Path:
+        """Names the memory cgroup of the command, where there is one."""
+        return self.path / "cgroup"
+
+    @property
     def runner_log(self) -> Path:
         """What went wrong in the runner itself, with its traceback; for whoever maintains Carrel."""
         return self.path / "runner.log"

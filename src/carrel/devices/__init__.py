@@ -1,0 +1,8 @@
+"""What this machine has: GPUs (through NVML) or simulated ones, processors, memory; and who holds which GPU."""
+
+from carrel.devices.discover import discover
+from carrel.devices.locks import DeviceLocks
+from carrel.devices.machine import this_node
+from carrel.devices.sampler import GpuSampler, GpuUse
+
+__all__ = ["DeviceLocks", "GpuSampler", "GpuUse", "discover", "this_node"]

@@ -1,0 +1,1 @@
+"""Engines start jobs on nodes and tell what becomes of them."""

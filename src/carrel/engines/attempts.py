@@ -1,0 +1,214 @@
+"""One watched attempt: what its files say, and what that proves."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from carrel.domain.errors import StorageFull, Unavailable
+from carrel.domain.launch import Ended, Journaled, Launch, Observation
+from carrel.domain.serial import to_plain
+from carrel.runner.prepare import remove_temporary
+from carrel.spool import AttemptDirectory, read_claim, read_entries
+
+_log = logging.getLogger(__name__)
+
+Key = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Watched:
+    """What the engine remembers of an attempt. Once it is watched, only the observer's thread changes it."""
+
+    launch: Launch
+    token: str
+    directory: AttemptDirectory
+    #: Bytes of the journal that were delivered.
+    offset: int = 0
+    log_size: int = 0
+    #: Refers to the runner, -1 while it is not known.
+    pidfd: int = -1
+    #: Times that a runner was asked for.
+    asked: int = 0
+    #: True while the nursery has not answered.
+    in_flight: bool = False
+    #: True when the runner is known to be gone.
+    dead: bool = False
+    #: True when an end or the absence of the runner was delivered.
+    over: bool = False
+    #: True when the journal could not be read; it is not tried again.
+    damaged: bool = False
+    #: True when somebody asked for its end.
+    cancelled: bool = False
+
+    @property
+    def key(self) -> Key:
+        """Job and attempt."""
+        return self.launch.job_id, self.launch.attempt
+
+    def news(self) -> Observation | None:
+        """Return what the files say that was not delivered yet, or None. Nothing counts as delivered before `delivered`."""
+        entries: tuple[Journaled, ...] = ()
+        offset = self.offset
+        if not self.damaged:
+            try:
+                entries, offset = read_entries(self.directory.journal, self.offset)
+            except (ValueError, KeyError, TypeError, OSError):
+                _log.exception("the journal of job %d, attempt %d, cannot be read from byte %d", *self.key, self.offset)
+                self.damaged = True
+        try:
+            size = self.directory.log.stat().st_size
+        except OSError:
+            size = self.log_size
+        if not entries and size == self.log_size and not self.dead:
+            return None
+        return Observation(
+            job_id=self.launch.job_id,
+            attempt=self.launch.attempt,
+            entries=entries,
+            offset=offset,
+            log_size=size if size != self.log_size else None,
+            gone=self.dead and not (entries and isinstance(entries[-1].record, Ended)),
+        )
+
+    def ended(self) -> bool:
+        """Return whether the journal holds its end, delivered or not."""
+        news = self.news()
+        return self.over or (news is not None and any(isinstance(entry.record, Ended) for entry in news.entries))
+
+    def delivered(self, observation: Observation) -> None:
+        """The observer's client has taken `observation`."""
+        self.offset = observation.offset
+        if observation.log_size is not None:
+            self.log_size = observation.log_size
+        self.over = self.over or observation.gone or any(isinstance(entry.record, Ended) for entry in observation.entries)
+
+    def attach(self, pidfd: int) -> None:
+        """Watch the runner that `pidfd` refers to; pass on a cancellation that came before it was known."""
+        self.pidfd = pidfd
+        if self.cancelled:
+            self.terminate()
+
+    def cancel(self) -> None:
+        """Make the runner look at its cancel file, now or as soon as it is known."""
+        self.cancelled = True
+        self.terminate()
+
+    def terminate(self) -> None:
+        """Make the runner look at its cancel file."""
+        if self.pidfd >= 0:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
+
+    def let_go(self) -> None:
+        """Close the pidfd."""
+        fd, self.pidfd = self.pidfd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def write_launch(watched: Watched) -> None:
+    """Write what a runner needs, private to the lab. Raises `StorageFull` or `Unavailable`; then nothing is there."""
+    directory = watched.directory
+    try:
+        directory.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.path.mkdir(mode=0o700, exist_ok=True)
+        _write(directory.token, watched.token.encode())
+        _write(directory.launch, _json(watched.launch))
+    except OSError as error:
+        discard_launch(directory)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull(
+                f"No space is left for job {watched.launch.job_id} in {directory.path}.",
+                remedy="Free the disk; nothing was started.",
+            ) from error
+        raise Unavailable(f"The spool cannot be written: {error}.", remedy="Nothing was started.") from error
+
+
+def discard_launch(directory: AttemptDirectory) -> None:
+    """Take back what `write_launch` wrote: no runner was asked for."""
+    for path in (directory.token, directory.launch):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+    with suppress(OSError):
+        directory.path.rmdir()
+
+
+def write_cancel(directory: AttemptDirectory, by: str) -> None:
+    """Leave word for the runner who asked for the end; the first one stays. On a full disk the word is left without a name."""
+    draft = directory.path / f"cancel.{os.getpid()}"
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with suppress(OSError):
+            os.write(fd, " ".join(by.split()).encode() + b"\n")
+        with suppress(FileExistsError):
+            os.link(draft, directory.cancel)
+    finally:
+        os.close(fd)
+        draft.unlink(missing_ok=True)
+
+
+def clear(directory: AttemptDirectory) -> None:
+    """Remove what only a running job needs. Journal, log and claim stay, and what the runner left in the working directory."""
+    with suppress(OSError):
+        directory.token.unlink(missing_ok=True)
+        directory.cgroup.unlink(missing_ok=True)
+        remove_temporary(directory.temporary)
+
+
+class Life(Enum):
+    """What the claim on an attempt proves."""
+
+    #: No runner ever took it.
+    UNCLAIMED = "unclaimed"
+    #: Its runner lives.
+    ALIVE = "alive"
+    #: Its runner existed and does not any more.
+    DEAD = "dead"
+
+
+def find_runner(watched: Watched) -> Life:
+    """Return whether the attempt has a runner, and attach to it when it lives."""
+    while True:
+        claim = read_claim(watched.directory.claim)
+        if claim is None:
+            # A journal without a claim: the job removed its own directory. That must not make it run again.
+            return Life.DEAD if watched.offset or watched.over else Life.UNCLAIMED
+        if not claim.held:
+            return Life.DEAD
+        try:
+            pidfd = os.pidfd_open(claim.pid)
+        except ProcessLookupError:
+            continue  # it died just now
+        # The lock is still held by that process, so the number was not given to another one in between.
+        again = read_claim(watched.directory.claim)
+        if again is not None and again.held:
+            watched.attach(pidfd)
+            return Life.ALIVE
+        os.close(pidfd)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file of mode 0600 that is there whole or not at all."""
+    draft = path.with_name(f"{path.name}.new")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(fd, "wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+        draft.rename(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _json(launch: Launch) -> bytes:
+    return json.dumps(to_plain(launch), separators=(",", ":")).encode()

@@ -1,0 +1,78 @@
+"""Ending what a dead runner left behind.
+
+The command itself dies with its runner (PR_SET_PDEATHSIG, prctl(2)). What it had started does not; those processes still
+carry the attempt's own directory in their environment, and are in its cgroup where there was one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from carrel.spool import AttemptDirectory
+
+#: Rounds of looking and killing; each finds what was forked during the one before.
+_ROUNDS = 20
+
+
+def kill_leftovers(directory: AttemptDirectory) -> int:
+    """Kill every process of the attempt, whose runner must be gone; return how many were found."""
+    killed: set[int] = set()
+    cgroup = _cgroup(directory)
+    for _ in range(_ROUNDS):
+        found = (_in_cgroup(cgroup) | _by_environment(directory)) - killed
+        if not found:
+            break
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found
+    if cgroup is not None:
+        _remove(cgroup)
+    return len(killed)
+
+
+def _remove(cgroup: Path) -> None:
+    """Remove the cgroup as soon as its last processes are out, or leave it: an empty one does no harm."""
+    for _ in range(_ROUNDS):
+        with suppress(OSError):
+            cgroup.rmdir()
+        if not cgroup.exists():
+            return
+        time.sleep(0.01)
+
+
+def _cgroup(directory: AttemptDirectory) -> Path | None:
+    try:
+        path = Path(directory.cgroup.read_text().strip())
+    except OSError:
+        return None
+    return path if path.is_relative_to("/sys/fs/cgroup") and path.name.startswith("carrel-") else None
+
+
+def _in_cgroup(cgroup: Path | None) -> set[int]:
+    if cgroup is None:
+        return set()
+    try:
+        return {int(pid) for pid in (cgroup / "cgroup.procs").read_text().split()}
+    except OSError:
+        return set()
+
+
+def _by_environment(directory: AttemptDirectory) -> set[int]:
+    """Return the processes whose CARREL_OUTPUT_DIR lies in the attempt's working directory; see `runner.variables`."""
+    mark = b"\0CARREL_OUTPUT_DIR=" + os.fsencode(directory.work) + b"/"
+    own = os.getuid()
+    found: set[int] = set()
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            if entry.stat().st_uid == own and mark in b"\0" + Path(entry.path, "environ").read_bytes():
+                found.add(int(entry.name))
+        except OSError:
+            continue
+    return found

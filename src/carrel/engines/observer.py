@@ -1,0 +1,270 @@
+"""The thread in which the local engine learns what becomes of its attempts.
+
+It sleeps until something wakes it: a doorbell (news in a journal or a log), a pidfd (a runner is gone), the nursery (a runner
+was made, or the nursery is gone). Every `TICK` seconds it looks at everything once, in case a ring was lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from carrel.domain.errors import CarrelError
+from carrel.domain.launch import Observation
+from carrel.domain.ports import Clock
+from carrel.engines.attempts import Key, Life, Watched, find_runner, write_launch
+from carrel.engines.doorbells import Doorbells
+from carrel.engines.leftovers import kill_leftovers
+from carrel.engines.nursery import Answer, Nursery
+from carrel.spool import take_claim
+
+#: Seconds between two looks at everything.
+TICK = 5.0
+#: Seconds between two deliveries at the least: news that come meanwhile go together.
+_GATHER = 0.001
+#: Runners that are asked for before an attempt whose runners die unclaimed is given up.
+_TRIES = 3
+
+_log = logging.getLogger(__name__)
+
+
+class Observer:
+    """Watches attempts. The first group of methods may be called from any thread; the rest happens in its own."""
+
+    def __init__(
+        self, *, doorbells: Doorbells, nursery: Nursery, deliver: Callable[[Sequence[Observation]], None], monotonic: Clock
+    ) -> None:
+        self._nursery = nursery
+        self._doorbells = doorbells
+        self._deliver = deliver
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._watched: dict[Key, Watched] = {}
+        self._by_directory: dict[str, Watched] = {}
+        #: Attempts that may have news.
+        self._dirty: set[Key] = set()
+        self._deliver_at = 0.0
+        self._tick_at = 0.0
+        self._calls: deque[Callable[[], None]] = deque()
+        self._stop = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
+        self._selector.register(doorbells, selectors.EVENT_READ, self._on_rings)
+        self._nursery_fd = -1
+        self._thread = threading.Thread(target=self._run, name="carrel-engine", daemon=True)
+
+    # --- from any thread ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def watch(self, watched: Watched) -> bool:
+        """Watch an attempt; return False when it is watched already."""
+        with self._lock:
+            if watched.key in self._watched:
+                return False
+            self._watched[watched.key] = watched
+            self._by_directory[str(watched.directory.path)] = watched
+        return True
+
+    def forget(self, key: Key) -> None:
+        """Watch the attempt no more; at once, so that it can be watched anew."""
+        with self._lock:
+            watched = self._watched.pop(key, None)
+            if watched is None:
+                return
+            self._by_directory.pop(str(watched.directory.path), None)
+        self.call(partial(self._drop, watched))
+
+    def find(self, key: Key) -> Watched | None:
+        """Return what is remembered of an attempt, or None when it is not watched."""
+        return self._watched.get(key)
+
+    def all(self) -> list[Watched]:
+        """Return everything that is watched."""
+        with self._lock:
+            return list(self._watched.values())
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run `function` in the thread, soon, in the order of the calls."""
+        self._calls.append(function)
+        self._wake()
+
+    def close(self) -> None:
+        """Stop the thread and wait for it; again is harmless."""
+        if self._stop:
+            return
+        self._stop = True
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for watched in self.all():
+            watched.let_go()
+        self._selector.close()
+        os.close(self._wake_read)
+        with self._lock:
+            os.close(self._wake_write)
+            self._wake_write = -1
+
+    def _wake(self) -> None:
+        with self._lock, suppress(BlockingIOError):
+            if self._wake_write >= 0:
+                os.write(self._wake_write, b"!")
+
+    # --- in the thread ------------------------------------------------------------------------------------------------------
+
+    def settle(self, watched: Watched) -> None:
+        """Find out whether the attempt has a runner: attach to it, or ask for one, or note that it is gone."""
+        if watched.over or watched.dead or watched.in_flight or watched.pidfd >= 0:
+            return
+        life = find_runner(watched)
+        if life is Life.UNCLAIMED and watched.asked >= _TRIES:
+            life = self._give_up(watched)
+        if life is Life.ALIVE:
+            self._selector.register(watched.pidfd, selectors.EVENT_READ, partial(self._on_exit, watched))
+        elif life is Life.DEAD:
+            watched.dead = True
+            kill_leftovers(watched.directory)
+        else:
+            self._ask(watched)
+        self._dirty.add(watched.key)
+
+    def _drop(self, watched: Watched) -> None:
+        watched.over = True
+        self._release(watched)
+
+    def resettle(self, watched: Watched) -> None:
+        """Settle an attempt for which no answer will come."""
+        watched.in_flight = False
+        self.settle(watched)
+
+    def _ask(self, watched: Watched) -> None:
+        try:
+            write_launch(watched)
+            watched.in_flight = True
+            self._nursery.ask(watched.directory.path, watched.launch.devices)
+            watched.asked += 1
+        except CarrelError as error:  # the next tick tries again
+            watched.in_flight = False
+            _log.warning("job %d, attempt %d, cannot be started yet: %s", *watched.key, error)
+
+    def _give_up(self, watched: Watched) -> Life:
+        """Make sure that no runner will ever take the attempt."""
+        _log.error("job %d, attempt %d: %d runners died before they claimed it", *watched.key, watched.asked)
+        try:
+            claim = take_claim(watched.directory.claim, os.getpid())
+        except OSError:
+            _log.exception("job %d, attempt %d, cannot be claimed", *watched.key)
+            return Life.DEAD
+        if claim is not None:
+            os.close(claim)
+            return Life.DEAD
+        return find_runner(watched)
+
+    def _run(self) -> None:
+        while not self._stop:
+            try:
+                self._turn()
+            except Exception:  # noqa: BLE001 - the thread is the lab's only ear
+                _log.exception("the engine's observer failed and goes on")
+                self._dirty.clear()  # the next tick looks at everything
+
+    def _turn(self) -> None:
+        self._register_nursery()
+        for key, _ in self._selector.select(self._timeout()):
+            key.data()
+        while self._calls:
+            self._calls.popleft()()
+        now = self._monotonic()
+        if now >= self._tick_at:
+            self._tick_at = now + TICK
+            for watched in self.all():
+                self.settle(watched)
+                self._dirty.add(watched.key)
+        if self._dirty and now >= self._deliver_at:
+            self._tell(now)
+
+    def _timeout(self) -> float:
+        due = self._tick_at
+        if self._dirty:
+            due = min(due, self._deliver_at)
+        if self._nursery_fd < 0:
+            due = min(due, self._nursery.start_at)
+        return max(0.0, due - self._monotonic())
+
+    def _tell(self, now: float) -> None:
+        keys, self._dirty = self._dirty, set()
+        pairs = [(watched, news) for key in keys if (watched := self.find(key)) and not watched.over and (news := watched.news())]
+        if not pairs:
+            return
+        self._deliver_at = now + _GATHER
+        try:
+            self._deliver([news for _, news in pairs])
+        except Exception:  # noqa: BLE001 - whatever the receiver's trouble is, its news must not be lost
+            _log.exception("news were not taken and are delivered again")
+            self._deliver_at = now + 1.0
+            self._dirty |= keys
+            return
+        for watched, news in pairs:
+            watched.delivered(news)
+            if watched.over:
+                self._release(watched)
+
+    def _release(self, watched: Watched) -> None:
+        if watched.pidfd >= 0:
+            self._selector.unregister(watched.pidfd)
+            watched.let_go()
+
+    # --- what wakes it ------------------------------------------------------------------------------------------------------
+
+    def _on_wake(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+
+    def _on_rings(self) -> None:
+        self._dirty |= self._doorbells.rings()
+
+    def _on_exit(self, watched: Watched) -> None:
+        self._release(watched)
+        self._dirty.add(watched.key)
+        if not watched.ended():
+            self.settle(watched)
+
+    def _register_nursery(self) -> None:
+        if self._nursery_fd < 0 and self._nursery.start():
+            self._nursery_fd = self._nursery.fileno()
+            self._selector.register(self._nursery_fd, selectors.EVENT_READ, self._on_nursery)
+            for watched in self.all():
+                self.settle(watched)
+
+    def _on_nursery(self) -> None:
+        answers = self._nursery.answers()
+        if answers is None:
+            _log.warning("the process that starts runners is gone; the runners go on, and another one is started")
+            self._selector.unregister(self._nursery_fd)
+            self._nursery_fd = -1
+            for watched in self.all():
+                watched.in_flight = False
+            return
+        for answer in answers:
+            self._on_answer(answer, self._by_directory.get(answer.directory))
+
+    def _on_answer(self, answer: Answer, watched: Watched | None) -> None:
+        if watched is not None:
+            watched.in_flight = False
+            self._dirty.add(watched.key)
+        if answer.pidfd < 0:
+            _log.warning("no runner for %s: %s", answer.directory, answer.error)
+        elif watched is None or watched.over or watched.pidfd >= 0:
+            os.close(answer.pidfd)
+        else:
+            watched.attach(answer.pidfd)
+            self._selector.register(watched.pidfd, selectors.EVENT_READ, partial(self._on_exit, watched))

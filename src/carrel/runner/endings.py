@@ -1,0 +1,112 @@
+"""From what happened to a state with a reason: every ending, with its numbers."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from carrel.domain.job import JobState, Reason
+from carrel.domain.launch import Launch
+from carrel.domain.units import format_duration, format_size
+from carrel.runner.watch import Cause, Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How an attempt ended."""
+
+    state: JobState
+    reason: Reason
+    exit_code: int | None = None
+    signal: int | None = None
+    retryable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killings:
+    """What the kernel's OOM killer did."""
+
+    #: Processes of this job that it killed, when a cgroup counted them.
+    here: int = 0
+    #: Processes that it killed on the machine while the job ran, when no cgroup counted.
+    machine: int = 0
+    #: Most memory that the job ever had, in bytes.
+    peak: int = 0
+
+
+#: What shells mean by some exit codes (POSIX.1-2017, 2.8.2 Exit Status for Commands).
+_SHELL_CODES = {126: "what it names could not be executed", 127: "the shell did not find a command that it names"}
+
+
+def command_ending(outcome: Outcome, launch: Launch, *, cancelled_by: str | None, killings: Killings) -> Ending:
+    """Return how an attempt ended whose command was started."""
+    exit_code = outcome.status if outcome.status is not None and outcome.status >= 0 else None
+    number = -outcome.status if outcome.status is not None and outcome.status < 0 else None
+    state, code, message = _judge(outcome, launch, cancelled_by, killings)
+    if outcome.left_behind:
+        left = "a process" if outcome.left_behind == 1 else f"{outcome.left_behind} processes"
+        message += f" It left {left} behind; Carrel ended what was left."
+    if outcome.stuck:
+        message += f" The kernel did not let go of processes {', '.join(map(str, outcome.stuck))}."
+    return Ending(state=state, reason=Reason(code=code, message=message), exit_code=exit_code, signal=number)
+
+
+def _judge(outcome: Outcome, launch: Launch, cancelled_by: str | None, killings: Killings) -> tuple[JobState, str, str]:
+    asked = format_size(launch.resources.memory)
+    if outcome.cause is Cause.CANCELLED:
+        return JobState.CANCELLED, "Cancelled", f"Cancelled by {cancelled_by} after {format_duration(outcome.seconds)}."
+    if outcome.cause is Cause.MEMORY:
+        return (
+            JobState.OUT_OF_MEMORY,
+            "OutOfMemory",
+            f"It used {format_size(outcome.memory)} of memory and had asked for {asked}.",
+        )
+    if outcome.cause is Cause.TIME or (outcome.warned and outcome.status != 0):
+        return JobState.TIMEOUT, "TimeLimit", f"It reached its walltime of {format_duration(launch.resources.time)}."
+    if outcome.status == 0:
+        lost = f" The kernel killed {killings.here} of its processes at its memory limit of {asked}." if killings.here else ""
+        return JobState.COMPLETED, "Completed", f"Exit code 0 after {format_duration(outcome.seconds)}.{lost}"
+    if killings.here:
+        peak = f" (peak {format_size(killings.peak)})" if killings.peak else ""
+        return (
+            JobState.OUT_OF_MEMORY,
+            "OutOfMemory",
+            f"It reached the {asked} of memory that it had asked for{peak}, and the kernel ended it.",
+        )
+    if outcome.status is not None and outcome.status > 0:
+        hint = _SHELL_CODES.get(outcome.status, "")
+        if 128 < outcome.status <= 128 + 64:
+            hint = f"the shell's word for {_signal_name(outcome.status - 128)}"
+        return JobState.FAILED, "NonZeroExitCode", f"Exit code {outcome.status}{f' ({hint})' if hint else ''}."
+    number = -(outcome.status or 0)
+    if number == signal.SIGKILL and killings.machine:
+        return (
+            JobState.OUT_OF_MEMORY,
+            "OutOfMemory",
+            f"Killed by SIGKILL while the machine was out of memory (peak {format_size(killings.peak)}, asked for {asked}).",
+        )
+    return JobState.FAILED, "RaisedSignal", f"Ended by {_signal_name(number)}, which was not sent by Carrel."
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} ({signal.strsignal(number)})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def cancelled_before_start(by: str) -> Ending:
+    """Return the ending of an attempt that was cancelled while it was being prepared."""
+    return Ending(
+        state=JobState.CANCELLED, reason=Reason(code="Cancelled", message=f"Cancelled by {by} before its command started.")
+    )
+
+
+def failed(code: str, message: str, *, retryable: bool = False) -> Ending:
+    """Return the ending of an attempt that failed with reason `code`."""
+    return Ending(state=JobState.FAILED, reason=Reason(code=code, message=message), retryable=retryable)
+
+
+def storage_full(message: str) -> Ending:
+    """Return the ending of an attempt that met a full disk: not its fault, so it may be tried again."""
+    return failed("StorageFull", message, retryable=True)

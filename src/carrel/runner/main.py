@@ -1,0 +1,306 @@
+"""The life of one attempt, from its claim to its last journal line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from carrel.domain.errors import CarrelError, StorageFull
+from carrel.domain.job import JobState
+from carrel.domain.launch import Claimed, Ended, Launch, LaunchTracking, Started, Usage
+from carrel.domain.ports import Clock
+from carrel.domain.serial import from_plain
+from carrel.runner.cgroups import CgroupParent, JobCgroup
+from carrel.runner.endings import Ending, Killings, cancelled_before_start, command_ending, failed, storage_full
+from carrel.runner.hardware import device_facts
+from carrel.runner.limits import MemoryGuard
+from carrel.runner.outputs import StoredOutputs, store_outputs
+from carrel.runner.prepare import Preparation, Prepared, is_inside, remove_temporary
+from carrel.runner.process import Command, LaunchError, become_subreaper, shell, start
+from carrel.runner.report import Doorbell, Reporter
+from carrel.runner.samples import Sampler
+from carrel.runner.signals import Cancelled, PreparationTimeout, Signals
+from carrel.runner.tree import read_proc
+from carrel.runner.variables import base_variables, command_variables, seeds
+from carrel.runner.watch import Outcome, Watch
+from carrel.spool import AttemptDirectory, LogWriter, take_claim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a runner takes over from the process that forked it."""
+
+    clock: Clock = time.time
+    monotonic: Clock = time.monotonic
+    #: The environment variables of the lab.
+    environ: Mapping[str, str] = field(default_factory=dict)
+    #: Facts about the machine.
+    facts: Mapping[str, str] = field(default_factory=dict)
+    #: Where cgroups can be made, or None.
+    cgroups: CgroupParent | None = None
+    #: Descriptors that hold the locks of the job's devices.
+    device_locks: Sequence[int] = ()
+
+
+def run_attempt(path: Path, surroundings: Surroundings) -> None:
+    """Claim and live the attempt whose directory is `path`. Returns at once when it was claimed before.
+
+    Whatever happens, the journal ends with an `Ended`, unless this process is killed.
+    """
+    directory = AttemptDirectory(path)
+    signals = Signals(directory.cancel)
+    try:
+        claim = take_claim(directory.claim, os.getpid())
+        if claim is None:
+            return
+        launch = from_plain(Launch, json.loads(directory.launch.read_bytes()))
+        doorbell = Doorbell(launch.paths.doorbell, f"{launch.job_id} {launch.attempt}".encode(), surroundings.monotonic)
+        reporter = Reporter(directory.journal, doorbell, surroundings.clock)
+        Life(directory, launch, reporter, signals, surroundings).live()
+    except Exception:
+        _keep_traceback(directory)
+        raise
+
+
+class Life:
+    """One attempt, claimed by this process."""
+
+    def __init__(
+        self, directory: AttemptDirectory, launch: Launch, reporter: Reporter, signals: Signals, surroundings: Surroundings
+    ) -> None:
+        self._directory = directory
+        self._launch = launch
+        self._reporter = reporter
+        self._signals = signals
+        self._around = surroundings
+        self._token = ""
+        self._log: LogWriter | None = None
+        self._sampler: Sampler | None = None
+        self._cgroup: JobCgroup | None = None
+        self._usage = Usage()
+        self._temporary: Path | None = None
+
+    def live(self) -> None:
+        """Do everything, and write how it ended."""
+        self._reporter.record(Claimed(pid=os.getpid()), ring=False)
+        ending: Ending
+        try:
+            with suppress(FileNotFoundError):
+                self._token = self._directory.token.read_text().strip()
+            become_subreaper()
+            self._log = LogWriter(self._directory.log, limit=self._launch.limits.log, secrets=[self._token])
+            ending = self._prepare_and_run()
+        except Exception as error:  # noqa: BLE001 - a fault of ours is an ending too, not a job that never ends
+            _keep_traceback(self._directory)
+            ending = _unexpected(error)
+        outputs = self._store()
+        self._finish(ending, outputs)
+
+    def _prepare_and_run(self) -> Ending:
+        limits = self._launch.limits
+        deadline = self._around.monotonic() + limits.prepare
+        preparation = Preparation(
+            directory=self._directory,
+            launch=self._launch,
+            base=base_variables(self._around.environ),
+            reporter=self._reporter,
+            signals=self._signals,
+            monotonic=self._around.monotonic,
+            deadline=deadline,
+        )
+        try:
+            by = self._signals.cancelled_by()
+            if by is not None:
+                return cancelled_before_start(by)
+            prepared = preparation.run()
+            tracking = self._tracking(preparation, prepared.lock, deadline)
+        except Cancelled:
+            return cancelled_before_start(self._signals.cancelled_by() or "somebody")
+        except PreparationTimeout:
+            return failed("InputFailed", f"Preparing took longer than the {limits.prepare} s that the lab allows.")
+        except StorageFull as error:
+            return storage_full(str(error))
+        except CarrelError as error:
+            return failed(_REASONS.get(error.code, "LaunchFailed"), str(error))
+        self._temporary = prepared.places.temporary
+        return self._run(prepared, tracking)
+
+    def _tracking(self, preparation: Preparation, lock: str, deadline: float) -> LaunchTracking | None:
+        tracking = self._launch.tracking
+        if tracking is None or tracking.run_id is not None or not self._launch.gateway or not lock:
+            return tracking
+        from carrel.runner.tracking import uses_mlflow, wait_for_run
+
+        if not uses_mlflow(lock):
+            return tracking
+        with self._signals.interruptible(float(self._launch.limits.prepare) + 60):  # the deadline is kept by itself
+            found = wait_for_run(self._launch, self._token, preparation.report, self._around.monotonic, deadline)
+        if found is None and self._log is not None:
+            self._log.note("The tracking server did not give this job a run; it starts without one.")
+        return found or tracking
+
+    # --- the command --------------------------------------------------------------------------------------------------------
+
+    def _run(self, prepared: Prepared, tracking: LaunchTracking | None) -> Ending:
+        launch = self._launch
+        assert self._log is not None
+        self._cgroup = self._make_cgroup()
+        self._sampler = sampler = Sampler(launch.devices, self._cgroup)
+        variables = command_variables(prepared.activated, launch, self._token, tracking, prepared.places)
+        by = self._signals.cancelled_by()
+        if by is not None:
+            return cancelled_before_start(by)
+        read, write = os.pipe2(os.O_CLOEXEC)
+        kills_before = 0 if self._cgroup else machine_oom_kills()
+        try:
+            pid = start(
+                Command(
+                    arguments=shell(prepared.command),
+                    variables=variables,
+                    directory=str(prepared.directory),
+                    output=write,
+                    cgroup=self._cgroup.procs if self._cgroup else None,
+                )
+            )
+        except LaunchError as error:
+            os.close(read)
+            return failed("LaunchFailed", str(error))
+        finally:
+            os.close(write)
+        watch = Watch(
+            pid=pid,
+            output=read,
+            walltime=launch.resources.time,
+            limits=launch.limits,
+            guard=None if self._cgroup else MemoryGuard(launch.resources.memory, sampler),
+            sampler=sampler,
+            cgroup=self._cgroup,
+            log=self._log,
+            reporter=self._reporter,
+            signals=self._signals,
+            monotonic=self._around.monotonic,
+        )
+        hardware = {**self._around.facts, **device_facts(launch.devices)}
+        self._reporter.record(Started(pid=pid, hardware=hardware, seeds=seeds(variables)))
+        outcome = watch.run()
+        return self._judge(outcome, kills_before)
+
+    def _judge(self, outcome: Outcome, kills_before: int) -> Ending:
+        assert self._sampler is not None
+        self._usage = self._sampler.total()
+        here = machine = 0
+        peak = self._usage.memory_peak
+        if outcome.status != 0 or outcome.cause is not None:
+            here = self._cgroup.oom_kills() if self._cgroup else 0
+            machine = 0 if self._cgroup else machine_oom_kills() - kills_before
+            if here and self._cgroup:
+                peak = max(peak, self._cgroup.peak())
+                self._usage = self._sampler.total(peak)
+        killings = Killings(here=here, machine=machine, peak=peak)
+        return command_ending(outcome, self._launch, cancelled_by=self._signals.cancelled_by(), killings=killings)
+
+    def _make_cgroup(self) -> JobCgroup | None:
+        if self._around.cgroups is None:
+            return None
+        name = f"carrel-{os.getpid()}-{self._launch.job_id}-{self._launch.attempt}"
+        try:
+            cgroup = JobCgroup(self._around.cgroups, name, self._launch.resources.memory)
+        except OSError:  # then the runner watches by itself
+            return None
+        self._directory.cgroup.write_text(f"{cgroup.path}\n")
+        return cgroup
+
+    # --- afterwards ---------------------------------------------------------------------------------------------------------
+
+    def _store(self) -> StoredOutputs:
+        launch = self._launch
+        cwd = self._directory.work / launch.task.directory
+        # The job may have put a link in the place of its directory.
+        if not cwd.is_dir() or not is_inside(self._directory.path / "work", cwd):
+            return StoredOutputs()
+        try:
+            return store_outputs(cwd, launch.task.outputs, Path(launch.paths.blobs), launch.limits.outputs)
+        except Exception as error:  # noqa: BLE001 - the ending must be told, whatever is wrong with the outputs
+            _keep_traceback(self._directory)
+            return StoredOutputs(notes=[f"The outputs could not be kept: {error}."])
+
+    def _finish(self, ending: Ending, outputs: StoredOutputs) -> None:
+        notes = list(outputs.notes)
+        with suppress(OSError):
+            notes += self._close_log(ending, outputs)
+        if self._cgroup is not None:
+            self._cgroup.remove()
+        for fd in self._around.device_locks:
+            os.close(fd)
+        ended = Ended(
+            state=ending.state,
+            reason=replace(ending.reason, message=" ".join([ending.reason.message, *notes])),
+            exit_code=ending.exit_code,
+            signal=ending.signal,
+            usage=self._usage,
+            outputs=tuple(outputs.files),
+            retryable=ending.retryable,
+        )
+        self._reporter.end(ended, make_room=partial(self._clear, outputs))
+        self._clear(outputs)
+
+    def _close_log(self, ending: Ending, outputs: StoredOutputs) -> list[str]:
+        """Write the last lines of the log; return what has to be said about output that a full disk did not take."""
+        if self._log is None:
+            return []
+        if ending.state is not JobState.COMPLETED:
+            self._log.note(ending.reason.message)
+        for note in outputs.notes:
+            self._log.note(note)
+        self._log.settle()
+        if self._log.stuck:
+            self._clear(outputs)
+            self._log.settle()
+        stuck = self._log.stuck
+        self._log.close()
+        return [f"{stuck} bytes of its log were lost, the disk was full."] if stuck else []
+
+    def _clear(self, outputs: StoredOutputs) -> None:
+        """Remove what nobody needs after the end. What was not stored stays where it is."""
+        remove_temporary(self._directory.temporary)
+        if self._temporary is not None:  # the job may have removed the link to it
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        shutil.rmtree(self._directory.staged, ignore_errors=True)
+        if not outputs.notes:
+            shutil.rmtree(self._directory.work, ignore_errors=True)
+
+
+#: Reason codes of the errors that preparing may end with.
+_REASONS = {
+    "environment_failed": "EnvironmentFailed",
+    "environment_timeout": "EnvironmentFailed",
+    "input_failed": "InputFailed",
+    "code_failed": "LaunchFailed",
+}
+
+
+def _unexpected(error: Exception) -> Ending:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return storage_full(f"No space is left on the node's disk ({error.filename or 'spool'}).")
+    return failed("LaunchFailed", f"The runner failed: {type(error).__name__}: {error}.")
+
+
+def machine_oom_kills() -> int:
+    """Return how many processes the kernel's OOM killer ended on this machine since it started (proc(5), vmstat)."""
+    match = re.search(r"^oom_kill (\d+)$", read_proc("/proc/vmstat"), re.MULTILINE)
+    return int(match[1]) if match else 0
+
+
+def _keep_traceback(directory: AttemptDirectory) -> None:
+    with suppress(OSError), open(directory.runner_log, "a") as file:
+        traceback.print_exc(file=file)

@@ -1,0 +1,221 @@
+"""Storing outputs: what the patterns name, by content, in the lab's blob store.
+
+Only regular files below the working directory are stored. Links to directories are not entered, a link to a file is stored
+as that file when it lies inside, and nothing outside can get in. Runs when every process of the job is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from carrel.domain.launch import StoredFile
+from carrel.domain.units import format_size
+
+_CHUNK = 1024**2
+
+
+@dataclass(slots=True)
+class StoredOutputs:
+    """What was stored, and what was not."""
+
+    files: list[StoredFile] = field(default_factory=list)
+    #: One sentence for each kind of thing that was not stored.
+    notes: list[str] = field(default_factory=list)
+    #: True when the disk was full.
+    full: bool = False
+
+
+def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: int) -> StoredOutputs:
+    """Store the files below `directory` that `patterns` name, `limit` bytes at most, smaller paths first.
+
+    Patterns are relative globs: ``*`` and ``?`` stay within a name, ``**`` stands for any directories, and a pattern that
+    names a directory means everything below it.
+    """
+    result = StoredOutputs()
+    left = limit
+    too_large: list[tuple[str, int]] = []
+    outside: list[str] = []
+    for path in sorted(_matches(directory, patterns)):
+        fd = _open_inside(directory, path)
+        if fd is None:
+            outside.append(path)
+            continue
+        with open(fd, "rb", buffering=0) as file:
+            size = os.fstat(fd).st_size
+            if size > left:
+                too_large.append((path, size))
+                continue
+            try:
+                stored = _store(file.fileno(), path, blobs)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                result.full = True
+                result.notes.append(
+                    f"No space was left in the lab's store: {path} ({format_size(size)}) and what follows were not kept."
+                )
+                break
+        left -= stored.size
+        result.files.append(stored)
+    if too_large:
+        total = sum(size for _, size in too_large)
+        names = ", ".join(f"{path} ({format_size(size)})" for path, size in too_large[:3]) + (", …" if len(too_large) > 3 else "")
+        result.notes.append(
+            f"{len(too_large)} output files of {format_size(total)} were not kept, the limit is {format_size(limit)}: {names}."
+        )
+    if outside:
+        names = ", ".join(outside[:3]) + (", …" if len(outside) > 3 else "")
+        result.notes.append(
+            f"{len(outside)} outputs were not kept because they are no regular files inside the working directory: {names}."
+        )
+    return result
+
+
+def store_bytes(data: bytes, blobs: Path) -> str:
+    """Keep `data` in the blob store and return its digest ("sha256:…"). Raises `OSError` when the disk is full."""
+    with _Draft(blobs) as draft:
+        draft.write(data)
+        return draft.keep()
+
+
+def _store(source: int, path: str, blobs: Path) -> StoredFile:
+    """Copy the open file `source` into the blob store, hashing on the way."""
+    with _Draft(blobs) as draft:
+        while chunk := os.read(source, _CHUNK):
+            draft.write(chunk)
+        name = os.fsencode(path).decode(errors="backslashreplace")
+        return StoredFile(path=name, size=draft.size, digest=draft.keep())
+
+
+class _Draft:
+    """A blob while it is written; removed unless it is kept."""
+
+    def __init__(self, blobs: Path) -> None:
+        self._blobs = blobs
+        incoming = blobs / "incoming"
+        incoming.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._path = incoming / str(os.getpid())
+        self._digest = hashlib.sha256()
+        self.size = 0
+
+    def __enter__(self) -> _Draft:
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._fd)
+        self._path.unlink(missing_ok=True)
+
+    def write(self, data: bytes) -> None:
+        self._digest.update(data)
+        self.size += len(data)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def keep(self) -> str:
+        name = self._digest.hexdigest()
+        final = self._blobs / name[:2] / name
+        if not final.exists():
+            final.parent.mkdir(exist_ok=True, mode=0o700)
+            os.fchmod(self._fd, 0o400)
+            self._path.rename(final)
+        return f"sha256:{name}"
+
+
+def _open_inside(directory: Path, path: str) -> int | None:
+    """Open a file for reading if it is a regular file that lies in `directory`, also behind links."""
+    real = os.path.realpath(directory / path)
+    if not real.startswith(os.path.realpath(directory) + os.sep):
+        return None
+    try:
+        fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        try:
+            Path(real).chmod(0o600)
+            fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+    except OSError:
+        return None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        return None
+    return fd
+
+
+def _matches(directory: Path, patterns: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    for pattern in patterns:
+        parts = [part for part in pattern.split("/") if part not in ("", ".")]
+        if ".." in parts or pattern.startswith("/"):
+            continue  # refused when the task was read; here it must only do no harm
+        expression = pattern_expression(parts)
+        fixed = 0
+        while fixed < len(parts) and not re.search(r"[*?\[]", parts[fixed]):
+            fixed += 1
+        found.update(path for path in _walk(directory, "/".join(parts[:fixed])) if expression.fullmatch(path))
+    return found
+
+
+def pattern_expression(parts: Sequence[str]) -> re.Pattern[str]:
+    """Return the expression for a glob that was split at its slashes; what lies below a match matches too."""
+    expression = ""
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        if part == "**":
+            expression += ".+" if last else "(?:[^/]+/)*"
+            continue
+        for token in re.findall(r"\*+|\?|\[!?\]?[^\]/]*\]|.", part):
+            if token.startswith("*"):
+                expression += "[^/]*"
+            elif token == "?":
+                expression += "[^/]"
+            elif len(token) > 2 and token.startswith("["):
+                expression += _character_class(token)
+            else:
+                expression += re.escape(token)
+        expression += "" if last else "/"
+    return re.compile(expression + "(?:/.*)?", re.DOTALL)
+
+
+def _character_class(token: str) -> str:
+    inside = token[1:-1].replace("\\", "\\\\").replace("[", "\\[")
+    expression = f"[^/{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
+    try:
+        re.compile(expression)
+    except re.error:  # such as [z-a]: then it means itself
+        return re.escape(token)
+    return expression
+
+
+def _walk(directory: Path, start: str) -> Iterator[str]:
+    """Yield everything below `start` that is not a directory, links unfollowed; `start` itself when it is none."""
+    top = directory / start
+    if top.is_symlink() or not top.is_dir():
+        if os.path.lexists(top) and not any((directory / parent).is_symlink() for parent in Path(start).parents):
+            yield start
+        return
+    if any((directory / parent).is_symlink() for parent in Path(start).parents):
+        return
+    todo = [start]
+    while todo:
+        here = todo.pop()
+        try:
+            entries = list(os.scandir(directory / here))
+        except OSError:
+            continue
+        for entry in entries:
+            path = f"{here}/{entry.name}" if here else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                todo.append(path)
+            else:
+                yield path

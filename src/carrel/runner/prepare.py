@@ -1,0 +1,179 @@
+"""Everything before the command starts: directories, code, environment, inputs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from carrel.domain.errors import CarrelError, StorageFull
+from carrel.domain.launch import EnvironmentReady, InputsReady, Launch, Preparing
+from carrel.domain.ports import Clock
+from carrel.domain.task import EnvironmentKind
+from carrel.runner.outputs import store_bytes
+from carrel.runner.report import Reporter
+from carrel.runner.signals import Cancelled, Signals
+from carrel.runner.variables import Places
+from carrel.spool import AttemptDirectory
+
+#: Longest TMPDIR: programs make sockets in it, whose paths have a limit of 108 bytes (unix(7)).
+_SHORT = 64
+_SHORT_PLACE, _SHORT_NAME = "/tmp", "carrel-"
+
+
+class CodeFailed(CarrelError):
+    """The code could not be put into the working directory."""
+
+    code = "code_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What the command needs, ready."""
+
+    command: str
+    #: Where it runs.
+    directory: Path
+    places: Places
+    #: The base variables, with the environment activated.
+    activated: Mapping[str, str]
+    #: The environment's lock as text, "" without one.
+    lock: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    """Prepares one attempt.
+
+    `run` raises `Cancelled` and `PreparationTimeout`, and the errors of its parts: `CodeFailed`, `EnvironmentFailed`,
+    `InputFailed`, `StorageFull`.
+    """
+
+    directory: AttemptDirectory
+    launch: Launch
+    base: Mapping[str, str]
+    reporter: Reporter
+    signals: Signals
+    monotonic: Clock
+    #: Monotonic seconds at which it must be done.
+    deadline: float
+
+    def run(self) -> Prepared:
+        """Prepare."""
+        task = self.launch.task
+        with self._interruptible():
+            work = self._unpack()
+        cwd = _below(work, task.directory)
+        activated, lock = self._environment(cwd)
+        command = task.command
+        if task.inputs or task.path_parameters:
+            with self._interruptible():
+                command = self._stage(cwd)
+        else:
+            self.reporter.record(InputsReady(digests={}), ring=False)
+        with suppress(FileExistsError):  # the code may bring a file or a link of that name
+            (cwd / "outputs").mkdir(parents=True)
+        places = Places(outputs=cwd / "outputs", temporary=make_temporary(self.directory.temporary))
+        return Prepared(command=command, directory=cwd, places=places, activated=activated, lock=lock)
+
+    def report(self, message: str) -> None:
+        """Tell the owner what is being done."""
+        self.reporter.record(Preparing(message=message))
+
+    def _interruptible(self) -> AbstractContextManager[None]:
+        return self.signals.interruptible(self.deadline - self.monotonic())
+
+    def _unpack(self) -> Path:
+        from carrel.snapshots.extraction import extract
+
+        digest = self.launch.task.snapshot.removeprefix("sha256:")
+        work = self.directory.work
+        try:
+            work.mkdir(mode=0o700)
+            extract(Path(self.launch.paths.snapshots) / f"{digest}.tar", work)
+        except StorageFull:
+            raise
+        except (CarrelError, OSError) as error:
+            raise CodeFailed(f"The code could not be unpacked: {error}") from error
+        return work
+
+    def _environment(self, code: Path) -> tuple[Mapping[str, str], str]:
+        recipe = self.launch.task.environment
+        if recipe.kind is EnvironmentKind.NONE and recipe.python is None:
+            return self.base, ""
+        from carrel.environments import EnvironmentStopped, EnvironmentStore, activate
+
+        if self.signals.cancelled_by() is not None:
+            raise Cancelled
+        try:
+            environment = EnvironmentStore(Path(self.launch.paths.environments)).prepare(
+                recipe,
+                code=code,
+                code_digest=self.launch.task.snapshot,
+                report=self.report,
+                deadline=self.deadline,
+                stop=lambda: self.signals.cancelled_by() is not None,
+                log=self.directory.log,
+            )
+        except EnvironmentStopped:
+            raise Cancelled from None
+        kept = store_bytes(environment.lock.encode(), Path(self.launch.paths.blobs)) if environment.lock else ""
+        self.reporter.record(
+            EnvironmentReady(
+                digest=environment.digest,
+                lock=kept,
+                python=environment.version,
+                built=environment.built,
+                seconds=round(environment.seconds, 3),
+            ),
+            ring=environment.built,
+        )
+        return activate(environment, self.base), environment.lock
+
+    def _stage(self, cwd: Path) -> str:
+        from carrel.runner.inputs import stage_inputs, stage_parameters
+
+        task = self.launch.task
+        digests = stage_inputs(task.inputs, cwd, self.report)
+        command, more = stage_parameters(task.path_parameters, task.command, self.directory.staged, self.report)
+        self.reporter.record(InputsReady(digests=digests | more))
+        return command
+
+
+def make_temporary(path: Path) -> Path:
+    """Make the directory for temporary files, mode 0700: at `path`, or behind a link there when `path` is long."""
+    if len(os.fsencode(path)) <= _SHORT:
+        path.mkdir(mode=0o700)
+        return path
+    short = tempfile.mkdtemp(prefix=_SHORT_NAME, dir=_SHORT_PLACE)
+    path.symlink_to(short)
+    return Path(short)
+
+
+def remove_temporary(path: Path) -> None:
+    """Remove what `make_temporary` made, with its content."""
+    if path.is_symlink():
+        target = path.readlink()
+        # The job could have put another link there; only what `make_temporary` makes is removed.
+        if target.parent == Path(_SHORT_PLACE) and target.name.startswith(_SHORT_NAME):
+            shutil.rmtree(target, ignore_errors=True)
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _below(work: Path, directory: str) -> Path:
+    cwd = work / directory
+    if not is_inside(work, cwd):
+        raise CodeFailed(f"The directory {directory!r} is not inside the code.")
+    return cwd
+
+
+def is_inside(work: Path, path: Path) -> bool:
+    """Return whether `path`, links followed, is the working directory `work`, itself no link, or lies in it."""
+    real, root = os.path.realpath(path), os.path.join(os.path.realpath(work.parent), work.name)  # noqa: PTH118
+    return real == root or real.startswith(root + os.sep)

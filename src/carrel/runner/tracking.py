@@ -1,0 +1,66 @@
+"""Asking the lab for the job's MLflow run, when there was none yet at the start."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from carrel.domain.launch import Launch, LaunchTracking
+from carrel.domain.ports import Clock
+
+#: Seconds that the gateway is asked to wait for the run.
+_WAIT = 20
+#: Seconds between two tries while the gateway does not answer.
+_PAUSE = 1.0
+_MLFLOW = re.compile(r"^\s*(?:name\s*=\s*[\"'])?mlflow(?:-skinny)?(?:[\"'\s=<>!~\[;@]|$)", re.MULTILINE)
+
+
+def uses_mlflow(lock: str) -> bool:
+    """Return whether an environment's lock (requirement lines or uv.lock) holds mlflow or mlflow-skinny."""
+    return _MLFLOW.search(lock) is not None
+
+
+def wait_for_run(
+    launch: Launch, token: str, report: Callable[[str], None], monotonic: Clock, deadline: float
+) -> LaunchTracking | None:
+    """Return where the job's run is, waiting for the tracking server until `deadline`; None when it did not come.
+
+    `GET /api/v1/jobs/{id}/run?wait=20` answers 200 with run_id, experiment_id and uri, or 202 or 204 while there is none.
+    """
+    report("waiting for the tracking server")
+    refusals = 0
+    while monotonic() < deadline:
+        started = monotonic()
+        status, body = _ask(launch, token)
+        if status == 200:
+            answer = json.loads(body)
+            uri = answer.get("uri") or (launch.tracking.uri if launch.tracking else "")
+            return LaunchTracking(uri=uri, run_id=answer["run_id"], experiment_id=answer.get("experiment_id"))
+        if status in (401, 403, 404, 410):  # it will not come
+            refusals += 1
+            if refusals >= 3:
+                return None
+        if monotonic() - started < _PAUSE:
+            time.sleep(_PAUSE)
+    return None
+
+
+def _ask(launch: Launch, token: str) -> tuple[int, bytes]:
+    address = urlsplit(launch.gateway)
+    secure = address.scheme == "https"
+    connection_type = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = connection_type(address.hostname or "localhost", address.port, timeout=_WAIT + 10)
+    try:
+        connection.request(
+            "GET", f"{address.path}/api/v1/jobs/{launch.job_id}/run?wait={_WAIT}", headers={"Authorization": f"Bearer {token}"}
+        )
+        response = connection.getresponse()
+        return response.status, response.read()
+    except (OSError, http.client.HTTPException):  # the lab is down or restarting: it comes back
+        return 0, b""
+    finally:
+        connection.close()

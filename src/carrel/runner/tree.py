@@ -1,0 +1,123 @@
+"""The processes of a job, as proc(5) shows them.
+
+The runner is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): whatever a job starts, daemons that forked twice included,
+is a descendant of the runner until it is dead and reaped. wait4(2) with ECHILD is therefore proof that nothing is left.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from dataclasses import dataclass
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def descendants(root: int) -> list[int]:
+    """Return the processes below `root`, parents first. Some may be missing while they fork; call again until none is left."""
+    if not _exists(f"/proc/{root}/task/{root}/children"):  # CONFIG_PROC_CHILDREN is off
+        return _descendants_by_scan(root)
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        pid = todo.pop()
+        children = _children(pid)
+        found += children
+        todo += children
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        threads = [entry.name for entry in os.scandir(f"/proc/{pid}/task")]
+    except OSError:
+        return found
+    for thread in threads:
+        found += [int(child) for child in read_proc(f"/proc/{pid}/task/{thread}/children").split()]
+    return found
+
+
+def _descendants_by_scan(root: int) -> list[int]:
+    by_parent: defaultdict[int, list[int]] = defaultdict(list)
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            fields = _stat(int(entry.name))
+            if fields:
+                by_parent[int(fields[1])].append(int(entry.name))
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        children = by_parent.pop(todo.pop(), [])
+        found += children
+        todo += children
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TreeUse:
+    """What a set of processes uses."""
+
+    #: Processor seconds, with those of children that were waited for.
+    cpu_seconds: float
+    #: Bytes resident; memory that processes share is counted once where that is cheap to know.
+    memory: int
+
+
+def measure(pids: list[int]) -> TreeUse:
+    """Return what `pids` use now; processes that end meanwhile count nothing."""
+    ticks = private = shared = 0
+    for pid in pids:
+        fields = _stat(pid)
+        if fields:
+            ticks += sum(int(field) for field in fields[11:15])  # utime, stime, cutime, cstime
+        pages = read_proc(f"/proc/{pid}/statm").split()
+        if len(pages) > 2:
+            private += int(pages[1]) - int(pages[2])
+            shared = max(shared, int(pages[2]))
+    return TreeUse(cpu_seconds=ticks / _TICK, memory=(private + shared) * _PAGE)
+
+
+def proportional_memory(pids: list[int]) -> int | None:
+    """Return the bytes that `pids` hold with shared pages divided fairly (PSS), or None where the kernel does not tell.
+
+    Exact and slow (it walks page tables): only for a decision about life and death.
+    """
+    total = 0
+    for pid in pids:
+        text = read_proc(f"/proc/{pid}/smaps_rollup")
+        start = text.find("\nPss:")
+        if start < 0:
+            if _exists(f"/proc/{pid}/smaps_rollup") or not _exists(f"/proc/{pid}"):
+                continue  # ended meanwhile, or a kernel thread
+            return None
+        total += int(text[start + 5 : text.index("kB", start)]) * 1024
+    return total
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/pid/stat after the command's name (which may hold blanks and brackets)."""
+    text = read_proc(f"/proc/{pid}/stat")
+    return text[text.rfind(")") + 2 :].split()
+
+
+def _exists(path: str) -> bool:
+    return os.access(path, os.F_OK)
+
+
+def read_proc(path: str) -> str:
+    """Return the text of a file of the kernel's, "" when it is not there (any more)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        chunks = []
+        while chunk := os.read(fd, 65536):
+            chunks.append(chunk)
+        return b"".join(chunks).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)

@@ -1,0 +1,114 @@
+"""The environment variables of a command: a short list of what it needs, nothing of the server's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from carrel.domain.launch import Launch, LaunchTracking
+
+#: Passed on from the lab's own environment, where set.
+_PASSED = (
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "all_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+)
+#: What makes a run repeatable; a task may set its own. cuBLAS: https://docs.nvidia.com/cuda/cublas, "Results Reproducibility".
+_SEEDS = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Directories of the attempt that the command is told about."""
+
+    outputs: Path
+    temporary: Path
+
+
+def base_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of the lab's environment `environ` that a command may see.
+
+    PATH ends with the directory of the interpreter that the lab itself stands on, so that `python` exists everywhere; the
+    lab's own virtual environment is taken out.
+    """
+    variables = {name: environ[name] for name in _PASSED if name in environ}
+    variables |= {name: value for name, value in environ.items() if name.startswith("LC_")}
+    variables.setdefault("HOME", str(Path.home()))
+    variables.setdefault("LANG", "C.UTF-8")
+    lab = os.path.normpath(f"{sys.prefix}/bin") if sys.prefix != sys.base_prefix else None
+    entries = [entry for entry in variables.get("PATH", os.defpath).split(os.pathsep) if entry and os.path.normpath(entry) != lab]
+    own = f"{sys.base_prefix}/bin"
+    variables["PATH"] = os.pathsep.join(entries if own in entries else [*entries, own])
+    variables["SHELL"] = "/bin/sh"
+    return variables
+
+
+def command_variables(
+    activated: Mapping[str, str], launch: Launch, token: str, tracking: LaunchTracking | None, places: Places
+) -> dict[str, str]:
+    """Return the variables of the command.
+
+    `activated` are those of the base after the environment was activated. What the task sets goes before what the lab
+    suggests; the names by which a job is known and the devices that it was given can be set by nobody else.
+    """
+    variables = {
+        **activated,
+        "PYTHONUNBUFFERED": "1",
+        **_SEEDS,
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "OMP_NUM_THREADS": str(launch.resources.cpus),
+        **_tracking_variables(launch, token, tracking),
+        **launch.variables,
+        **launch.task.variables,
+        "TMPDIR": str(places.temporary),
+        "CARREL_JOB_ID": str(launch.job_id),
+        "CARREL_ATTEMPT": str(launch.attempt),
+        "CARREL_OUTPUT_DIR": str(places.outputs),
+        # A job never sees a GPU that it did not ask for: the empty list hides all.
+        "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in launch.devices),
+    }
+    if launch.gateway:
+        variables["CARREL_URL"] = launch.gateway
+    if token:
+        variables["CARREL_TOKEN"] = token
+    return variables
+
+
+def seeds(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those of `variables` that make a run repeatable, for the record."""
+    return {name: variables[name] for name in _SEEDS if name in variables}
+
+
+def _tracking_variables(launch: Launch, token: str, tracking: LaunchTracking | None) -> dict[str, str]:
+    if tracking is None or "MLFLOW_TRACKING_URI" in launch.task.variables:
+        return {}
+    found = {"MLFLOW_TRACKING_URI": tracking.uri}
+    if tracking.run_id:
+        found["MLFLOW_RUN_ID"] = tracking.run_id
+    if tracking.experiment_id:
+        found["MLFLOW_EXPERIMENT_ID"] = tracking.experiment_id
+    # The job's token opens the lab; it is nobody else's business.
+    if token and launch.gateway and urlsplit(tracking.uri).hostname == urlsplit(launch.gateway).hostname:
+        found["MLFLOW_TRACKING_TOKEN"] = token
+    return found

@@ -1,0 +1,240 @@
+"""The loop that watches a command: its output, its end, its limits, and the wish of others that it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+from carrel.domain.launch import LaunchLimits, Sampled
+from carrel.domain.ports import Clock
+from carrel.runner.cgroups import JobCgroup
+from carrel.runner.limits import MemoryGuard, deadlines
+from carrel.runner.report import Reporter
+from carrel.runner.samples import Sampler
+from carrel.runner.signals import Signals
+from carrel.runner.tree import descendants
+from carrel.spool import LogWriter
+
+#: Bytes read from the pipe at once.
+_CHUNK = 256 * 1024
+#: Seconds of silence after which output that was held back (the start of a secret? the disk is full?) is tried again.
+_SETTLE = 0.25
+#: Seconds that processes have to vanish after SIGKILL; longer means that the kernel holds them (state D, ps(1)).
+_VANISH = 60.0
+_FOREVER = float("inf")
+#: Seconds of sleep at the most (poll(2) counts milliseconds in 31 bits).
+_LONGEST = 3600.0
+
+
+class Cause(Enum):
+    """Why Carrel ended a command."""
+
+    CANCELLED = "cancelled"
+    TIME = "time"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a command ended, as seen by its runner."""
+
+    #: As `os.waitstatus_to_exitcode` gives it: the exit code, or minus the signal; None if the kernel did not let it go.
+    status: int | None
+    #: None when it ended by itself.
+    cause: Cause | None = None
+    #: True when it had its warning before the end of the walltime.
+    warned: bool = False
+    #: Bytes in use when they were too many, for `Cause.MEMORY`.
+    memory: int = 0
+    #: How long it ran, in seconds.
+    seconds: float = 0.0
+    #: Processes that the command left behind and that were killed.
+    left_behind: int = 0
+    #: Processes that did not go away.
+    stuck: tuple[int, ...] = ()
+
+
+class Watch:
+    """Watches one command from its start to its end. After `run` every process of the job is gone."""
+
+    def __init__(
+        self,
+        *,
+        pid: int,
+        output: int,
+        walltime: float,
+        limits: LaunchLimits,
+        guard: MemoryGuard | None,
+        sampler: Sampler,
+        cgroup: JobCgroup | None,
+        log: LogWriter,
+        reporter: Reporter,
+        signals: Signals,
+        monotonic: Clock,
+    ) -> None:
+        self._pid = pid
+        self._output: int | None = output
+        self._limits = limits
+        self._guard = guard
+        self._sampler = sampler
+        self._cgroup = cgroup
+        self._log = log
+        self._reporter = reporter
+        self._signals = signals
+        self._monotonic = monotonic
+        self._start = monotonic()
+        self._deadlines = deadlines(self._start, walltime, limits.warning)
+        self._status: int | None = None
+        self._childless = False
+        self._cause: Cause | None = None
+        self._warned = False
+        self._memory = 0
+        self._kill_at = _FOREVER
+        self._sample_at = self._start + limits.sample
+        self._look_at = self._start + 0.1 if guard else _FOREVER
+        self._settle_at = _FOREVER
+        self._poll = select.poll()
+        self._poll.register(signals.fd, select.POLLIN)
+        os.set_blocking(output, False)
+        self._poll.register(output, select.POLLIN)
+
+    def run(self) -> Outcome:
+        """Return when the command and everything that it started is gone, and its output is in the log."""
+        self._look_for_cancel()
+        self._reap()
+        while not self._over():
+            self._wait(self._next_due())
+            self._on_time(self._monotonic())
+        ended = self._monotonic()
+        left, stuck = self._kill_the_rest()
+        while self._output is not None and self._read():
+            pass
+        return Outcome(
+            status=self._status,
+            cause=self._cause,
+            warned=self._warned,
+            memory=self._memory,
+            seconds=ended - self._start,
+            left_behind=left,
+            stuck=stuck,
+        )
+
+    def _over(self) -> bool:
+        if self._monotonic() >= self._kill_at or self._childless:
+            return True
+        # While it is being ended, what the command started may finish its own way, also when the command itself is gone.
+        return self._status is not None and self._cause is None and not self._warned
+
+    # --- what happens -------------------------------------------------------------------------------------------------------
+
+    def _wait(self, until: float) -> None:
+        timeout = 1000 * min(_LONGEST, max(0.0, until - self._monotonic()))
+        for fd, _ in self._poll.poll(timeout):
+            if fd == self._signals.fd:
+                self._signals.drain()
+                self._look_for_cancel()
+                self._reap()
+            else:
+                self._read()
+
+    def _read(self) -> bool:
+        """Move output to the log; return whether there may be more now."""
+        assert self._output is not None
+        try:
+            data = os.read(self._output, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._poll.unregister(self._output)
+            os.close(self._output)
+            self._output = None
+            return False
+        self._log.write(data)
+        self._settle_at = self._monotonic() + _SETTLE if self._log.unsettled else _FOREVER
+        self._reporter.doorbell.ring_soon()
+        return True
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._childless = True
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._status = os.waitstatus_to_exitcode(status)
+
+    def _look_for_cancel(self) -> None:
+        if self._cause is None and self._signals.cancelled_by() is not None:
+            self._cause = Cause.CANCELLED
+            self._kill_at = self._monotonic() + self._limits.grace
+            self._ask_to_end()
+
+    def _ask_to_end(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process takes no other signal until it goes on
+            with contextlib.suppress(ProcessLookupError):
+                if self._status is None:
+                    os.killpg(self._pid, number)
+                else:  # reaped, so the number of its group may be somebody else's by now
+                    for pid in descendants(os.getpid()):
+                        os.kill(pid, number)
+
+    # --- what is due --------------------------------------------------------------------------------------------------------
+
+    def _next_due(self) -> float:
+        due = min(self._sample_at, self._look_at, self._kill_at, self._settle_at, self._deadlines.end_at)
+        if not self._warned and self._cause is None:
+            due = min(due, self._deadlines.warn_at)
+        bell = self._reporter.doorbell.due
+        return due if bell is None else min(due, bell)
+
+    def _on_time(self, now: float) -> None:
+        self._reporter.doorbell.tick(now)
+        if now >= self._settle_at:
+            self._log.settle()
+            self._settle_at = now + 4 * _SETTLE if self._log.unsettled else _FOREVER
+        if now >= self._sample_at:
+            self._sample_at = now + self._limits.sample
+            self._reporter.record(Sampled(usage=self._sampler.take()))
+        if now >= self._look_at and self._guard is not None:
+            too_much, pause = self._guard.look()
+            self._look_at = now + pause
+            if too_much is not None and self._cause is None:
+                self._memory = too_much
+                self._cause = Cause.MEMORY
+                self._kill_at = now
+        if self._cause is not None:
+            return
+        if now >= self._deadlines.end_at:
+            self._cause = Cause.TIME
+            self._kill_at = now
+        elif now >= self._deadlines.warn_at and not self._warned:
+            self._warned = True
+            self._log.note(f"SIGTERM: the walltime ends in {self._deadlines.end_at - now:.0f} s.")
+            self._ask_to_end()
+
+    # --- the end ------------------------------------------------------------------------------------------------------------
+
+    def _kill_the_rest(self) -> tuple[int, tuple[int, ...]]:
+        """Kill until nothing is left; return how many the command had left behind, and those that did not go away."""
+        by_itself = self._status is not None
+        killed: set[int] = set()
+        deadline = self._monotonic() + _VANISH
+        self._reap()
+        while not self._childless:
+            found = descendants(os.getpid())
+            if self._monotonic() >= deadline:
+                return len(killed), tuple(found)
+            for pid in found:
+                killed.add(pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._wait(self._monotonic() + 0.05)
+            self._reap()
+        return (len(killed) if by_itself and self._cause is None else 0), ()

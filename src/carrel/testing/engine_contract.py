@@ -1,0 +1,253 @@
+"""What every engine must do: a suite to be inherited.
+
+    class TestMyEngine(EngineContract):
+        @pytest.fixture
+        def home(self, tmp_path): return LabHome(tmp_path)
+
+        @pytest.fixture
+        def make_engine(self, home): ...   # a callable that returns a new engine on the same spool, each time it is called
+
+Real processes run; nothing is simulated. An engine whose runners cannot be reached by `os.kill` overrides `kill_runner`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+
+from carrel.domain.job import JobState
+from carrel.domain.launch import Claimed, Launch, Started
+from carrel.domain.ports import Attempt, Engine
+from carrel.domain.resources import Resources
+from carrel.domain.task import InputSpec
+from carrel.spool import read_claim
+from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+
+TOKEN = "carrel-test-token-0123456789"
+
+
+class EngineContract:
+    """Inherit, and give the fixtures `home` and `make_engine`."""
+
+    @pytest.fixture
+    def engines(self, make_engine: Callable[[], Engine]) -> Iterator[Callable[[], Engine]]:
+        """Return a maker of engines that closes them after the test."""
+        with ExitStack() as stack:
+
+            def make() -> Engine:
+                engine = make_engine()
+                stack.callback(engine.close)
+                return engine
+
+            yield make
+
+    @pytest.fixture
+    def engine(self, engines: Callable[[], Engine]) -> Engine:
+        """One engine."""
+        return engines()
+
+    @pytest.fixture
+    def ear(self, engine: Engine) -> Ear:
+        """Listens to `engine`."""
+        return Ear(engine)
+
+    def kill_runner(self, home: LabHome, launch: Launch) -> None:
+        """Kill the runner of a claimed attempt with SIGKILL."""
+        claim = read_claim(home.attempt(launch).claim)
+        assert claim is not None
+        os.kill(claim.pid, signal.SIGKILL)
+
+    def test_a_command_runs_and_its_output_is_in_the_log(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """start -> COMPLETED, output in order, journal in order."""
+        launch = make_launch(home, "cat greeting; echo world >&2", files={"greeting": "hello\n"})
+        engine.start(launch, token=TOKEN)
+        ended = ear.ended(launch)
+        assert (ended.state, ended.exit_code, ended.reason.code) == (JobState.COMPLETED, 0, "Completed")
+        assert home.attempt(launch).log.read_bytes() == b"hello\nworld\n"
+        story = ear.wait(launch, lambda story: story.log_size == 12)
+        assert isinstance(story.records[0], Claimed)
+        assert story.first(Started) is not None
+        assert story.records[-1] is ended
+        assert story.offset == home.attempt(launch).journal.stat().st_size
+
+    def test_an_exit_code_is_passed_on(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """Another exit code than 0 is FAILED."""
+        launch = make_launch(home, "exit 7")
+        engine.start(launch, token=TOKEN)
+        ended = ear.ended(launch)
+        assert (ended.state, ended.exit_code, ended.reason.code) == (JobState.FAILED, 7, "NonZeroExitCode")
+
+    def test_a_running_job_is_cancelled(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """cancel -> CANCELLED, with the name of who asked."""
+        launch = make_launch(home, "echo ready; sleep 600")
+        engine.start(launch, token=TOKEN)
+        ear.wrote(launch, home.attempt(launch).log, b"ready")
+        engine.cancel(1, 1, by="bob")
+        ended = ear.ended(launch)
+        assert (ended.state, ended.reason.code) == (JobState.CANCELLED, "Cancelled")
+        assert "bob" in ended.reason.message
+
+    def test_a_job_is_cancelled_while_it_is_prepared(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """A cancellation right after the start: the command never runs."""
+        pipe = home.root / "pipe"
+        os.mkfifo(pipe)  # staging this input takes for ever
+        launch = make_launch(home, f"touch {home.root}/ran", task={"inputs": (InputSpec(path="never", uri=f"file://{pipe}"),)})
+        engine.start(launch, token=TOKEN)
+        ear.wait(launch, lambda story: story.records and any("fetching" in str(record) for record in story.records))
+        engine.cancel(1, 1, by="bob")
+        ended = ear.ended(launch)
+        assert ended.state is JobState.CANCELLED
+        assert not (home.root / "ran").exists()
+
+    def test_a_cancellation_that_comes_at_once_is_not_lost(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """start and cancel in one breath."""
+        launches = [make_launch(home, "sleep 600", job_id=number) for number in range(1, 9)]
+        for launch in launches:
+            engine.start(launch, token=TOKEN)
+            engine.cancel(launch.job_id, launch.attempt, by="bob")
+        assert {ear.ended(launch).state for launch in launches} == {JobState.CANCELLED}
+
+    def test_unknown_attempts_cannot_be_cancelled(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """Nothing happens, now or when an attempt of that number comes."""
+        engine.cancel(1, 1, by="bob")
+        launch = make_launch(home, "true")
+        engine.start(launch, token=TOKEN)
+        assert ear.ended(launch).state is JobState.COMPLETED
+
+    def test_the_walltime_ends_a_job(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """-> TIMEOUT."""
+        launch = make_launch(home, "trap '' TERM; sleep 600 & wait", resources=Resources(time=1, memory=2**29))
+        engine.start(launch, token=TOKEN)
+        ended = ear.ended(launch)
+        assert (ended.state, ended.reason.code) == (JobState.TIMEOUT, "TimeLimit")
+
+    def test_starting_an_attempt_again_runs_it_once(self, home: LabHome, engines: Callable[[], Engine]) -> None:
+        """The same attempt, twice in one engine and once more in the next."""
+        launch = make_launch(home, f"echo ran >> {home.root}/ran; echo ready; read line < {home.root}/go")
+        os.mkfifo(home.root / "go")
+        first = engines()
+        ear = Ear(first)
+        first.start(launch, token=TOKEN)
+        first.start(launch, token=TOKEN)
+        ear.wrote(launch, home.attempt(launch).log, b"ready")
+        first.close()
+        second = engines()
+        ear = Ear(second)
+        second.start(launch, token=TOKEN)
+        (home.root / "go").write_text("go\n")
+        assert ear.ended(launch).state is JobState.COMPLETED
+        assert (home.root / "ran").read_text() == "ran\n"
+
+    def test_a_new_engine_adopts_a_running_job(self, home: LabHome, engines: Callable[[], Engine]) -> None:
+        """close, then adopt: nothing is lost or told twice, and a cancellation still arrives."""
+        os.mkfifo(home.root / "go")
+        launch = make_launch(home, f"echo ready; read line < {home.root}/go; echo done; sleep 600")
+        first = engines()
+        ear = Ear(first)
+        first.start(launch, token=TOKEN)
+        story = ear.wait(launch, lambda story: story.first(Started))
+        offset = story.offset
+        first.close()
+        (home.root / "go").write_text("go\n")
+        second = engines()
+        ear = Ear(second)
+        second.adopt([(Attempt(job_id=1, number=1, offset=offset), launch, TOKEN)])
+        ear.wrote(launch, home.attempt(launch).log, b"done")
+        second.cancel(1, 1, by="bob")
+        assert ear.ended(launch).state is JobState.CANCELLED
+        assert ear.story(launch).first(Started) is None
+
+    def test_an_end_without_an_engine_is_told_to_the_next(self, home: LabHome, engines: Callable[[], Engine]) -> None:
+        """The job ends while nobody looks."""
+        os.mkfifo(home.root / "go")
+        launch = make_launch(home, f"read line < {home.root}/go; exit 4")
+        first = engines()
+        ear = Ear(first)
+        first.start(launch, token=TOKEN)
+        ear.wait(launch, lambda story: story.first(Started))
+        first.close()
+        (home.root / "go").write_text("go\n")
+        claim = home.attempt(launch).claim
+        wait_until(lambda: (found := read_claim(claim)) is not None and not found.held)
+        second = engines()
+        ear = Ear(second)
+        second.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
+        assert ear.ended(launch).exit_code == 4
+        assert not ear.story(launch).gone
+
+    def test_an_attempt_that_was_recorded_but_never_started_is_started(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """The server died between recording and starting."""
+        launch = make_launch(home, "echo here")
+        engine.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
+        assert ear.ended(launch).state is JobState.COMPLETED
+
+    def test_a_runner_that_was_killed_is_gone(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """Evidence, not an end; its command is gone too, its log stays."""
+        launch = make_launch(
+            home, f"echo ready; (setsid sleep 600 & echo $! > {home.root}/stray); echo $$ > {home.root}/pid; sleep 600"
+        )
+        engine.start(launch, token=TOKEN)
+        wait_until(lambda: (home.root / "pid").exists() and (home.root / "pid").read_text().strip())
+        ear.wrote(launch, home.attempt(launch).log, b"ready")
+        self.kill_runner(home, launch)
+        story = ear.wait(launch, lambda story: story.gone)
+        assert story.ended is None
+        for name in ("pid", "stray"):
+            pid = int((home.root / name).read_text())
+            wait_until(partial(_dead, pid))
+        engine.forget(1, 1)
+        assert home.attempt(launch).log.read_bytes().startswith(b"ready\n")
+
+    def test_a_runner_that_was_killed_without_an_engine_is_gone(self, home: LabHome, engines: Callable[[], Engine]) -> None:
+        """Found out at adoption; the attempt is not run again."""
+        launch = make_launch(home, f"echo ran >> {home.root}/ran; echo ready; sleep 600")
+        first = engines()
+        ear = Ear(first)
+        first.start(launch, token=TOKEN)
+        ear.wrote(launch, home.attempt(launch).log, b"ready")
+        first.close()
+        self.kill_runner(home, launch)
+        second = engines()
+        ear = Ear(second)
+        second.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
+        ear.wait(launch, lambda story: story.gone)
+        second.forget(1, 1)
+        assert (home.root / "ran").read_text() == "ran\n"
+
+    def test_news_that_were_not_taken_come_again(self, home: LabHome, engines: Callable[[], Engine]) -> None:
+        """The receiver fails once (its database was locked)."""
+        engine = engines()
+        ear = Ear(engine, refuse=2)
+        launch = make_launch(home, "echo hello")
+        engine.start(launch, token=TOKEN)
+        assert ear.ended(launch).state is JobState.COMPLETED
+        assert isinstance(ear.story(launch).records[0], Claimed)
+
+    def test_a_forgotten_attempt_leaves_no_secrets(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """Journal and log stay, the token does not."""
+        launch = make_launch(home, "echo hello")
+        engine.start(launch, token=TOKEN)
+        ear.ended(launch)
+        engine.forget(1, 1)
+        directory = home.attempt(launch)
+        assert directory.journal.exists()
+        assert directory.log.read_bytes() == b"hello\n"
+        assert not any(TOKEN.encode() in path.read_bytes() for path in directory.path.iterdir() if path.is_file())
+
+    def test_nodes_have_what_jobs_ask_for(self, engine: Engine) -> None:
+        """Every engine has a node."""
+        assert all(node.cpus >= 1 and node.memory > 0 for node in engine.nodes())
+        assert engine.withheld() <= {device.uuid for node in engine.nodes() for device in node.devices}
+
+
+def _dead(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in ("Z", "X")
+    except OSError:
+        return True

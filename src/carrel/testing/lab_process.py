@@ -1,0 +1,91 @@
+"""A real lab in a process of its own, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: Seconds until a lab must answer; generous, because test machines are busy.
+READY_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class LabProcess:
+    """`carrel up` as a child process. `kill` is SIGKILL: what a test of "nothing is lost" needs."""
+
+    home: Path
+    process: subprocess.Popen[bytes]
+    url: str
+    #: Seconds from the start of the process until it listened and said so.
+    seconds_to_ready: float
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def token(self) -> str:
+        """The administrator's token."""
+        return (self.home / "token").read_text().strip()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        self._wait()
+
+    def stop(self) -> int:
+        """SIGTERM, as a service manager would; returns the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self._wait()
+
+    def _wait(self) -> int:
+        code = self.process.wait(timeout=60)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+
+def start_lab(
+    home: Path, *options: str, tracking: bool = False, simulate_gpus: int = 4, variables: Mapping[str, str] | None = None
+) -> LabProcess:
+    """Start a lab in `home` on a free port and wait until it is ready. Raises `RuntimeError` with its output when it ends."""
+    words: Sequence[str] = (
+        *(sys.executable, "-m", "carrel.cli.main", "up", "--home", str(home), "--port", "0"),
+        *(("--simulate-gpus", str(simulate_gpus)) if simulate_gpus else ()),
+        *(() if tracking else ("--no-tracking",)),
+        *options,
+    )
+    address = home / "address.json"
+    address.unlink(missing_ok=True)
+    began = time.monotonic()
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **(variables or {})})
+    assert process.stdout is not None
+    output = _read_until_ready(process, process.stdout.fileno(), address, began + READY_SECONDS)
+    if not address.exists():
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        raise RuntimeError(f"The lab in {home} did not start:\n{output}")
+    seconds = time.monotonic() - began
+    # The pipe stays open unread: what a lab says after its start is a few lines, and the rest is in its log file.
+    return LabProcess(home, process, str(json.loads(address.read_text())["url"]), seconds, variables or {})
+
+
+def _read_until_ready(process: subprocess.Popen[bytes], descriptor: int, address: Path, deadline: float) -> str:
+    """What the lab says until its address is written: it says something right after that, which wakes this up."""
+    said = b""
+    while time.monotonic() < deadline and not address.exists():
+        if select.select([descriptor], [], [], 0.2)[0]:
+            piece = os.read(descriptor, 65536)
+            if not piece:
+                break
+            said += piece
+        elif process.poll() is not None:
+            break
+    return said.decode(errors="replace")

@@ -1,0 +1,59 @@
+"""The driver's view of the GPUs, through a fake driver library behind the real pynvml."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_LOOK = """
+import json
+from carrel.devices import GpuSampler, discover
+from carrel.domain.serial import to_plain
+devices = discover()
+with GpuSampler([device.uuid for device in devices] + ["GPU-none", "SIM-lab-0"]) as sampler:
+    use = sampler.read()
+print(json.dumps({"devices": to_plain(devices), "utilization": dict(use.utilization), "memory": dict(use.memory)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def look(tmp_path_factory):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler here to make the fake driver library with (Debian: apt-get install gcc)")
+    directory = tmp_path_factory.mktemp("nvml")
+    source = Path(__file__).with_name("fake_nvml.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", directory / "libnvidia-ml.so.1", source], check=True)
+
+    def run(mode=""):
+        environ = {**os.environ, "LD_LIBRARY_PATH": str(directory), "FAKE_NVML": mode}
+        return json.loads(subprocess.run([sys.executable, "-c", _LOOK], env=environ, check=True, stdout=subprocess.PIPE).stdout)
+
+    return run
+
+
+def test_gpus_and_slices_are_found(look):
+    seen = look()
+    assert [(device["uuid"], device["index"], device["type"], device["memory"]) for device in seen["devices"]] == [
+        ("GPU-aaaa", 0, "h200", 150754820096),
+        ("MIG-cccc", 1, "h200-1g.18gb", 19327352832),
+    ]
+    assert not any(device["simulated"] for device in seen["devices"])
+
+
+def test_use_is_read_where_it_can_be(look):
+    seen = look()
+    assert seen["utilization"] == {"GPU-aaaa": 37.0}
+    assert seen["memory"] == {"GPU-aaaa": 1024, "MIG-cccc": 2048}
+
+
+def test_a_gpu_that_is_lost_does_not_hide_the_others(look):
+    assert [device["uuid"] for device in look("lost")["devices"]] == ["MIG-cccc"]
+
+
+def test_a_driver_that_is_down_means_no_gpus(look):
+    assert look("down") == {"devices": [], "utilization": {}, "memory": {}}

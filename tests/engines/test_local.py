@@ -1,0 +1,236 @@
+"""The local engine: the contract, with the kernel's limits and without, and what only this engine has."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from carrel.devices import DeviceLocks, this_node
+from carrel.domain.errors import StorageFull, Unavailable
+from carrel.domain.job import JobState
+from carrel.domain.launch import Started
+from carrel.domain.node import Device
+from carrel.domain.ports import Attempt
+from carrel.engines.local import LocalEngine
+from carrel.spool import Spool, read_claim
+from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.engine_contract import TOKEN, EngineContract
+
+GPU = Device(uuid="GPU-test-1", index=0, type="h200", name="NVIDIA H200", memory=2**37)
+
+
+def local_engine(home, **options):
+    options.setdefault("locks", DeviceLocks(home.root / "locks"))
+    return LocalEngine(spool=home.spool, node=this_node((GPU,)), run_dir=home.run, environ=os.environ, **options)
+
+
+class TestLocalEngine(EngineContract):
+    @pytest.fixture
+    def home(self, tmp_path):
+        return LabHome(tmp_path)
+
+    @pytest.fixture
+    def make_engine(self, home):
+        return lambda: local_engine(home)
+
+
+@pytest.fixture
+def home(tmp_path):
+    return LabHome(tmp_path)
+
+
+@pytest.fixture
+def engine(home):
+    engine = local_engine(home)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def ear(engine):
+    return Ear(engine)
+
+
+def test_jobs_run_on_when_the_nursery_is_killed(home, engine, ear):
+    os.mkfifo(home.root / "go")
+    launch = make_launch(home, f"echo ready; read line < {home.root}/go; exit 5")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    os.kill(engine.nursery_pid, signal.SIGKILL)
+    (home.root / "go").write_text("go\n")
+    assert ear.ended(launch).exit_code == 5
+
+
+def test_a_killed_nursery_is_replaced(home, engine, ear):
+    first = make_launch(home, "echo one")
+    engine.start(first, token=TOKEN)
+    ear.ended(first)
+    old = engine.nursery_pid
+    os.kill(old, signal.SIGKILL)
+    wait_until(lambda: engine.nursery_pid not in (old, None))
+    second = make_launch(home, "echo two", job_id=2)
+    engine.start(second, token=TOKEN)
+    assert ear.ended(second).state is JobState.COMPLETED
+
+
+def test_requests_that_a_killed_nursery_did_not_answer_are_made_again(home, engine, ear):
+    old = engine.nursery_pid
+    os.kill(old, signal.SIGSTOP)
+    launch = make_launch(home, f"echo ran >> {home.root}/ran")
+    engine.start(launch, token=TOKEN)
+    os.kill(old, signal.SIGKILL)
+    assert ear.ended(launch).state is JobState.COMPLETED
+    assert (home.root / "ran").read_text() == "ran\n"
+
+
+_SERVER = """
+import os, sys, threading
+from pathlib import Path
+from carrel.devices import this_node
+from carrel.engines.local import LocalEngine
+from carrel.testing.builders import Ear, LabHome, make_launch
+home = LabHome(Path(sys.argv[1]))
+engine = LocalEngine(spool=home.spool, node=this_node(), run_dir=home.run, environ=os.environ)
+ear = Ear(engine)
+launch = make_launch(home, f"echo ready; read line < {home.root}/go; exit 6")
+engine.start(launch, token="t" * 20)
+ear.wrote(launch, home.attempt(launch).log, b"ready")
+print("ready", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_jobs_outlive_a_server_that_is_killed(home):
+    os.mkfifo(home.root / "go")
+    with subprocess.Popen([sys.executable, "-c", _SERVER, str(home.root)], stdout=subprocess.PIPE) as server:
+        assert server.stdout.readline() == b"ready\n"
+        server.kill()
+    launch = make_launch(home, f"echo ready; read line < {home.root}/go; exit 6")
+    engine = local_engine(home)
+    try:
+        ear = Ear(engine)
+        engine.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
+        ear.wait(launch, lambda story: story.first(Started))
+        (home.root / "go").write_text("go\n")
+        assert ear.ended(launch).exit_code == 6
+    finally:
+        engine.close()
+
+
+def test_what_the_spool_holds_is_private(home, engine, ear):
+    launch = make_launch(home, "echo hello")
+    engine.start(launch, token=TOKEN)
+    ear.ended(launch)
+    directory = home.attempt(launch)
+    for path in (directory.path, directory.path.parent, home.spool.root, home.run):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
+    for path in (directory.token, directory.launch, directory.journal, directory.log, directory.claim):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+#: What multiprocessing does with TMPDIR.
+_BIND = """
+import os, socket, tempfile
+socket.socket(socket.AF_UNIX).bind(tempfile.mkdtemp(prefix="pymp-") + "/listener-12345678")
+print(len(os.environ["TMPDIR"]))
+"""
+
+
+def test_a_long_run_directory_works(tmp_path):
+    home = LabHome(tmp_path / ("d" * 100) / ("e" * 60))
+    engine = local_engine(home)
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, "python3 bind.py", files={"bind.py": _BIND})
+        engine.start(launch, token=TOKEN)
+        ended = ear.ended(launch, timeout=4.0)  # less than the tick: the bell was heard
+        assert ended.state is JobState.COMPLETED, home.attempt(launch).log.read_text()
+        assert int(home.attempt(launch).log.read_text()) < 65
+        engine.forget(1, 1)
+        wait_until(lambda: not os.path.lexists(home.attempt(launch).temporary))
+    finally:
+        engine.close()
+
+
+def test_nothing_starts_on_a_device_that_another_lab_holds(home, engine, ear):
+    other = DeviceLocks(home.root / "locks").take((GPU,))
+    launch = make_launch(home, "echo hello", devices=(GPU,))
+    try:
+        assert engine.withheld() == {GPU.uuid}
+        with pytest.raises(Unavailable, match="GPU-test-1"):
+            engine.start(launch, token=TOKEN)
+        assert not home.attempt(launch).launch.exists()
+    finally:
+        for fd in other:
+            os.close(fd)
+    engine.start(launch, token=TOKEN)
+    assert ear.ended(launch).state is JobState.COMPLETED
+
+
+def test_a_device_is_locked_for_as_long_as_its_job_runs(home, engine, ear):
+    locks = DeviceLocks(home.root / "locks")
+    launch = make_launch(home, "echo ready; sleep 600", devices=(GPU,))
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    assert locks.is_held(GPU)
+    assert engine.withheld() == frozenset()
+    engine.cancel(1, 1, by="bob")
+    ear.ended(launch)
+    assert not locks.is_held(GPU)
+
+
+def test_a_job_sees_only_its_own_devices(home, engine, ear):
+    show = 'echo "[$CUDA_VISIBLE_DEVICES]"'
+    with_gpu, without = make_launch(home, show, devices=(GPU,)), make_launch(home, show, job_id=2)
+    for launch in (with_gpu, without):
+        engine.start(launch, token=TOKEN)
+        ear.ended(launch)
+    assert home.attempt(with_gpu).log.read_text() == "[GPU-test-1]\n"
+    assert home.attempt(without).log.read_text() == "[]\n"
+
+
+def test_the_variables_of_the_server_do_not_leak(home, monkeypatch):
+    monkeypatch.setenv("DATABASE_PASSWORD", "hunter2hunter2")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2hunter2")
+    monkeypatch.setenv("VIRTUAL_ENV", "/somewhere")
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    engine = local_engine(home)
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, "env", task={"variables": {"MINE": "yes", "PYTHONHASHSEED": "42"}})
+        engine.start(launch, token=TOKEN)
+        ended = ear.wait(launch, lambda story: story.ended)
+        variables = dict(line.split("=", 1) for line in home.attempt(launch).log.read_text().splitlines())
+        assert not {"DATABASE_PASSWORD", "AWS_SECRET_ACCESS_KEY", "VIRTUAL_ENV", "PYTHONPATH"} & set(variables)
+        assert not any("hunter2" in value for value in variables.values())
+        assert variables["MINE"] == "yes"
+        assert variables["CARREL_JOB_ID"] == "1"
+        assert variables["CARREL_TOKEN"] == "********"
+        assert ended.first(Started).seeds["PYTHONHASHSEED"] == "42"
+    finally:
+        engine.close()
+
+
+def test_a_full_spool_starts_nothing(tmp_path, small_disk):
+    home = LabHome(tmp_path)
+    spool = Spool(small_disk / "spool")
+    engine = LocalEngine(spool=spool, node=this_node(), run_dir=home.run, environ=os.environ)
+    try:
+        Ear(engine)
+        launch = make_launch(home, "echo hello")
+        with open(small_disk / "filler", "wb", buffering=0) as filler:
+            with pytest.raises(OSError, match="No space"):
+                while True:
+                    filler.write(b"x" * 4096)
+        with pytest.raises(StorageFull):
+            engine.start(launch, token=TOKEN)
+        assert not spool.attempt(1, 1).launch.exists()
+        (small_disk / "filler").unlink()
+        engine.start(launch, token=TOKEN)
+        wait_until(lambda: (claim := read_claim(spool.attempt(1, 1).claim)) is not None and not claim.held)
+        assert spool.attempt(1, 1).log.read_bytes() == b"hello\n"
+    finally:
+        engine.close()

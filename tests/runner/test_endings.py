@@ -1,0 +1,266 @@
+"""Every ending of an attempt, by real commands: its state, its reason, its numbers."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from carrel.domain.job import JobState
+from carrel.domain.launch import LaunchLimits, Sampled, Started
+from carrel.domain.resources import Resources
+from carrel.domain.serial import to_plain
+from carrel.domain.task import InputSpec
+from carrel.spool import Spool, read_entries
+from carrel.testing.builders import make_launch, wait_until
+
+MIB = 1024**2
+EAT = """
+import time
+held = []
+for _ in range(400):
+    held.append(bytearray(b"x" * 2**20))
+    time.sleep(0.002)
+print("ate it all")
+"""
+
+
+def verdict(ended):
+    return ended.state, ended.reason.code
+
+
+def test_exit_code_0_is_completed(lab):
+    ended = lab.run("true")
+    assert verdict(ended) == (JobState.COMPLETED, "Completed")
+    assert (ended.exit_code, ended.signal) == (0, None)
+
+
+def test_a_missing_program_is_explained(lab):
+    ended = lab.run("no-such-program")
+    assert verdict(ended) == (JobState.FAILED, "NonZeroExitCode")
+    assert ended.exit_code == 127
+    assert "did not find" in ended.reason.message
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGTERM", "SIGUSR1"])
+def test_a_signal_that_is_not_ours_is_named(lab, name):
+    ended = lab.run(f"kill -{name.removeprefix('SIG')} $$; sleep 600")
+    assert verdict(ended) == (JobState.FAILED, "RaisedSignal")
+    assert (ended.exit_code, ended.signal) == (None, signal.Signals[name])
+    assert name in ended.reason.message
+    assert "not sent by Carrel" in ended.reason.message
+
+
+def test_the_walltime_warns_and_then_kills(any_lab):
+    command = "trap 'echo warned' TERM; echo ready; while :; do sleep 600 & wait $!; done"
+    ended = any_lab.run(command, resources=Resources(time=2, memory=256 * MIB), limits=LaunchLimits(warning=1))
+    assert verdict(ended) == (JobState.TIMEOUT, "TimeLimit")
+    assert "2 s" in ended.reason.message
+    assert b"warned" in any_lab.output()
+
+
+def test_what_ends_well_after_the_warning_is_completed(lab):
+    command = "trap 'echo saved; exit 0' TERM; sleep 600 & wait $!"
+    ended = lab.run(command, resources=Resources(time=2, memory=256 * MIB), limits=LaunchLimits(warning=1))
+    assert verdict(ended) == (JobState.COMPLETED, "Completed")
+
+
+def test_what_dies_of_the_warning_is_a_timeout(lab):
+    ended = lab.run("sleep 600", resources=Resources(time=2, memory=256 * MIB), limits=LaunchLimits(warning=1))
+    assert verdict(ended) == (JobState.TIMEOUT, "TimeLimit")
+    assert ended.signal == signal.SIGTERM
+
+
+def test_too_much_memory(any_lab):
+    ended = any_lab.run("python3 eat.py", files={"eat.py": EAT}, resources=Resources(memory=64 * MIB, time=60))
+    assert verdict(ended) == (JobState.OUT_OF_MEMORY, "OutOfMemory"), ended
+    assert "64M" in ended.reason.message
+    assert ended.usage.memory_peak > 40 * MIB
+    assert b"ate it all" not in any_lab.output()
+
+
+def test_enough_memory(any_lab):
+    ended = any_lab.run("python3 eat.py", files={"eat.py": EAT}, resources=Resources(memory=1024 * MIB, time=60))
+    assert verdict(ended) == (JobState.COMPLETED, "Completed"), ended
+    assert b"ate it all" in any_lab.output()
+
+
+def test_memory_that_forked_workers_share_is_counted_once(any_lab):
+    share = (
+        "import os, time\n"
+        "data = bytearray(b'x' * (100 * 2**20))\n"
+        "children = []\n"
+        "for _ in range(6):\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        time.sleep(1.5); os._exit(0)\n"
+        "    children.append(pid)\n"
+        "for pid in children: os.waitpid(pid, 0)\n"
+    )
+    ended = any_lab.run("python3 share.py", files={"share.py": share}, resources=Resources(memory=300 * MIB, time=60))
+    assert verdict(ended) == (JobState.COMPLETED, "Completed"), ended
+
+
+def test_a_cancelled_job_may_finish_in_its_grace(any_lab):
+    launch = any_lab.start("trap 'echo saving; sleep 0.3; echo saved; exit 0' TERM; echo ready; sleep 600 & wait $!")
+    any_lab.wrote(launch, b"ready")
+    any_lab.cancel(launch)
+    ended = any_lab.ended(launch)
+    assert verdict(ended) == (JobState.CANCELLED, "Cancelled")
+    assert ended.exit_code == 0
+    assert "bob" in ended.reason.message
+    assert b"saved" in any_lab.output()
+
+
+def test_children_may_finish_in_the_grace_when_the_shell_is_gone(lab):
+    # bash dies of the SIGTERM at once; the checkpoint of its child must still be written
+    child = (
+        "import signal, time\n"
+        "signal.signal(15, lambda *_: (time.sleep(0.5), print('checkpoint', flush=True), exit(0)))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    launch = lab.start("python3 child.py & python3 -c 'import time; time.sleep(600)'; true", files={"child.py": child})
+    lab.wrote(launch, b"ready")
+    lab.cancel(launch)
+    assert verdict(lab.ended(launch)) == (JobState.CANCELLED, "Cancelled")
+    assert b"checkpoint" in lab.output()
+
+
+def test_a_stubborn_job_is_killed_after_the_grace(any_lab):
+    launch = any_lab.start("trap '' TERM; echo ready; while :; do sleep 1; done", limits=LaunchLimits(grace=1))
+    any_lab.wrote(launch, b"ready")
+    any_lab.cancel(launch)
+    ended = any_lab.ended(launch)
+    assert verdict(ended) == (JobState.CANCELLED, "Cancelled")
+    assert ended.signal == signal.SIGKILL
+
+
+def test_a_stopped_job_can_be_cancelled(lab):
+    launch = lab.start("echo ready; kill -STOP $$; sleep 600", limits=LaunchLimits(grace=20))
+    lab.wrote(launch, b"ready")
+    pid = lab.ear.wait(launch, lambda story: story.first(Started)).first(Started).pid
+    wait_until(lambda: "\nState:\tT" in Path(f"/proc/{pid}/status").read_text())
+    lab.cancel(launch)
+    assert lab.ended(launch).signal == signal.SIGTERM
+
+
+def test_a_directory_that_is_not_there(lab):
+    ended = lab.run("true", task={"directory": "../../.."})
+    assert verdict(ended) == (JobState.FAILED, "LaunchFailed")
+    assert "not inside" in ended.reason.message
+
+
+def test_a_snapshot_that_is_not_there(lab):
+    launch = make_launch(lab.home, "true", job_id=77)
+    next(lab.home.snapshots.iterdir()).unlink()
+    lab.engine.start(launch, token="x" * 20)
+    ended = lab.ended(launch)
+    assert verdict(ended) == (JobState.FAILED, "LaunchFailed")
+    assert "code" in ended.reason.message
+
+
+def test_a_command_that_is_too_long_for_the_kernel(lab):
+    ended = lab.run("true " + "x" * 200_000)
+    assert verdict(ended) == (JobState.FAILED, "LaunchFailed")
+    assert "too long" in ended.reason.message
+
+
+def test_an_input_that_is_not_there(lab):
+    ended = lab.run("true", task={"inputs": (InputSpec(path="data", uri="file:///no/such/file"),)})
+    assert verdict(ended) == (JobState.FAILED, "InputFailed")
+    assert "/no/such/file" in ended.reason.message
+    assert "No such file" in ended.reason.message
+
+
+def test_preparing_for_too_long(lab):
+    pipe = lab.home.root / "pipe"
+    os.mkfifo(pipe)
+    ended = lab.run("true", task={"inputs": (InputSpec(path="data", uri=f"file://{pipe}"),)}, limits=LaunchLimits(prepare=1))
+    assert verdict(ended) == (JobState.FAILED, "InputFailed")
+    assert "1 s" in ended.reason.message
+
+
+def test_a_cancelled_job_never_starts(lab):
+    # the word was left before any runner claimed the attempt
+    launch = make_launch(lab.home, f"touch {lab.home.root}/ran", job_id=50)
+    directory = lab.home.attempt(launch)
+    directory.path.mkdir(parents=True)
+    directory.cancel.write_text("bob\n")
+    lab.engine.start(launch, token="x" * 20)
+    ended = lab.ended(launch)
+    assert verdict(ended) == (JobState.CANCELLED, "Cancelled")
+    assert not (lab.home.root / "ran").exists()
+
+
+def test_a_fault_of_the_runner_itself_is_an_ending(lab):
+    # the blob store is a file: storing outputs cannot work
+    lab.home.blobs.write_text("not a directory")
+    ended = lab.run("echo x > outputs/x")
+    assert ended.state is JobState.COMPLETED
+    assert "outputs could not be kept" in ended.reason.message
+    directory = lab.home.spool.attempt(1, 1)
+    assert "Traceback" in directory.runner_log.read_text()
+    assert (directory.work / "outputs" / "x").read_text() == "x\n"
+
+
+def test_usage_is_told(any_lab):
+    burn = (
+        "import time\n"
+        "held = bytearray(b'x' * 50 * 2**20)\n"
+        "end = time.process_time() + 0.5\n"
+        "while time.process_time() < end: pass\n"
+        "time.sleep(0.4)\n"
+    )
+    launch = any_lab.start("python3 burn.py", files={"burn.py": burn}, limits=LaunchLimits(sample=0.2))
+    ended = any_lab.ended(launch)
+    assert 0.4 < ended.usage.cpu_seconds < 5
+    assert 50 * MIB < ended.usage.memory_peak < 200 * MIB
+    samples = [record.usage for record in any_lab.story(launch).records if isinstance(record, Sampled)]
+    assert len(samples) >= 2
+    assert any(usage.memory > 50 * MIB for usage in samples)
+    assert all(usage.memory_peak >= usage.memory for usage in samples)
+
+
+_RUNNER = """
+import os, sys
+from pathlib import Path
+from carrel.runner.main import Surroundings, run_attempt
+run_attempt(Path(sys.argv[1]), Surroundings(environ=dict(os.environ)))
+"""
+
+
+def test_a_full_disk_is_an_ending_and_can_be_tried_again(tmp_path, lab):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "carrel-test", disk], capture_output=True).returncode:
+        pytest.skip("this user cannot mount a small file system")
+    try:
+        launch = make_launch(
+            lab.home,
+            "cat big > copy; cat big > copy2; cat big > outputs/copy3; echo after; exit 3",
+            files={"big": b"x" * 900_000},
+        )
+        attempt = Spool(disk).attempt(1, 1)
+        attempt.path.mkdir(parents=True)
+        attempt.launch.write_text(json.dumps(to_plain(launch)))
+        subprocess.run([sys.executable, "-c", _RUNNER, attempt.path], timeout=60, check=True)
+        entries, _ = read_entries(attempt.journal)
+        assert entries[-1].record.state is JobState.FAILED
+        assert entries[-1].record.exit_code == 3
+        assert b"after" in attempt.log.read_bytes()
+        shutil.rmtree(attempt.path)
+        launch = make_launch(lab.home, "true", job_id=2, files={"big": b"x" * 3_000_000})
+        attempt = Spool(disk).attempt(2, 1)
+        attempt.path.mkdir(parents=True)
+        attempt.launch.write_text(json.dumps(to_plain(launch)))
+        subprocess.run([sys.executable, "-c", _RUNNER, attempt.path], timeout=60, check=True)
+        ended = read_entries(attempt.journal)[0][-1].record
+        assert verdict(ended) == (JobState.FAILED, "StorageFull")
+        assert ended.retryable
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)

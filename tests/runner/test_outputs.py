@@ -1,0 +1,107 @@
+"""What is kept of a job: the files that its patterns name, and nothing else."""
+
+import hashlib
+import os
+import stat
+
+import pytest
+
+from carrel.domain.job import JobState
+from carrel.domain.launch import LaunchLimits
+from carrel.runner.outputs import pattern_expression
+from carrel.spool import read_claim
+from carrel.testing.builders import wait_until
+
+
+def stored(lab, ended):
+    return {file.path: lab.home.blob(file.digest).read_bytes() for file in ended.outputs}
+
+
+def test_outputs_are_kept_by_content(lab):
+    ended = lab.run("mkdir outputs/deep; echo one > outputs/a; echo one > outputs/deep/b; echo no > c; exit 1")
+    assert stored(lab, ended) == {"outputs/a": b"one\n", "outputs/deep/b": b"one\n"}
+    assert {file.digest for file in ended.outputs} == {"sha256:" + hashlib.sha256(b"one\n").hexdigest()}
+    assert [file.size for file in ended.outputs] == [4, 4]
+    blob = lab.home.blob(ended.outputs[0].digest)
+    assert stat.S_IMODE(blob.stat().st_mode) == 0o400
+    assert not any((lab.home.blobs / "incoming").iterdir())
+
+
+def test_outputs_of_a_directory_in_the_code(lab):
+    ended = lab.run("pwd; echo x > $CARREL_OUTPUT_DIR/x; cat here", files={"sub/here": "yes\n"}, task={"directory": "sub"})
+    assert stored(lab, ended) == {"outputs/x": b"x\n"}
+    assert lab.output().endswith(b"/work/sub\nyes\n")
+
+
+def test_patterns(lab):
+    ended = lab.run(
+        "mkdir -p models/v1 logs; touch models/v1/w.pt models/w.pt models/w.txt logs/1.log logs/2.log root.log",
+        task={"outputs": ("models/**/*.pt", "logs/?.log", "*.log")},
+    )
+    assert {file.path for file in ended.outputs} == {"models/v1/w.pt", "models/w.pt", "logs/1.log", "logs/2.log", "root.log"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("outputs/**", ["outputs/a", "outputs/a/b"], ["outputs", "x/outputs/a"]),
+        ("results", ["results", "results/a/b"], ["results2", "a/results"]),
+        ("**/*.csv", ["a.csv", "a/b.csv", "a/b/c.csv"], ["a.csv2", "acsv"]),
+        ("a[0-9].txt", ["a1.txt"], ["ab.txt"]),
+        ("a[!0-9].txt", ["ab.txt"], ["a1.txt", "a/.txt"]),
+        ("[z-a].txt", ["[z-a].txt"], ["z.txt"]),
+        ("*.txt", [".txt", "a b\n.txt"], ["d/a.txt"]),
+        ("a+(b).txt", ["a+(b).txt"], ["aab.txt"]),
+    ],
+)
+def test_a_pattern_matches(pattern, yes, no):
+    expression = pattern_expression(pattern.split("/"))
+    assert [path for path in yes if not expression.fullmatch(path)] == []
+    assert [path for path in no if expression.fullmatch(path)] == []
+
+
+def test_nothing_from_outside_gets_in(lab):
+    secret = lab.home.root / "secret"
+    secret.write_text("hidden")
+    ended = lab.run(
+        f"cd outputs; echo mine > mine; ln -s {secret} file; ln -s {lab.home.root} dir; ln -s mine inside; mkfifo pipe; "
+        "ln -s nowhere broken; ln -s /dev/zero zero; ln -s . loop"
+    )
+    assert stored(lab, ended) == {"outputs/mine": b"mine\n", "outputs/inside": b"mine\n"}
+    assert "6 outputs were not kept" in ended.reason.message
+    assert (lab.home.spool.attempt(1, 1).work / "outputs" / "mine").exists()
+
+
+def test_a_pattern_behind_a_link_is_not_followed(lab):
+    ended = lab.run(f"rmdir outputs; ln -s {lab.home.root} outputs")
+    assert ended.outputs == ()
+
+
+def test_a_limit_says_what_was_not_kept(lab):
+    ended = lab.run(
+        "head -c 1000 /dev/zero > outputs/a; head -c 3000000 /dev/zero > outputs/b; head -c 1000 /dev/zero > outputs/c",
+        limits=LaunchLimits(outputs=1_000_000),
+    )
+    assert ended.state is JobState.COMPLETED
+    assert [file.path for file in ended.outputs] == ["outputs/a", "outputs/c"]
+    assert "outputs/b" in ended.reason.message
+    assert "2.9M" in ended.reason.message
+    assert b"outputs/b" in lab.output()
+
+
+def test_the_working_directory_goes_when_everything_is_kept(lab):
+    launch = lab.start("echo x > outputs/x; echo y > y; touch $TMPDIR/t")
+    lab.ended(launch)
+    directory = lab.home.attempt(launch)
+    wait_until(lambda: not read_claim(directory.claim).held)
+    assert not directory.work.exists()
+    assert not os.path.lexists(directory.temporary)
+
+
+def test_unreadable_and_oddly_named_outputs(lab):
+    ended = lab.run("cd outputs; echo x > locked; chmod 000 locked; echo y > $'bad\\377name'; echo z > $'new\\nline'")
+    assert sorted(stored(lab, ended).items()) == [
+        ("outputs/bad\\xffname", b"y\n"),
+        ("outputs/locked", b"x\n"),
+        ("outputs/new\nline", b"z\n"),
+    ]
