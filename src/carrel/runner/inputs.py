@@ -8,8 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -43,20 +42,6 @@ def stage_inputs(inputs: tuple[InputSpec, ...], directory: Path, report: Callabl
             )
         digests[item.path] = found
     return digests
-
-
-def stage_parameters(
-    parameters: Mapping[str, str], command: str, directory: Path, report: Callable[[str], None]
-) -> tuple[str, dict[str, str]]:
-    """Fetch the URIs of parameters of type ``path`` and return the command with local paths in their place, and the digests."""
-    digests = {}
-    for name, uri in sorted(parameters.items(), key=lambda item: -len(item[1])):
-        base = PurePosixPath(unquote(urlsplit(uri).path)).name or name
-        target = _inside(directory, f"{name}/{base}")
-        report(f"fetching the parameter {name} from {shown(uri)}")
-        digests[f"parameter {name}"] = fetch(uri, target)
-        command = command.replace(shlex.quote(uri), shlex.quote(str(target)))
-    return command, digests
 
 
 def fetch(uri: str, target: Path) -> str:

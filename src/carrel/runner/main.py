@@ -275,7 +275,6 @@ class Life:
         remove_temporary(self._directory.temporary)
         if self._temporary is not None:  # the job may have removed the link to it
             shutil.rmtree(self._temporary, ignore_errors=True)
-        shutil.rmtree(self._directory.staged, ignore_errors=True)
         if not outputs.notes:
             shutil.rmtree(self._directory.work, ignore_errors=True)
 

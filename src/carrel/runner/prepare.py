@@ -13,7 +13,7 @@ from pathlib import Path
 from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.launch import EnvironmentReady, InputsReady, Launch, Preparing
 from carrel.domain.ports import Clock
-from carrel.domain.task import EnvironmentKind
+from carrel.domain.task import EnvironmentKind, InputSpec
 from carrel.runner.outputs import store_bytes
 from carrel.runner.report import Reporter
 from carrel.runner.signals import Cancelled, Signals
@@ -69,16 +69,15 @@ class Preparation:
             work = self._unpack()
         cwd = _below(work, task.directory)
         activated, lock = self._environment(cwd)
-        command = task.command
         if task.inputs or task.path_parameters:
             with self._interruptible():
-                command = self._stage(cwd)
+                self._stage(cwd)
         else:
             self.reporter.record(InputsReady(digests={}), ring=False)
         with suppress(FileExistsError):  # the code may bring a file or a link of that name
             (cwd / "outputs").mkdir(parents=True)
         places = Places(outputs=cwd / "outputs", temporary=make_temporary(self.directory.temporary))
-        return Prepared(command=command, directory=cwd, places=places, activated=activated, lock=lock)
+        return Prepared(command=task.command, directory=cwd, places=places, activated=activated, lock=lock)
 
     def report(self, message: str) -> None:
         """Tell the owner what is being done."""
@@ -117,7 +116,7 @@ class Preparation:
                 report=self.report,
                 deadline=self.deadline,
                 stop=lambda: self.signals.cancelled_by() is not None,
-                log=self.directory.log,
+                log=self.directory.environment_log,
             )
         except EnvironmentStopped:
             raise Cancelled from None
@@ -134,14 +133,13 @@ class Preparation:
         )
         return activate(environment, self.base), environment.lock
 
-    def _stage(self, cwd: Path) -> str:
-        from carrel.runner.inputs import stage_inputs, stage_parameters
+    def _stage(self, cwd: Path) -> None:
+        from carrel.runner.inputs import stage_inputs
 
         task = self.launch.task
-        digests = stage_inputs(task.inputs, cwd, self.report)
-        command, more = stage_parameters(task.path_parameters, task.command, self.directory.staged, self.report)
-        self.reporter.record(InputsReady(digests=digests | more))
-        return command
+        # The command names the places of path parameters already.
+        parameters = tuple(InputSpec(path=path, uri=uri) for path, uri in sorted(task.path_parameters.items()))
+        self.reporter.record(InputsReady(digests=stage_inputs(task.inputs + parameters, cwd, self.report)))
 
 
 def make_temporary(path: Path) -> Path:

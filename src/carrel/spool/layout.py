@@ -53,9 +53,9 @@ class AttemptDirectory:
         return self.path / "tmp"
 
     @property
-    def staged(self) -> Path:
-        """Inputs that stand for parameters of type ``path``."""
-        return self.path / "staged"
+    def environment_log(self) -> Path:
+        """What the tools said that built the environment; apart from the log, which is the command's alone."""
+        return self.path / "environment.log"
 
     @property
     def cgroup(self) -> Path:
