@@ -1,0 +1,158 @@
+"""Puts the gateway together."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Scope
+
+from carrel.control.lab import Lab
+from carrel.domain.errors import CarrelError
+from carrel.gateway.boundary import Boundary
+from carrel.gateway.context import Gateway, Pages, TrackingStatus
+from carrel.gateway.errors import invalid_request, problem_of, problem_of_framework, problem_response
+from carrel.gateway.gate import Gate, Zone, Zones
+from carrel.gateway.openapi import document
+from carrel.gateway.routes import events, files, jobs
+from carrel.gateway.routes import lab as lab_routes
+from carrel.gateway.settings import GatewaySettings
+from carrel.gateway.streams import Doorbell, Streams
+from carrel.gateway.submission import Submissions
+from carrel.snapshots import SnapshotStore
+from carrel.wire.v1 import API, Problem
+
+
+def create_app(
+    lab: Lab,
+    *,
+    settings: GatewaySettings,
+    snapshots: SnapshotStore,
+    run_of: Callable[[int], tuple[str, str] | None] = lambda _job_id: None,
+    tracking_status: Callable[[], TrackingStatus] = lambda: TrackingStatus(state="off"),
+    tracking_proxy: ASGIApp | None = None,
+    pages: Pages | None = None,
+    new_incident: Callable[[], str] = lambda: secrets.token_hex(6),
+) -> FastAPI:
+    """The lab's HTTP application.
+
+    `run_of` gives run id and experiment id of a job; `tracking_proxy` is mounted at ``/mlflow`` behind the gate, which puts
+    a `Grant` into ``scope["state"]["grant"]``. ``app.state.close_streams()`` ends all event streams (any thread); a server
+    calls it when it begins to stop, because it would wait for them. Run it without an access log: addresses of sign-in
+    links hold their ticket.
+    """
+    doorbell = Doorbell(lab)
+    gateway = Gateway(
+        lab=lab,
+        settings=settings,
+        streams=Streams(lab=lab, doorbell=doorbell, heartbeat=settings.heartbeat),
+        submissions=Submissions(lab, snapshots, remembered=settings.described_tasks),
+        run_of=run_of,
+        tracking_status=tracking_status,
+    )
+    zones = _zones(settings, pages)
+    answers = _Answers(zones, pages)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        async with doorbell.running():
+            yield
+
+    app = FastAPI(
+        title="Carrel",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        middleware=[
+            Middleware(Boundary, zones=zones, limit=_limits(settings), new_incident=new_incident, answer=answers.problem),
+            Middleware(Gate, zones=zones, authenticate=lab.authenticate, sessions=pages, refuse=answers.error),
+        ],
+    )
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    app.state.gateway = gateway
+    app.state.close_streams = doorbell.close
+    answers.install(app)
+    app.add_api_route("/health", _health, methods=["GET"], summary="Is the lab there?", tags=["lab"])
+    for module in (lab_routes, jobs, files, events):
+        app.include_router(module.router)
+    if tracking_proxy is not None:
+        app.add_api_route(settings.tracking_path, _to_directory, include_in_schema=False)
+        app.mount(settings.tracking_path, tracking_proxy)
+    if pages is not None:
+        pages.install(app, gateway)
+    return app
+
+
+def _zones(settings: GatewaySettings, pages: Pages | None) -> Zones:
+    return Zones(
+        public=settings.public | (pages.public if pages else frozenset()),
+        public_under=pages.public_under if pages else (),
+        tracking=settings.tracking_path,
+    )
+
+
+async def _health() -> dict[str, str]:
+    """Answers without sign-in, and tells nothing else."""
+    return {"status": "ok"}
+
+
+async def _to_directory(request: Request) -> Response:
+    return RedirectResponse(request.url.path + "/", 308)
+
+
+def _limits(settings: GatewaySettings) -> Callable[[Scope], int | None]:
+    def limit(scope: Scope) -> int | None:
+        path: str = scope["path"]
+        if path.startswith(settings.tracking_path + "/"):
+            return None  # artifacts have the limits of the tracking server
+        return settings.max_snapshot if path.startswith(f"{API}/snapshots/") else settings.max_body
+
+    return limit
+
+
+class _Answers:
+    """Errors as they go out: JSON for programs, a page for people where there are pages."""
+
+    def __init__(self, zones: Zones, pages: Pages | None) -> None:
+        self._zones = zones
+        self._pages = pages
+
+    def install(self, app: FastAPI) -> None:
+        """Answer every error that a route raises."""
+        app.add_exception_handler(CarrelError, self.error)  # type: ignore[arg-type]
+        app.add_exception_handler(RequestValidationError, self.invalid)  # type: ignore[arg-type]
+        app.add_exception_handler(HTTPException, self.framework)  # type: ignore[arg-type]
+
+    async def problem(self, request: Request, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+        """`problem` in the form that the client reads."""
+        readable = "text/html" in request.headers.get("accept", "")
+        if self._pages is not None and readable and self._zones.of(request.url.path) is not Zone.API:
+            return self._pages.problem_page(request, problem)
+        return problem_response(problem, headers)
+
+    async def error(self, request: Request, error: CarrelError) -> Response:
+        """The answer to an error of the lab's."""
+        return await self.problem(request, *problem_of(error))
+
+    async def invalid(self, request: Request, error: RequestValidationError) -> Response:
+        """The answer to a request that does not fit its model."""
+        return await self.error(request, invalid_request(error, _body_model(request)))
+
+    async def framework(self, request: Request, error: HTTPException) -> Response:
+        """The answer to what the router refused."""
+        return await self.problem(request, *problem_of_framework(error))
+
+
+def _body_model(request: Request) -> type[BaseModel] | None:
+    field = getattr(request.scope.get("route"), "body_field", None)
+    model = getattr(getattr(field, "field_info", None), "annotation", None)
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None

@@ -1,0 +1,30 @@
+"""What an installation may set about its gateway."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from carrel.domain.units import GIB, MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """Limits and places; times in seconds, sizes in bytes."""
+
+    #: Where uploads lie until they are whole; best on the same disk as the snapshots.
+    uploads: Path
+    #: Largest code snapshot.
+    max_snapshot: int = GIB
+    #: Largest body of every other request.
+    max_body: int = 8 * MIB
+    #: A comment goes through every idle event stream this often, so that proxies and clients know that it lives.
+    heartbeat: float = 15.0
+    #: Longest wait of a long poll.
+    max_wait: float = 30.0
+    #: Described tasks that are remembered, so that the same submission again reads no archive.
+    described_tasks: int = 256
+    #: Name of the lab's directory in links to the tracking pages; they are mounted here.
+    tracking_path: str = "/mlflow"
+    #: Paths beside those of the pages that need no sign-in.
+    public: frozenset[str] = field(default_factory=lambda: frozenset({"/health", "/openapi.json"}))

@@ -1,0 +1,171 @@
+"""Values of the lab as the wire has them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from carrel.control.lab import DeviceStatus, NodeStatus
+from carrel.control.ports import AttemptRow
+from carrel.domain.job import Job
+from carrel.domain.launch import StoredFile, Usage
+from carrel.domain.placement import Hold
+from carrel.domain.qos import QoS
+from carrel.domain.task import TaskSpec
+from carrel.domain.user import User
+from carrel.wire import v1
+
+#: How the UUIDs of simulated devices start (`carrel.domain.node.Device.uuid`).
+_SIMULATED = "SIM-"
+
+
+def moment(seconds: float | None) -> datetime | None:
+    """Unix seconds as a time in UTC."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def job_fields(job: Job, hold: Hold | None, run_url: str | None) -> dict[str, object]:
+    """The fields of a `v1.JobView`. Of a waiting job the placement's reason is told, which has the present numbers."""
+    reason = hold.reason if hold is not None else job.reason
+    resources = job.resources
+    return {
+        "id": job.id,
+        "kind": job.kind.value,
+        "owner": job.owner,
+        "account": job.account,
+        "name": job.name,
+        "qos": job.qos,
+        "state": job.state.value,
+        "reason": reason.code,
+        "message": reason.message,
+        "resources": v1.ResourceView(
+            cpus=resources.cpus, memory=resources.memory, gpus=resources.gpus, gpu_type=resources.gpu_type, time=resources.time
+        ),
+        "submitted_at": moment(job.submitted_at),
+        "started_at": moment(job.started_at),
+        "ended_at": moment(job.ended_at),
+        "attempt": job.attempt,
+        "exit_code": job.exit_code,
+        "signal": job.signal,
+        "node": job.node,
+        "devices": list(job.devices),
+        "simulated": any(uuid.startswith(_SIMULATED) for uuid in job.devices),
+        "run_id": job.run_id,
+        "run_url": run_url,
+        "queue": queue_view(hold),
+        "ended": job.state.ended,
+    }
+
+
+def queue_view(hold: Hold | None) -> v1.QueueView | None:
+    """Where a waiting job stands."""
+    if hold is None:
+        return None
+    return v1.QueueView(position=hold.position, estimated_start=moment(hold.estimated_start))
+
+
+def job_view(job: Job, hold: Hold | None = None, run_url: str | None = None) -> v1.JobView:
+    """One job."""
+    return v1.JobView.model_validate(job_fields(job, hold, run_url))
+
+
+def job_detail(job: Job, hold: Hold | None, run_url: str | None, task: TaskSpec, attempts: Sequence[AttemptRow]) -> v1.JobDetail:
+    """One job with its description and attempts."""
+    fields = job_fields(job, hold, run_url) | {
+        "entry_point": task.entry_point,
+        "command": task.command,
+        "parameters": dict(task.parameters),
+        "snapshot": task.snapshot,
+        "experiment": task.experiment,
+        "git_commit": task.git.commit if task.git else None,
+        "git_dirty": task.git.dirty if task.git else False,
+        "rerun_of": task.rerun_of,
+        "attempts": [attempt_view(row) for row in attempts],
+    }
+    return v1.JobDetail.model_validate(fields)
+
+
+def attempt_view(row: AttemptRow) -> v1.AttemptView:
+    """One try at a job."""
+    return v1.AttemptView(
+        number=row.number,
+        node=row.node,
+        devices=list(row.devices),
+        state=row.state.value,
+        reason=row.reason.code,
+        message=row.reason.message,
+        exit_code=row.exit_code,
+        signal=row.signal,
+        started_at=moment(row.started_at),
+        ended_at=moment(row.ended_at),
+        environment=row.environment,
+        environment_built=row.environment_built,
+        usage=usage_view(row.usage),
+    )
+
+
+def usage_view(usage: Usage) -> v1.UsageView:
+    """What an attempt used."""
+    return v1.UsageView(
+        cpu_seconds=usage.cpu_seconds,
+        memory=usage.memory,
+        memory_peak=usage.memory_peak,
+        gpu_utilization=dict(usage.gpu_utilization),
+        gpu_memory=dict(usage.gpu_memory),
+    )
+
+
+def output_view(file: StoredFile) -> v1.OutputView:
+    """One stored output."""
+    return v1.OutputView(path=file.path, size=file.size, digest=file.digest)
+
+
+def node_view(status: NodeStatus) -> v1.NodeView:
+    """One machine."""
+    return v1.NodeView(
+        name=status.node.name,
+        cpus=status.node.cpus,
+        cpus_free=status.cpus_free,
+        memory=status.node.memory,
+        memory_free=status.memory_free,
+        drained=status.node.drained,
+        devices=[device_view(device) for device in status.devices],
+    )
+
+
+def device_view(status: DeviceStatus) -> v1.DeviceView:
+    """One GPU; of somebody else's job neither number, name nor owner is told."""
+    device, job = status.device, status.holder
+    state = "held" if job is not None else "withheld" if status.withheld else "free"
+    holder = None
+    if job is not None:
+        holder = v1.HolderView(job_id=job.id, name=job.name, owner=job.owner) if job.owner else v1.HolderView()
+    return v1.DeviceView(
+        uuid=device.uuid,
+        index=device.index,
+        type=device.type,
+        name=device.name,
+        memory=device.memory,
+        simulated=device.simulated,
+        state=state,
+        holder=holder,
+    )
+
+
+def user_view(user: User) -> v1.UserView:
+    """A user."""
+    return v1.UserView(subject=user.subject, name=user.name, role=user.role.value, account=user.account)
+
+
+def qos_view(qos: QoS, *, default: bool) -> v1.QoSView:
+    """One class of service."""
+    return v1.QoSView(
+        name=qos.name,
+        default=default,
+        kinds=sorted(kind.value for kind in qos.kinds),
+        default_time=qos.default_time,
+        max_time=qos.max_time,
+        max_jobs_per_user=qos.max_jobs_per_user,
+        max_gpus_per_user=qos.max_gpus_per_user,
+        priority=qos.priority,
+    )

@@ -1,0 +1,109 @@
+"""Signing in and out."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any
+from urllib.parse import parse_qs
+
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from carrel.domain.errors import Denied, Invalid, Unauthenticated
+from carrel.gateway.context import Gateway
+from carrel.gateway.gate import same_origin
+from carrel.portal.look import Look
+from carrel.portal.signin import COOKIE, Sessions, Tickets, session_in
+
+#: Longest form; the pages' own forms are a few hundred bytes.
+_FORM = 16 * 1024
+#: A page of our own takes the last step: a cookie that is SameSite=Strict does not go along with a redirect that another
+#: site began (a link in a web mail, in a terminal in the browser). Refresh replaces the address, ticket and all.
+_STEP = '<!doctype html><html lang="en"><title>Signing in</title><p><a href="/">Go on</a></p></html>'
+
+
+class Entrance:
+    """``/login`` and ``/logout``."""
+
+    def __init__(self, gateway: Gateway, tickets: Tickets, sessions: Sessions, look: Look) -> None:
+        self._gateway = gateway
+        self._tickets = tickets
+        self._sessions = sessions
+        self._look = look
+
+    def routes(self) -> list[BaseRoute]:
+        """The routes of the entrance."""
+        return [
+            Route("/login", self.by_ticket, methods=["GET"]),
+            Route("/login", self.by_token, methods=["POST"]),
+            Route("/logout", self.leave, methods=["POST"]),
+        ]
+
+    def by_ticket(self, request: Request) -> Response:
+        """A one-time link."""
+        if request.method == "HEAD":  # whoever only looks at a link does not use it up
+            return Response()
+        token = self._tickets.redeem(request.query_params.get("ticket", ""))
+        if token is None:
+            raise Unauthenticated("This sign-in link was used already, or is older than ten minutes.")
+        if request.headers.get("sec-fetch-site") in (None, "none", "same-origin"):
+            return self._welcome(request, token, RedirectResponse("/", 303))
+        return self._welcome(request, token, HTMLResponse(_STEP, headers={"Refresh": "0; url=/"}))
+
+    async def by_token(self, request: Request) -> Response:
+        """An access token, typed into the form."""
+        if not same_origin(request.headers):
+            raise Denied("This request comes from another site.", remedy="Use the lab's own pages.")
+        token = (await read_form(request)).get("token", "").strip()
+        if not token or not token.isascii() or len(token) > 512:
+            raise Unauthenticated("That is not an access token.")
+        return await to_thread.run_sync(self._welcome, request, token, RedirectResponse("/", 303))
+
+    async def leave(self, request: Request) -> Response:
+        """Sign out."""
+        session = session_in(request.headers.get("cookie", "")) or ""
+        check_form(await read_form(request), self._sessions.form_secret(session))
+        self._sessions.end(session)
+        response = RedirectResponse("/", 303)
+        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        return response
+
+    def _welcome(self, request: Request, token: str, response: Response) -> Response:
+        caller = self._gateway.lab.authenticate(token)  # a token may have been revoked since its link was made
+        if caller.job_id is not None:
+            raise Unauthenticated("That is the token of a job.", remedy="Use a token of your own.")
+        session = self._sessions.start(token)
+        response.set_cookie(
+            COOKIE,
+            session,
+            max_age=int(self._sessions.lifetime),
+            path="/",
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["Referrer-Policy"] = "no-referrer"
+        return response
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The fields of a form (application/x-www-form-urlencoded); of a repeated one the last. Raises `Invalid`."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _FORM:
+            raise Invalid("The form is too long.", remedy="Use the lab's own pages.")
+    try:
+        fields: dict[str, list[Any]] = parse_qs(body.decode("utf-8"), strict_parsing=bool(body), max_num_fields=20)
+    except ValueError as error:
+        raise Invalid("The form cannot be read.", remedy="Use the lab's own pages.") from error
+    return {name: values[-1] for name, values in fields.items()}
+
+
+def check_form(fields: dict[str, str], secret: str | None) -> None:
+    """Raise `Denied` unless the form came from a page of this session."""
+    if secret is None or not hmac.compare_digest(fields.get("form_secret", "").encode(), secret.encode()):
+        raise Denied("This form is not from a page of your session.", remedy="Load the page again and repeat what you did.")

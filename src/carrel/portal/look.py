@@ -1,0 +1,74 @@
+"""Renders templates; the same frame around every page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from carrel import __version__
+from carrel.domain.ports import Clock
+from carrel.domain.user import User
+from carrel.gateway.gate import Grant
+from carrel.gateway.views import moment
+from carrel.portal import words
+
+
+class Look:
+    """The templates with what they all know."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "duration": words.duration,
+            "size": words.size,
+            "sentence": words.sentence,
+            "instant": moment,
+            "when": self._when,
+            "short": short,
+            "ticks": ticks,
+        }
+        self._templates.globals |= {"version": __version__, "states": words.STATES}
+
+    def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        """A whole page, or the part of one that a template is."""
+        grant: Grant | None = getattr(request.state, "grant", None)
+        user: User | None = grant.caller.user if grant is not None else None
+        known = {"user": user, "path": request.url.path, "form_secret": None}
+        text = self._templates.get_template(template).render(known | values)
+        return HTMLResponse(text, status)
+
+    def now(self) -> datetime:
+        """The time."""
+        return datetime.fromtimestamp(self._clock(), UTC)
+
+    def _when(self, when: datetime | None) -> str | Markup:
+        """A time as people say it; the exact one on request. A script turns it into the reader's own time zone."""
+        if when is None:
+            return "–"
+        return Markup('<time datetime="{}" title="{}">{}</time>').format(
+            when.isoformat(timespec="seconds"), words.exact(when), words.ago(when, self.now())
+        )
+
+
+def ticks(text: str) -> Markup:
+    """`text` with what stands between backticks as code."""
+    parts = text.split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(part) if index % 2 else part for index, part in enumerate(parts))
+
+
+def short(digest: str) -> str:
+    """The first digits of a digest, enough to compare by eye."""
+    return digest.removeprefix("sha256:")[:12]

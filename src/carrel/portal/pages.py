@@ -1,0 +1,265 @@
+"""The signed-in pages: the lab at a glance, one job, and the reference of the API."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from anyio import to_thread
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from carrel.control.lab import LogChunk
+from carrel.control.ports import AttemptRow, JobFilter
+from carrel.domain.errors import Invalid, NotFound
+from carrel.domain.job import ACTIVE, ENDED, JobState
+from carrel.domain.user import Caller
+from carrel.gateway.context import LARGEST, Gateway
+from carrel.gateway.events import Which
+from carrel.gateway.gate import Grant
+from carrel.gateway.routes.events import answer, start_of
+from carrel.gateway.routes.files import download
+from carrel.gateway.views import node_view
+from carrel.portal.entrance import check_form, read_form
+from carrel.portal.look import Look
+from carrel.portal.signin import Sessions, session_in
+from carrel.portal.words import log_tail
+from carrel.wire.v1 import JobView
+
+_PAGE = 50
+#: Bytes of log that a page begins with; what comes after is streamed, what was before is a download.
+_TAIL = 64 * 1024
+_PIECE = 1024 * 1024
+_SAVED_ONLY = "default-src 'none'; sandbox"
+#: Which jobs the list shows: name in the address -> (name on the page, states; none means all).
+_SHOWN: dict[str, tuple[str, frozenset[JobState]]] = {
+    "all": ("All", frozenset()),
+    "active": ("Waiting and running", ACTIVE),
+    "ended": ("Ended", ENDED),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownJob:
+    """A job with what only the pages want to know."""
+
+    view: JobView
+    #: Seconds that its command has run, or None before it does.
+    ran: float | None
+
+
+class JobPages:
+    """``/`` and ``/jobs/{id}``, with their parts, streams and buttons."""
+
+    def __init__(self, gateway: Gateway, sessions: Sessions, look: Look) -> None:
+        self._gateway = gateway
+        self._lab = gateway.lab
+        self._sessions = sessions
+        self._look = look
+
+    def routes(self) -> list[BaseRoute]:
+        """The routes of these pages."""
+        job = "/jobs/{job_id}"
+        return [
+            Route("/", self.home, methods=["GET"]),
+            Route("/events", self.events, methods=["GET"]),
+            Route(job, self.job, methods=["GET"]),
+            Route(f"{job}/events", self.events, methods=["GET"]),
+            Route(f"{job}/log", self.log, methods=["GET"]),
+            Route(f"{job}/outputs/{{path:path}}", self.output, methods=["GET"]),
+            Route(f"{job}/record", self.record, methods=["GET"]),
+            Route(f"{job}/cancel", self.cancel, methods=["POST"]),
+            Route(f"{job}/rerun", self.rerun, methods=["POST"]),
+        ]
+
+    # ---- pages
+
+    def home(self, request: Request) -> Response:
+        """Devices and jobs. With ``part=live`` only what changes, for the script that keeps the page fresh."""
+        caller = _caller(request)
+        chosen = request.query_params.get("show", "all")
+        if chosen not in _SHOWN:
+            raise Invalid(f'"{chosen[:40]}" is not a list of jobs.', remedy=f"There are: {', '.join(_SHOWN)}.")
+        everybody = caller.is_admin and request.query_params.get("owner", "all") == "all"
+        before = _number(request.query_params.get("before"))
+        last_event = self._lab.last_event_id()  # first, so that no change falls between the page and its stream
+        which = JobFilter(owner=None if everybody else caller.user.subject, states=_SHOWN[chosen][1])
+        jobs = self._lab.jobs(caller, which, before=before, limit=_PAGE + 1)
+        query = {"show": chosen, "owner": "all" if everybody else "me"}
+        nodes = [node_view(status) for status in self._lab.devices(caller)]
+        part = request.query_params.get("part") == "live"
+        return self._look.page(
+            request,
+            "live.html" if part else "home.html",
+            nodes=nodes,
+            simulated=any(device.simulated for node in nodes for device in node.devices),
+            jobs=[self._show(self._gateway.show(job, "")) for job in jobs[:_PAGE]],
+            older="/?" + urlencode(query | {"before": jobs[_PAGE - 1].id}) if len(jobs) > _PAGE else None,
+            newest="/?" + urlencode(query) if before is not None else None,
+            shown={name: (label, "/?" + urlencode(query | {"show": name})) for name, (label, _) in _SHOWN.items()},
+            chosen=chosen,
+            everybody=everybody,
+            may_see_all=caller.is_admin,
+            owners={"all": "/?" + urlencode(query | {"owner": "all"}), "me": "/?" + urlencode(query | {"owner": "me"})},
+            last_event=last_event,
+            live="/?" + urlencode(query | {"part": "live"} | ({"before": before} if before is not None else {})),
+            form_secret=self._form_secret(request),
+            tracking=self._tracking(),
+        )
+
+    def job(self, request: Request) -> Response:
+        """One job. With ``part=live`` only what changes."""
+        caller, job_id = _caller(request), _job_id(request)
+        last_event = self._lab.last_event_id()
+        job = self._lab.job(caller, job_id)
+        task, attempts = self._lab.task(caller, job_id), self._lab.attempts(caller, job_id)
+        part = request.query_params.get("part") == "live"
+        values: dict[str, Any] = {}
+        if not part:
+            chunk = self._log_tail(caller, job_id, attempts)
+            text, end = log_tail(chunk.data, chunk.offset)
+            values = {"log": text, "log_end": end, "log_cut": chunk.offset > 0, "last_event": last_event}
+        return self._look.page(
+            request,
+            "job_live.html" if part else "job.html",
+            job=self._show(self._gateway.show(job, "")),
+            task=task,
+            attempts=attempts,
+            outputs=self._lab.outputs(caller, job_id) if job.state.ended else [],
+            form_secret=self._form_secret(request),
+            tracking=self._tracking(),
+            own=job.owner == caller.user.subject,
+            **values,
+        )
+
+    # ---- streams and files
+
+    async def events(self, request: Request) -> Response:
+        """The event stream, as the API has it."""
+        grant: Grant = request.state.grant
+        job_id = _job_id(request) if "job_id" in request.path_params else None
+        after = _number(request.query_params.get("after")) or 0
+        which = Which(
+            job_id=job_id,
+            after=start_of(after, request.headers.get("last-event-id")),
+            types=frozenset(request.query_params.getlist("type")) or None,
+        )
+        return await answer(request, self._gateway, grant, which, 200)
+
+    def log(self, request: Request) -> Response:
+        """The whole log of an attempt, as a download."""
+        caller, job_id = _caller(request), _job_id(request)
+        attempt = _number(request.query_params.get("attempt"))
+        first = self._lab.log_range(caller, job_id, attempt=attempt, limit=0)
+
+        def pieces() -> Any:
+            position = 0
+            while chunk := self._lab.log_range(caller, job_id, attempt=first.attempt, offset=position, limit=_PIECE).data:
+                yield chunk
+                position += len(chunk)
+
+        name = f"job-{job_id}-{first.attempt}.log"
+        headers = {
+            "Content-Disposition": f'attachment; filename="{name}"',
+            "Content-Security-Policy": "default-src 'none'; sandbox",
+        }
+        return StreamingResponse(pieces(), headers=headers, media_type="text/plain; charset=utf-8")
+
+    def output(self, request: Request) -> Response:
+        """One output, as a download."""
+        return download(self._gateway, _caller(request), _job_id(request), request.path_params["path"])
+
+    def record(self, request: Request) -> Response:
+        """The record, as a download."""
+        job_id = _job_id(request)
+        text = json.dumps(self._lab.record(_caller(request), job_id), indent=2)
+        headers = {"Content-Disposition": f'attachment; filename="job-{job_id}-record.json"'}
+        return Response(text, headers=headers, media_type="application/json")
+
+    # ---- buttons
+
+    async def cancel(self, request: Request) -> Response:
+        """Ask for the job's end."""
+        await self._check_form(request)
+        job = await to_thread.run_sync(self._lab.cancel, _caller(request), _job_id(request))
+        return RedirectResponse(f"/jobs/{job.id}", 303)
+
+    async def rerun(self, request: Request) -> Response:
+        """Run the same task again."""
+        await self._check_form(request)
+        job = await to_thread.run_sync(self._lab.rerun, _caller(request), _job_id(request))
+        return RedirectResponse(f"/jobs/{job.id}", 303)
+
+    # ---- parts
+
+    async def _check_form(self, request: Request) -> None:
+        check_form(await read_form(request), self._form_secret(request))
+
+    def _form_secret(self, request: Request) -> str | None:
+        return self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or "")
+
+    def _log_tail(self, caller: Caller, job_id: int, attempts: Any) -> LogChunk:
+        """The last of the log up to where the events have told it, so that the stream goes on exactly there."""
+        if not attempts:
+            return LogChunk(attempt=0, offset=0, data=b"", size=0)
+        last: AttemptRow = attempts[-1]
+        start = max(0, last.log_size - _TAIL)
+        return self._lab.log_range(caller, job_id, attempt=last.number, offset=start, limit=last.log_size - start)
+
+    def _show(self, view: JobView) -> ShownJob:
+        until: datetime = view.ended_at or self._look.now()
+        return ShownJob(view=view, ran=(until - view.started_at).total_seconds() if view.started_at else None)
+
+    def _tracking(self) -> dict[str, str] | None:
+        status = self._gateway.tracking_status()
+        if status.state == "off":
+            return None
+        return {"state": status.state, "message": status.message, "url": f"{self._gateway.settings.tracking_path}/"}
+
+
+class ReferencePage:
+    """``/docs``: the published OpenAPI document, readable."""
+
+    def __init__(self, app: FastAPI, look: Look) -> None:
+        self._app = app
+        self._look = look
+
+    def routes(self) -> list[BaseRoute]:
+        """The route of the page."""
+        return [Route("/docs", self.page, methods=["GET"])]
+
+    def page(self, request: Request) -> Response:
+        """Every operation with its parameters, body and answers."""
+        document = self._app.openapi()
+        operations = [
+            {"method": method.upper(), "path": path, **operation}
+            for path, found in document["paths"].items()
+            for method, operation in found.items()
+        ]
+        return self._look.page(request, "reference.html", operations=operations, about=document["info"]["description"])
+
+
+def _caller(request: Request) -> Caller:
+    grant: Grant = request.state.grant
+    return grant.caller
+
+
+def _job_id(request: Request) -> int:
+    number = _number(request.path_params["job_id"])
+    if not number:
+        raise NotFound(f'There is no job "{request.path_params["job_id"][:40]}".')
+    return number
+
+
+def _number(text: str | None) -> int | None:
+    """A whole number from an address, or None when there is none. Raises `NotFound`: such an address is nowhere on a page."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > LARGEST:
+        raise NotFound(f'"{text[:40]}" is not a number of anything here.')
+    return int(text)

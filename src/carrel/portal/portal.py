@@ -1,0 +1,52 @@
+"""The pages as the gateway mounts them: who is signed in, and how everything that goes wrong looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from carrel.domain.ports import Clock
+from carrel.gateway.context import Gateway
+from carrel.portal.entrance import Entrance
+from carrel.portal.look import Look
+from carrel.portal.pages import JobPages, ReferencePage
+from carrel.portal.signin import Sessions, Tickets, session_in
+from carrel.wire.v1 import Problem
+
+_STATIC = Path(__file__).parent / "static"
+
+
+class Portal:
+    """Implements `carrel.gateway.Pages`. `tickets` makes the one-time links that sign a browser in."""
+
+    public = frozenset({"/login", "/docs", "/favicon.ico"})
+    public_under = ("/static/",)
+
+    def __init__(self, *, clock: Clock) -> None:
+        self.tickets = Tickets(clock)
+        self.sessions = Sessions(clock)
+        self._look = Look(clock)
+
+    def session_token(self, cookie: str) -> str | None:
+        """The access token behind the session in a Cookie header, or None."""
+        session = session_in(cookie)
+        return None if session is None else self.sessions.token(session)
+
+    def install(self, app: FastAPI, gateway: Gateway) -> None:
+        """Add the routes of the pages."""
+        pages = JobPages(gateway, self.sessions, self._look)
+        entrance = Entrance(gateway, self.tickets, self.sessions, self._look)
+        reference = ReferencePage(app, self._look)
+        app.router.routes.extend([*pages.routes(), *entrance.routes(), *reference.routes()])
+        app.router.routes.append(Mount("/static", StaticFiles(directory=_STATIC)))
+
+    def problem_page(self, request: Request, problem: Problem) -> Response:
+        """`problem` for a person; when it is 401, the page that says how to sign in."""
+        if problem.status == 401:
+            return self._look.page(request, "sign_in.html", status=401, problem=problem)
+        return self._look.page(request, "problem.html", status=problem.status, problem=problem)

@@ -1,0 +1,280 @@
+"""A real lab on SQLite whose engine does what a test says: it writes journals and logs where a runner would."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from carrel.control.lab import Lab, LabFiles, LabPolicy
+from carrel.control.launching import LaunchSettings
+from carrel.control.loop import ControlLoop, LoopSettings
+from carrel.control.ports import Event
+from carrel.domain.job import JobState, Reason
+from carrel.domain.launch import Ended, Journaled, JournalRecord, Launch, LaunchPaths, Observation, Preparing, Started, StoredFile
+from carrel.domain.node import Device, Node
+from carrel.domain.ports import Attempt
+from carrel.domain.qos import QoS
+from carrel.domain.units import GIB
+from carrel.domain.user import Caller, Role, User
+from carrel.gateway import GatewaySettings, Pages, create_app
+from carrel.policy.feasible import feasible
+from carrel.policy.place import place
+from carrel.snapshots import SnapshotStore, pack
+from carrel.spool import Spool
+from carrel.store import Database, Store
+
+SECONDS = 20.0
+QOS = {
+    "normal": QoS(name="normal", default_time=3600),
+    "short": QoS(name="short", default_time=600, max_time=1800, priority=10),
+}
+PROJECT = """\
+name: greeting
+entry_points:
+  main:
+    parameters:
+      who: {type: string, default: world}
+      times: {type: int, default: 1}
+    command: "echo {who} {times}"
+"""
+
+
+class ScriptedEngine:
+    """An engine without processes. `wait_started` waits for a job's start, `say` is what its runner would say."""
+
+    def __init__(self, spool: Spool, nodes: tuple[Node, ...]) -> None:
+        self.spool = spool
+        self._nodes = nodes
+        self._deliver: Callable[[Sequence[Observation]], None] = lambda _news: None
+        self._started: dict[int, tuple[Launch, str]] = {}
+        self._offsets: dict[tuple[int, int], int] = {}
+        self._changed = threading.Condition()
+
+    def nodes(self) -> tuple[Node, ...]:
+        return self._nodes
+
+    def withheld(self) -> frozenset[str]:
+        return frozenset()
+
+    def observe(self, deliver: Callable[[Sequence[Observation]], None]) -> None:
+        self._deliver = deliver
+
+    def start(self, launch: Launch, *, token: str) -> None:
+        with self._changed:
+            self.spool.attempt(launch.job_id, launch.attempt).path.mkdir(parents=True, exist_ok=True)
+            self._started[launch.job_id] = (launch, token)
+            self._changed.notify_all()
+
+    def adopt(self, attempts: Iterable[tuple[Attempt, Launch, str]]) -> None:
+        assert not list(attempts)
+
+    def cancel(self, job_id: int, attempt: int, *, by: str) -> None:
+        self.end(job_id, state=JobState.CANCELLED, reason=Reason(code="Cancelled", message=f"Cancelled by {by}."))
+
+    def forget(self, job_id: int, attempt: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def wait_started(self, job_id: int, attempt: int = 1) -> tuple[Launch, str]:
+        with self._changed:
+            assert self._changed.wait_for(
+                lambda: job_id in self._started and self._started[job_id][0].attempt >= attempt, SECONDS
+            ), f"job {job_id} was not started"
+            return self._started[job_id]
+
+    def say(self, job_id: int, *records: JournalRecord, log: bytes = b"") -> None:
+        launch, _token = self.wait_started(job_id)
+        key = (job_id, launch.attempt)
+        path = self.spool.attempt(*key).log
+        with path.open("ab") as file:
+            file.write(log)
+        self._offsets[key] = self._offsets.get(key, 0) + len(records)
+        entries = tuple(Journaled(at=time.time(), record=record) for record in records)
+        size = path.stat().st_size if log else None
+        self._deliver(
+            [Observation(job_id=job_id, attempt=launch.attempt, entries=entries, offset=self._offsets[key], log_size=size)]
+        )
+
+    def run(self, job_id: int) -> None:
+        self.say(job_id, Preparing(message="Building the environment."), Started(pid=4242, seeds={"PYTHONHASHSEED": "0"}))
+
+    def end(
+        self,
+        job_id: int,
+        *,
+        state: JobState = JobState.COMPLETED,
+        reason: Reason | None = None,
+        exit_code: int | None = 0,
+        log: bytes = b"",
+        outputs: tuple[StoredFile, ...] = (),
+    ) -> None:
+        reason = reason or Reason(code="Completed", message="The command ended with exit code 0.")
+        self.say(job_id, Ended(state=state, reason=reason, exit_code=exit_code, outputs=outputs), log=log)
+
+
+@dataclass
+class Rig:
+    home: Path
+    lab: Lab
+    store: Store
+    engine: ScriptedEngine
+    snapshots: SnapshotStore
+    app: FastAPI
+    tokens: Mapping[str, str]
+    runs: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def caller(self, name: str) -> Caller:
+        return self.lab.authenticate(self.tokens[name])
+
+    def headers(self, name: str = "ada") -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.tokens[name]}"}
+
+    def upload(self, name: str = "ada", files: Mapping[str, str] | None = None) -> str:
+        directory = self.home / "code" / secrets.token_hex(4)
+        directory.mkdir(parents=True)
+        for path, text in (files or {"MLproject": PROJECT}).items():
+            (directory / path).parent.mkdir(parents=True, exist_ok=True)
+            (directory / path).write_text(text)
+        packed = pack(directory)
+        with packed.open() as stream:
+            self.lab.add_snapshot(self.caller(name), packed.digest, stream)
+        return packed.digest
+
+    def archive(self, files: Mapping[str, str]) -> tuple[str, bytes]:
+        directory = self.home / "code" / secrets.token_hex(4)
+        directory.mkdir(parents=True)
+        for path, text in files.items():
+            (directory / path).write_text(text)
+        packed = pack(directory)
+        with packed.open() as stream:
+            return packed.digest, stream.read()
+
+    def store_blob(self, data: bytes) -> str:
+        import hashlib
+
+        name = hashlib.sha256(data).hexdigest()
+        path = self.lab.files.blobs / name[:2] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return f"sha256:{name}"
+
+    def wait(self, job_id: int, state: JobState) -> None:
+        self.wait_for(lambda: self.store.jobs.get(job_id).state is state)  # type: ignore[union-attr]
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until an event made the condition true."""
+        news = threading.Event()
+        unsubscribe = self.lab.subscribe(news.set)
+        try:
+            deadline = time.monotonic() + SECONDS
+            while not condition():
+                assert news.wait(deadline - time.monotonic()), "it did not come true"
+                news.clear()
+        finally:
+            unsubscribe()
+
+    def events(self, job_id: int) -> list[Event]:
+        return list(self.store.events.after(0, job_id=job_id, owner=None, limit=1000))
+
+
+def gpu(index: int, *, simulated: bool = True) -> Device:
+    return Device(uuid=f"SIM-{index}", index=index, type="simulated", name="Simulated GPU", memory=16 * GIB, simulated=simulated)
+
+
+@contextmanager
+def a_lab(
+    home: Path,
+    *,
+    pages: Callable[[Rig], Pages] | None = None,
+    cpus: int = 4,
+    gpus: int = 2,
+    heartbeat: float = 15.0,
+    **limits: int,
+) -> Iterator[Rig]:
+    home.mkdir(parents=True, exist_ok=True)
+    store = Store(Database.at(home / "lab.db"))
+    spool = Spool(home / "spool")
+    snapshots = SnapshotStore(home / "snapshots")
+    node = Node(name="bench", cpus=cpus, memory=16 * GIB, devices=tuple(gpu(index) for index in range(gpus)))
+    engine = ScriptedEngine(spool, (node,))
+    secret = secrets.token_bytes(32)
+    paths = LaunchPaths(environments=str(home / "env"), snapshots=str(home / "snapshots"), blobs=str(home / "blobs"))
+    loop = ControlLoop(
+        jobs=store.jobs,
+        events=store.events,
+        engine=engine,
+        place=place,
+        clock=time.time,
+        settings=LoopSettings(qos=QOS, launch=LaunchSettings(paths=paths), secret=secret),
+    )
+    lab = Lab(
+        jobs_store=store.jobs,
+        event_store=store.events,
+        people=store.people,
+        engine=engine,
+        loop=loop,
+        policy=LabPolicy(qos=QOS, default_qos="normal", feasible=feasible),
+        files=LabFiles(spool=spool, blobs=home / "blobs", code=snapshots),
+        clock=time.time,
+        secret=secret,
+        lab_id=store.lab_id(),
+    )
+    tokens = {}
+    for name, role in (("root", Role.ADMIN), ("ada", Role.USER), ("bob", Role.USER)):
+        lab.people.add(User(subject=name, name=name.title(), role=role), now=time.time())
+        tokens[name] = lab.new_token(name)
+    rig = Rig(home=home, lab=lab, store=store, engine=engine, snapshots=snapshots, app=FastAPI(), tokens=tokens)
+    settings = GatewaySettings(uploads=home / "uploads", heartbeat=heartbeat, **limits)
+    rig.app = create_app(lab, settings=settings, snapshots=snapshots, run_of=rig.runs.get, pages=pages(rig) if pages else None)
+    loop.start()
+    try:
+        yield rig
+    finally:
+        loop.stop()
+        store.close()
+
+
+@contextmanager
+def serve(app: FastAPI) -> Iterator[str]:
+    """The application in a real server on loopback."""
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", access_log=False, loop="uvloop", http="httptools")
+    server = uvicorn.Server(config)
+    ready = threading.Event()
+    startup = server.startup
+
+    async def started(sockets: object = None) -> None:
+        await startup(sockets)  # type: ignore[arg-type]
+        ready.set()
+
+    server.startup = started  # type: ignore[method-assign, assignment]
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    assert ready.wait(SECONDS)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        app.state.close_streams()
+        thread.join(SECONDS)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+def client(url: str, headers: Mapping[str, str] | None = None) -> httpx.Client:
+    return httpx.Client(base_url=url, headers=dict(headers or {}), timeout=SECONDS)
+
+
+def bytes_of(data: bytes) -> io.BytesIO:
+    return io.BytesIO(data)

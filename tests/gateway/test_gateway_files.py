@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+from gateway_lab import PROJECT, Rig, a_lab, client, serve
+
+V1 = "/api/v1"
+
+
+def test_code_is_uploaded_once_and_checked(rig: Rig, ada: httpx.Client, bob: httpx.Client) -> None:
+    digest, archive = rig.archive({"MLproject": PROJECT})
+    place = f"{V1}/snapshots/{digest}"
+    assert ada.head(place).status_code == 404
+    assert ada.put(place, content=archive).status_code == 201
+    again = ada.put(place, content=iter([archive[:100], archive[100:]]))
+    assert (again.status_code, again.json()) == (200, {"digest": digest})
+    assert ada.head(place).status_code == 200
+    assert bob.head(place).status_code == 404
+    assert bob.put(place, content=archive[:-600]).status_code == 422  # having the digest is not having the code
+    assert bob.put(place, content=archive).status_code == 201
+
+    other = "sha256:" + "1" * 64
+    wrong = ada.put(f"{V1}/snapshots/{other}", content=archive)
+    assert (wrong.status_code, wrong.json()["type"]) == (422, "urn:carrel:problem:invalid")
+    assert ada.put(f"{V1}/snapshots/{other}", content=b"no archive").status_code == 422
+    assert ada.put(f"{V1}/snapshots/md5:1", content=archive).status_code == 422
+    assert sorted(path.name for path in (rig.home / "snapshots").iterdir()) == [digest.removeprefix("sha256:") + ".tar"]
+
+
+def test_what_is_too_large_is_refused_before_and_while_it_comes(tmp_path: Path) -> None:
+    with a_lab(tmp_path, max_snapshot=200_000, max_body=10_000) as rig, serve(rig.app) as url, client(url, rig.headers()) as http:
+        place = f"{V1}/snapshots/sha256:{'2' * 64}"
+
+        def endless() -> Iterator[bytes]:
+            for _ in range(100):
+                yield b"x" * 10_000
+
+        for answer in (
+            http.put(place, content=b"x" * 200_001),
+            http.put(place, content=endless()),
+            http.post(f"{V1}/jobs", json={"snapshot": "x" * 10_001}),
+            http.post(f"{V1}/jobs", content=iter([b"[" * 6000, b"[" * 6000]), headers={"Content-Type": "application/json"}),
+        ):
+            assert (answer.status_code, answer.json()["type"]) == (413, "urn:carrel:problem:too_large")
+        assert not any((tmp_path / "uploads").iterdir())
+        assert http.get(f"{V1}/lab").status_code == 200
+
+
+def test_a_log_is_read_by_ranges(rig: Rig, ada: httpx.Client) -> None:
+    job = ada.post(f"{V1}/jobs", json={"snapshot": rig.upload()}).json()["id"]
+    assert ada.get(f"{V1}/jobs/{job}/log").content == b""
+    rig.engine.wait_started(job)
+    rig.engine.say(job, log=b"0123456789\xff")
+    got = ada.get(f"{V1}/jobs/{job}/log", params={"offset": 3, "limit": 4})
+    assert (got.content, got.headers["x-carrel-offset"], got.headers["x-carrel-size"]) == (b"3456", "3", "11")
+    assert ada.get(f"{V1}/jobs/{job}/log", params={"offset": 99}).content == b""
+    assert ada.get(f"{V1}/jobs/{job}/log", params={"offset": 10}).content == b"\xff"
+    assert ada.get(f"{V1}/jobs/{job}/log", params={"attempt": 7}).status_code == 404
+    assert ada.get(f"{V1}/jobs/{job}/log", params={"limit": -1}).status_code == 422

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# The rig of the gateway's tests serves the pages too.
+sys.path.insert(0, str(Path(__file__).parents[1] / "gateway"))
+
+from gateway_lab import a_lab, serve
+from portal_site import Clock, Site
+
+from carrel.portal import Portal
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    clock = Clock()
+    portal = Portal(clock=clock)
+    with a_lab(tmp_path, pages=lambda _rig: portal) as rig, serve(rig.app) as url:
+        yield Site(rig, portal, clock, url)

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import json
+import re
+
+import httpx
+import pytest
+from gateway_lab import client
+
+from carrel.domain.job import JobState, Reason
+from carrel.domain.launch import StoredFile
+from carrel.portal.signin import COOKIE, Sessions, Tickets
+from conftest import Site
+
+HOSTILE = "<script>alert('x')</script>"
+
+
+def secret_in(page: httpx.Response) -> str:
+    found = re.search(r'name="form_secret" value="([^"]+)"', page.text)
+    assert found, page.text
+    return found[1]
+
+
+def test_a_link_signs_one_browser_in_once_and_leaves_no_trace_in_the_address(site: Site) -> None:
+    link = site.link("ada")
+    with site.browser() as http:
+        assert http.head(link).status_code == 200  # looking at a link does not use it up
+        page = http.get(link)
+        assert (page.status_code, page.url.path, page.url.query) == (200, "/", b"")
+        assert "Ada" in page.text
+        cookie = page.history[0].headers["set-cookie"].lower()
+        for part in ("httponly", "samesite=strict", "path=/", "max-age=43200"):
+            assert part in cookie
+        assert page.history[0].headers["referrer-policy"] == "no-referrer"
+    with site.browser() as http:
+        used = http.get(link)
+        assert used.status_code == 401
+        assert "used already" in used.text
+        assert COOKIE not in http.cookies
+        for path in ("/", "/jobs/1", "/nothing"):
+            page = http.get(path)
+            assert page.status_code == 401
+            assert "carrel up" in page.text
+
+
+def test_a_link_from_another_site_signs_in_too(site: Site) -> None:
+    with site.browser() as http:
+        step = http.get(site.link("ada"), headers={"Sec-Fetch-Site": "cross-site"})
+        assert (step.status_code, step.headers["refresh"]) == (200, "0; url=/")
+        assert http.get("/").status_code == 200
+
+
+def test_tickets_and_sessions_end_by_themselves(site: Site) -> None:
+    late = site.link("ada")
+    site.clock.ahead = 601
+    with site.browser() as http:
+        assert http.get(late).status_code == 401
+    with site.browser("ada") as http:
+        site.clock.ahead += 12 * 3600 - 10
+        assert http.get("/").status_code == 200
+        site.clock.ahead += 20
+        assert http.get("/").status_code == 401
+
+
+def test_a_token_signs_in_and_signing_out_ends_the_session(site: Site) -> None:
+    with site.browser() as http:
+        assert http.post("/login", data={"token": "wrong"}).status_code == 401
+        page = http.post("/login", data={"token": f" {site.rig.tokens['bob']}\n"})
+        assert (page.status_code, page.url.path) == (200, "/")
+        cookie = http.cookies[COOKIE]
+        http.headers["Sec-Fetch-Site"] = "same-origin"
+        assert http.post("/logout", data={"form_secret": "x"}).status_code == 403
+        http.post("/logout", data={"form_secret": secret_in(page)})
+        assert COOKIE not in http.cookies
+        assert http.get("/", headers={"Cookie": f"{COOKIE}={cookie}"}).status_code == 401
+        assert http.post("/login", data={"token": "x"}, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+        job = site.submit("bob")
+        token = site.rig.engine.wait_started(job)[1]
+        assert http.post("/login", data={"token": token}).status_code == 401  # a job is no person
+
+
+def test_a_revoked_token_ends_its_sessions(site: Site) -> None:
+    with site.browser("ada") as http:
+        site.rig.lab.revoke_tokens(site.rig.caller("root"), "ada")
+        assert http.get("/").status_code == 401
+
+
+def test_the_cookie_opens_the_pages_and_not_the_api(site: Site) -> None:
+    with site.browser("ada") as http, client(site.url, site.rig.headers()) as api:
+        assert http.get("/api/v1/jobs").status_code == 401
+        assert api.get("/", headers={"Accept": "text/html"}).status_code == 401
+
+
+def test_everybody_sees_their_own_jobs_and_an_administrator_all(site: Site) -> None:
+    ada, bob = site.submit("ada", name="of-ada", resources={"gpus": 1}), site.submit("bob", name="of-bob")
+    site.rig.engine.run(ada)
+    site.rig.wait(ada, JobState.RUNNING)
+    with site.browser("ada") as http:
+        page = http.get("/").text
+        assert "of-ada" in page
+        assert "of-bob" not in page
+        assert http.get("/?owner=all").status_code == 200
+        assert "of-bob" not in http.get("/?owner=all").text
+        for path in ("", "/events", "/log", "/record", "/outputs/x"):
+            assert http.get(f"/jobs/{bob}{path}").status_code == 404
+        secret = secret_in(http.get("/"))
+        for what in ("cancel", "rerun"):
+            assert http.post(f"/jobs/{bob}/{what}", data={"form_secret": secret}).status_code == 404
+    with site.browser("bob") as http:
+        page = http.get("/").text
+        assert "Somebody else’s job" in page
+        assert "of-ada" not in page
+    with site.browser("root") as http:
+        assert {"of-ada", "of-bob"} <= set(re.findall(r"of-\w+", http.get("/").text))
+        assert "of-bob" not in http.get("/?owner=me").text
+    assert site.rig.store.jobs.get(bob).cancelled_by is None  # type: ignore[union-attr]
+
+
+def test_simulated_devices_are_called_simulated_everywhere(site: Site) -> None:
+    job = site.submit(resources={"gpus": 1})
+    site.rig.engine.run(job)
+    site.rig.wait(job, JobState.RUNNING)
+    with site.browser("ada") as http:
+        assert http.get("/").text.count(">simulated<") == 2
+        assert "no hardware behind" in http.get("/").text
+        assert "simulated GPU" in http.get(f"/jobs/{job}").text
+
+
+def test_a_job_tells_everything_about_itself_and_nothing_in_it_is_markup(site: Site) -> None:
+    job = site.submit(name=HOSTILE, parameters={"who": HOSTILE}, variables={"NOTE": HOSTILE}, experiment=HOSTILE)
+    site.rig.engine.run(job)
+    data = b"<b>weights</b>"
+    outputs = (
+        StoredFile(path="outputs/a b#c?.html", size=len(data), digest=site.rig.store_blob(data)),
+        StoredFile(path=f"outputs/{HOSTILE.replace('/', '_')}", size=len(data), digest=site.rig.store_blob(data)),
+    )
+    reason = Reason(code="NonZeroExitCode", message=f"It said {HOSTILE}")
+    log = f"\x1b[31mred\x1b[0m {HOSTILE}\n10%\r50%\r100%\n".encode()
+    site.rig.engine.end(job, state=JobState.FAILED, reason=reason, exit_code=3, log=log, outputs=outputs)
+    site.rig.wait(job, JobState.FAILED)
+    with site.browser("ada") as http:
+        page = http.get(f"/jobs/{job}")
+        assert "<script>alert" not in page.text
+        assert "\x1b" not in page.text
+        assert "100%" in page.text
+        assert "50%" not in page.text
+        assert page.text.count("&lt;script&gt;") >= 6
+        links = re.findall(r'href="(/jobs/\d+/outputs/[^"]+)"', page.text)
+        assert len(links) == 2
+        for link in links:
+            got = http.get(link)
+            assert got.content == data
+            assert got.headers["content-disposition"].startswith("attachment")
+            assert "sandbox" in got.headers["content-security-policy"]
+            assert got.headers["content-type"] == "application/octet-stream"
+        assert http.get(f"/jobs/{job}/log").content == log
+        assert json.loads(http.get(f"/jobs/{job}/record").text)["job"]["name"] == HOSTILE
+        assert (
+            http.get(f"/jobs/{job}/events", headers={"Accept": "text/event-stream"}, params={"after": 10**6}).status_code == 204
+        )
+        live = http.get(f"/jobs/{job}?part=live").text
+        assert 'data-part="head"' in live
+        assert "<html" not in live
+
+
+def test_buttons_need_the_form_of_a_page_of_the_same_session(site: Site) -> None:
+    holder = site.submit(resources={"gpus": 2})
+    job = site.submit(resources={"gpus": 1})
+    site.rig.engine.wait_started(holder)
+    with site.browser("ada") as http, site.browser("root") as other:
+        secret = secret_in(http.get(f"/jobs/{job}"))
+        for data in ({}, {"form_secret": ""}, {"form_secret": secret_in(other.get("/"))}):
+            assert http.post(f"/jobs/{job}/cancel", data=data).status_code == 403
+        for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}):
+            assert http.post(f"/jobs/{job}/cancel", data={"form_secret": secret}, headers=headers).status_code == 403
+        assert http.get(f"/jobs/{job}/cancel").status_code == 405
+        assert site.rig.store.jobs.get(job).state is JobState.PENDING  # type: ignore[union-attr]
+        page = http.post(f"/jobs/{job}/cancel", data={"form_secret": secret})
+        assert (page.status_code, page.url.path) == (200, f"/jobs/{job}")
+        assert "Cancelled" in page.text
+        again = http.post(f"/jobs/{job}/rerun", data={"form_secret": secret})
+        assert again.url.path == f"/jobs/{job + 1}"
+        assert f"job {job}" in again.text
+
+
+def test_the_list_goes_on_by_pages_and_is_empty_with_words(site: Site) -> None:
+    with site.browser("ada") as http:
+        page = http.get("/").text
+        assert "No jobs yet" in page
+        assert "carrel run" in page
+        assert "Nothing waits or runs" in http.get("/?show=active").text
+        assert http.get("/?show=nonsense").status_code == 422
+        assert http.get("/?before=x").status_code == 404
+        digest = site.rig.upload()
+        with client(site.url, site.rig.headers()) as api:
+            for _ in range(51):
+                assert api.post("/api/v1/jobs", json={"snapshot": digest}).status_code == 201
+        page = http.get("/").text
+        older = re.search(r'href="([^"]+)" rel="next"', page)
+        assert older
+        rest = http.get(older[1].replace("&amp;", "&")).text
+        assert 'href="/jobs/1"' in rest
+        assert 'rel="next"' not in rest
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs/1", "/docs", "/login", "/nothing"])
+def test_pages_run_no_script_that_is_not_a_file_of_ours(site: Site, path: str) -> None:
+    site.submit()
+    with site.browser("ada") as http:
+        page = http.get(path)
+        policy = page.headers["content-security-policy"]
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert not re.search(r"<script(?![^>]*src=\"/static/)", page.text)
+        assert not re.search(r"\son\w+=|\sstyle=|javascript:", page.text)
+        assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page.text)
+        assert page.headers["x-frame-options"] == "DENY"
+
+
+def test_errors_have_the_same_look_and_a_remedy(site: Site) -> None:
+    with site.browser("ada") as http:
+        page = http.get("/jobs/12345")
+        assert page.status_code == 404
+        assert "There is no job 12345" in page.text
+        assert "carrel.css" in page.text
+        assert http.get("/static/nothing.js").status_code == 404
+        assert http.get("/static/../portal.py").status_code in (401, 404)
+        for path in ("/static/carrel.css", "/static/carrel.js", "/static/carrel.svg"):
+            assert http.get(path).status_code == 200
+        assert http.get("/jobs/" + "9" * 5000).status_code == 404
+
+
+def test_secrets_show_in_no_representation() -> None:
+    clock = lambda: 0.0  # noqa: E731
+    tickets, sessions = Tickets(clock), Sessions(clock)
+    ticket, session = tickets.issue("the-token"), sessions.start("the-token")
+    for shown in (repr(tickets._store._entries), repr(sessions._store._entries)):
+        assert "the-token" not in shown
+        assert ticket not in shown
+        assert session not in shown
+    assert (tickets.redeem(ticket), tickets.redeem(ticket)) == ("the-token", None)
+    assert sessions.token(session) == "the-token"
+    assert sessions.form_secret(session) != session
