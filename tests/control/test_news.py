@@ -68,6 +68,7 @@ def test_a_failure_with_retries_left_goes_back_to_the_queue(state: JobState) -> 
     change = interpret(replace(JOB, retries_left=2), observe(ended(state)), log_size=0, now=1.0)
     assert (change.state, change.attempt_state, change.retries_left) == (JobState.PENDING, state, 1)
     assert change.reason is not None
+    assert change.attempt_reason == Reason(code="NonZeroExitCode", message="Exit code 3.")
     assert change.reason.message == f"Attempt 2 ended {state}: Exit code 3. It is tried again; 1 retry left after that."
 
 
@@ -118,7 +119,7 @@ def test_a_job_token_names_its_attempt_and_nothing_else_opens(job_id: int, attem
 
 
 @pytest.mark.parametrize(
-    "token", ["", "carrel-job", "carrel-job.1.1", "carrel-job.x.1.aa", "carrel-job.1.-1.aa", "carrel-job.1.1.é"]
+    "token", ["", "carrel-job", "carrel-job.1.1", "carrel-job.x.1.aa", "carrel-job.1.-1.aa", "carrel-job.1.1.é", "carrel-job.².1.aa", f"carrel-job.{'9' * 5000}.1.aa"]
 )
 def test_what_is_no_job_token_is_not_one(token: str) -> None:
     assert read_job_token(b"secret", token) is None

@@ -110,6 +110,11 @@ def nothing_submitted(_job: Job, _task: TaskSpec, _user: User) -> Sequence[Outbo
     return ()
 
 
+def nothing_refused(_job_id: int) -> Sequence[str]:
+    """A lab without tracking is refused nothing."""
+    return ()
+
+
 def nothing_withdrawn(_job: Job, _task: TaskSpec) -> Sequence[OutboxEntry]:
     """A lab without tracking has nobody to tell."""
     return ()
@@ -134,6 +139,8 @@ class Lab:
     describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = nothing_submitted
     #: The same about a job that ended while it waited.
     describe_withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = nothing_withdrawn
+    #: What the tracking server said of things about a job that it refused for good.
+    refused_by_tracking: Callable[[int], Sequence[str]] = nothing_refused
 
     # ---- who calls
 
@@ -322,7 +329,15 @@ class Lab:
                 lock = blob_file(self.files.blobs, row.environment_lock)
                 plain["environment_lock_text"] = lock.read_text() if lock.exists() else None
             attempts.append(plain)
-        return {"lab": self.lab_id, "job": to_plain(job), "task": to_plain(task), "attempts": attempts}
+        # What the tracking server would not take is said here: the lab's own record is complete in any case.
+        refused = list(self.refused_by_tracking(job_id))
+        return {
+            "lab": self.lab_id,
+            "job": to_plain(job),
+            "task": to_plain(task),
+            "attempts": attempts,
+            **({"refused_by_tracking": refused} if refused else {}),
+        }
 
     # ---- events
 

@@ -13,6 +13,7 @@ from carrel.domain.node import Device, Node
 from carrel.domain.task import TaskSpec
 
 _PREFIX = "carrel-job"
+_LONGEST = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,8 @@ def job_token(secret: bytes, job_id: int, attempt: int) -> str:
 
 def read_job_token(secret: bytes, token: str) -> tuple[int, int] | None:
     """Job and attempt that `token` was made for, or None when it is no job token of this lab."""
-    parts = token.split(".")
+    # Checked before anything is computed with it: it comes from outside.
+    parts = token.split(".") if token.isascii() and len(token) <= _LONGEST else ()
     if len(parts) != 4 or parts[0] != _PREFIX or not (parts[1].isdigit() and parts[2].isdigit()):
         return None
     job_id, attempt = int(parts[1]), int(parts[2])

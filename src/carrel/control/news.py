@@ -120,6 +120,7 @@ def _after_end(job: Job, ended: Ended, at: float) -> Mapping[str, Any]:
         "attempt_state": ended.state,
         "state": ended.state,
         "reason": ended.reason,
+        "attempt_reason": ended.reason,
         "exit_code": ended.exit_code,
         "signal": ended.signal,
         "ended_at": at,

@@ -71,8 +71,8 @@ class Event:
 class AttemptChange:
     """News of one attempt, as it is written down: in one transaction, and only while that attempt is the job's own.
 
-    None in a field means "no news". `state` is what the job becomes; `attempt_state` what the attempt becomes (they differ
-    when a failed attempt sends its job back to the queue).
+    None in a field means "no news". `state` and `reason` are the job's; those of the attempt differ from them when
+    a failed attempt sends its job back to the queue.
     """
 
     job_id: int
@@ -80,6 +80,7 @@ class AttemptChange:
     state: JobState | None = None
     attempt_state: JobState | None = None
     reason: Reason | None = None
+    attempt_reason: Reason | None = None
     exit_code: int | None = None
     signal: int | None = None
     started_at: float | None = None

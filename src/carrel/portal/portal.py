@@ -25,7 +25,7 @@ class Portal:
     """Implements `carrel.gateway.Pages`. `tickets` makes the one-time links that sign a browser in."""
 
     public = frozenset({"/login", "/docs", "/favicon.ico"})
-    public_under = ("/static/",)
+    public_under: tuple[str, ...] = ("/static/",)
 
     def __init__(self, *, clock: Clock) -> None:
         self.tickets = Tickets(clock)

@@ -108,7 +108,7 @@ def _tracking_variables(launch: Launch, token: str, tracking: LaunchTracking | N
         found["MLFLOW_RUN_ID"] = tracking.run_id
     if tracking.experiment_id:
         found["MLFLOW_EXPERIMENT_ID"] = tracking.experiment_id
-    # The job's token opens the lab; it is nobody else's business.
-    if token and launch.gateway and urlsplit(tracking.uri).hostname == urlsplit(launch.gateway).hostname:
+    # The job's token opens the lab; another server is none of its business, on the same host or not.
+    if token and launch.gateway and urlsplit(tracking.uri)[:2] == urlsplit(launch.gateway)[:2]:
         found["MLFLOW_TRACKING_TOKEN"] = token
     return found

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -127,6 +127,7 @@ def open_lab(home: LabHome, settings: Settings, url: str) -> RunningLab:
         lab_id=lab_id,
         describe_submission=describer.submission if settings.tracking else nothing_submitted,
         describe_withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+        refused_by_tracking=store.outbox.refused,
     )
     _know_the_owner(home, lab)
     return RunningLab(home=home, settings=settings, store=store, engine=engine, loop=loop, lab=lab, code=code, url=url)
@@ -163,7 +164,12 @@ def _serve(home: LabHome, settings: Settings, listener: socket.socket, url: str,
         if tracking:
             tracking.start()
         ticket = portal.tickets.issue(home.token.read_text().strip())
-        server = _Server(app, listener, lambda: _announce(running, f"{url}/login?ticket={ticket}", say))
+        server = _Server(
+            app,
+            listener,
+            ready=lambda: _announce(running, f"{url}/login?ticket={ticket}", say),
+            closing=tracking.proxy.aclose if tracking else None,
+        )
         server.run()
         say("Stopping. Tasks go on; `carrel up` finds them again.")
         return 0
@@ -191,7 +197,14 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None]) -> Non
 class _Server:
     """uvicorn on a socket that is listening already, ended by SIGINT and SIGTERM, which also end event streams at once."""
 
-    def __init__(self, app: FastAPI, listener: socket.socket, ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        listener: socket.socket,
+        *,
+        ready: Callable[[], None],
+        closing: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         import uvicorn
 
         config = uvicorn.Config(
@@ -206,18 +219,20 @@ class _Server:
         self._app = app
         self._listener = listener
         self._ready = ready
+        self._closing = closing
         self._server = uvicorn.Server(config)
 
     def run(self) -> None:
         """Serve until a signal comes."""
         inner = self._app.router.lifespan_context
-        ready = self._ready
 
         @contextlib.asynccontextmanager
         async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
             async with inner(app) as state:
-                ready()
+                self._ready()
                 yield state
+                if self._closing is not None:
+                    await self._closing()
 
         self._app.router.lifespan_context = lifespan
         self._server.handle_exit = self._exit  # type: ignore[method-assign]

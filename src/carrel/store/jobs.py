@@ -339,7 +339,7 @@ def _apply(connection: sa.Connection, job: Job, change: AttemptChange, now: floa
 
 def _attempt_values(change: AttemptChange) -> dict[str, Any]:
     state = change.attempt_state or change.state
-    reason = change.reason
+    reason = change.attempt_reason or change.reason
     values: dict[str, Any] = {
         "state": None if state is None else state.value,
         "reason": None if reason is None else reason.code,
