@@ -174,7 +174,7 @@ def test_a_full_disk_is_a_clear_error_and_the_lab_goes_on_when_there_is_room(
         with lab.client() as client:
             before = submit(client, project, witness)
             assert client.wait(before, timeout=30).state == "COMPLETED"
-            with (disk / "ballast").open("wb") as ballast:
+            with (disk / "ballast").open("wb", buffering=0) as ballast:
                 _fill(ballast)
             with pytest.raises(StorageFull, match=r"(?i)full|no space|room|cannot grow"):
                 for number in range(3000):
@@ -192,7 +192,6 @@ def _fill(file: object) -> None:
     while True:
         try:
             file.write(piece)  # type: ignore[attr-defined]
-            file.flush()  # type: ignore[attr-defined]
         except OSError:
             return
 

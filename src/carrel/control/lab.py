@@ -23,10 +23,11 @@ from carrel.control.ports import (
     Submitted,
     UserStore,
 )
+from carrel.control.views import DeviceStatus, LogChunk, NodeStatus
 from carrel.domain.errors import Denied, Invalid, NotFound, Unauthenticated
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import StoredFile
-from carrel.domain.node import Device, Node
+from carrel.domain.node import Node
 from carrel.domain.placement import Hold
 from carrel.domain.ports import Clock, Engine
 from carrel.domain.qos import JobKind, QoS
@@ -50,39 +51,6 @@ class CodeStore(Protocol):
     def add(self, digest: str, stream: BinaryIO) -> None:
         """Check and store the content."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogChunk:
-    """A piece of the log of one attempt."""
-
-    attempt: int
-    #: Where `data` begins, in bytes.
-    offset: int
-    data: bytes
-    #: Bytes of log so far.
-    size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceStatus:
-    """One device, and who holds it."""
-
-    device: Device
-    #: None when it is free; the job's name and owner are blank where the caller may not see them.
-    holder: Job | None = None
-    #: True when another lab on the machine has it.
-    withheld: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStatus:
-    """One machine, and what is free on it."""
-
-    node: Node
-    cpus_free: int
-    memory_free: int
-    devices: tuple[DeviceStatus, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

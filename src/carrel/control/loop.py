@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from carrel.control.inbox import Inbox, News
 from carrel.control.launching import LaunchSettings, build_launch, job_token
 from carrel.control.news import interpret, queue_event
 from carrel.control.ports import AttemptChange, EventStore, JobStore, OutboxEntry, StartOrder
@@ -55,25 +55,6 @@ class LoopSettings:
     age_weight: float = 600.0
 
 
-@dataclass(slots=True)
-class _Inbox:
-    """What arrived since the last cycle, guarded by one condition."""
-
-    ready: threading.Condition = field(default_factory=threading.Condition)
-    jobs: deque[Job] = field(default_factory=deque)
-    observations: deque[Observation] = field(default_factory=deque)
-    poked: bool = False
-    stopped: bool = False
-
-
-@dataclass(slots=True)
-class _News:
-    """What one cycle has to deal with; emptied as it is dealt with."""
-
-    jobs: list[Job]
-    observations: list[Observation]
-
-
 class ControlLoop:
     """Runs in a thread of its own between `start` and `stop`."""
 
@@ -96,7 +77,7 @@ class ControlLoop:
         self._settings = settings
         self._describe = describe
         self._queue = Queue()
-        self._inbox = _Inbox()
+        self._inbox = Inbox()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
         self._placement = Placement()
         self._adopted: list[tuple[Attempt, Launch, str]] = []
@@ -123,29 +104,21 @@ class ControlLoop:
 
     def stop(self) -> None:
         """End the thread; jobs go on."""
-        with self._inbox.ready:
-            self._inbox.stopped = True
-            self._inbox.ready.notify()
+        self._inbox.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=30)
 
     def changed(self, job: Job) -> None:
         """The job was submitted or cancelled in the store."""
-        with self._inbox.ready:
-            self._inbox.jobs.append(job)
-            self._inbox.ready.notify()
+        self._inbox.put(jobs=(job,))
 
     def observed(self, observations: Sequence[Observation]) -> None:
         """An engine has news."""
-        with self._inbox.ready:
-            self._inbox.observations.extend(observations)
-            self._inbox.ready.notify()
+        self._inbox.put(observations=observations)
 
     def poke(self) -> None:
         """Something outside changed (a device came free): place again."""
-        with self._inbox.ready:
-            self._inbox.poked = True
-            self._inbox.ready.notify()
+        self._inbox.put()
 
     @property
     def placement(self) -> Placement:
@@ -180,49 +153,23 @@ class ControlLoop:
             adopted.append((attempt, launch, token))
             if job.cancelled_by is not None:
                 # Asked for before the restart, perhaps not passed on: asking twice does no harm.
-                self._inbox.jobs.append(job)
+                self._inbox.put(jobs=(job,))
         self._adopted = adopted
-        self._inbox.poked = True
+        self._inbox.put()
 
     def _run(self) -> None:
         self._engine.adopt(self._adopted)
         self._adopted = []
-        while (news := self._take()) is not None:
+        while (news := self._inbox.take(self._seconds_to_next)) is not None:
             try:
                 self._cycle(news)
             except Unavailable as error:
                 _log.error("The control loop cannot go on: %s It tries again in %g s.", error, _RETRY_SECONDS)
-                self._give_back(news)
-                self._pause(_RETRY_SECONDS)
+                self._inbox.give_back(news)
+                self._inbox.pause(_RETRY_SECONDS)
             except Exception:  # noqa: BLE001 - a defect must not take the lab down with it
                 _log.exception("A cycle of the control loop failed; it goes on with the next one.")
-                self._pause(_RETRY_SECONDS)
-
-    def _take(self) -> _News | None:
-        inbox = self._inbox
-        with inbox.ready:
-            while not (inbox.stopped or inbox.jobs or inbox.observations or inbox.poked):
-                seconds = self._seconds_to_next()
-                if seconds is not None and seconds <= 0:
-                    break
-                inbox.ready.wait(seconds)
-            if inbox.stopped:
-                return None
-            news = _News(jobs=list(inbox.jobs), observations=merge(inbox.observations))
-            inbox.jobs.clear()
-            inbox.observations.clear()
-            inbox.poked = False
-        return news
-
-    def _give_back(self, news: _News) -> None:
-        with self._inbox.ready:
-            self._inbox.jobs.extendleft(reversed(news.jobs))
-            self._inbox.observations.extendleft(reversed(news.observations))
-            self._inbox.poked = True
-
-    def _pause(self, seconds: float) -> None:
-        with self._inbox.ready:
-            self._inbox.ready.wait_for(lambda: self._inbox.stopped, timeout=seconds)
+                self._inbox.pause(_RETRY_SECONDS)
 
     def _seconds_to_next(self) -> float | None:
         """Seconds until time alone is a reason for a cycle; None when only news is."""
@@ -233,7 +180,7 @@ class ControlLoop:
             moments.append(self._looked_at + _WITHHELD_SECONDS)
         return min(moments) - self._clock() if moments else None
 
-    def _cycle(self, news: _News) -> None:
+    def _cycle(self, news: News) -> None:
         # What is done leaves `news` at once, so that only the rest is given back when the disk or the database fails.
         now = self._clock()
         while news.jobs:
@@ -381,27 +328,6 @@ class ControlLoop:
         if news:
             self._events.append(news, now=now)
             self._told_at = now if not soon else self._told_at
-
-
-def merge(observations: Iterable[Observation]) -> list[Observation]:
-    """All news of one attempt as one observation, in the order of first mention."""
-    merged: dict[tuple[int, int], Observation] = {}
-    for new in observations:
-        name = (new.job_id, new.attempt)
-        old = merged.get(name)
-        if old is not None and new.entries and new.offset <= old.offset:
-            new = replace(new, entries=(), offset=0)  # the same lines, read again
-        if old is not None:
-            new = Observation(
-                job_id=new.job_id,
-                attempt=new.attempt,
-                entries=old.entries + new.entries,
-                offset=max(old.offset, new.offset),
-                log_size=old.log_size if new.log_size is None else new.log_size,
-                gone=old.gone or new.gone,
-            )
-        merged[name] = new
-    return list(merged.values())
 
 
 def _refusal(job: Job, error: Unavailable) -> Reason:

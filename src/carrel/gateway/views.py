@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from carrel.control.lab import DeviceStatus, NodeStatus
+from carrel.control.views import DeviceStatus, NodeStatus
 from carrel.control.ports import AttemptRow
 from carrel.domain.job import Job
 from carrel.domain.launch import StoredFile, Usage
