@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carrel.control.inbox import merge
 from carrel.control.launching import job_token, read_job_token
-from carrel.control.loop import merge
 from carrel.control.news import interpret
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import Ended, EnvironmentReady, Journaled, Observation, Preparing, Sampled, Started, Usage
@@ -119,7 +119,17 @@ def test_a_job_token_names_its_attempt_and_nothing_else_opens(job_id: int, attem
 
 
 @pytest.mark.parametrize(
-    "token", ["", "carrel-job", "carrel-job.1.1", "carrel-job.x.1.aa", "carrel-job.1.-1.aa", "carrel-job.1.1.é", "carrel-job.².1.aa", f"carrel-job.{'9' * 5000}.1.aa"]
+    "token",
+    [
+        "",
+        "carrel-job",
+        "carrel-job.1.1",
+        "carrel-job.x.1.aa",
+        "carrel-job.1.-1.aa",
+        "carrel-job.1.1.é",
+        "carrel-job.².1.aa",
+        f"carrel-job.{'9' * 5000}.1.aa",
+    ],
 )
 def test_what_is_no_job_token_is_not_one(token: str) -> None:
     assert read_job_token(b"secret", token) is None
