@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from carrel import Client
 from carrel.testing.lab_process import LabProcess, start_lab
+
+# A slow machine is no failure; and what CI finds, it finds again.
+settings.register_profile("carrel", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("carrel")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,0 +1,22 @@
+"""Environments: from a recipe to a locked, content-addressed virtual environment that every job with the same lock shares.
+
+A runner calls `EnvironmentStore.prepare`; a second call with the same recipe starts no process. See docs/environments.md.
+"""
+
+from carrel.environments.activation import activate
+from carrel.environments.errors import EnvironmentFailed, EnvironmentStopped, EnvironmentTimeout
+from carrel.environments.guards import Hold
+from carrel.environments.inventory import EnvironmentInfo
+from carrel.environments.store import Environment, EnvironmentSettings, EnvironmentStore
+
+__all__ = [
+    "Environment",
+    "EnvironmentFailed",
+    "EnvironmentInfo",
+    "EnvironmentSettings",
+    "EnvironmentStopped",
+    "EnvironmentStore",
+    "EnvironmentTimeout",
+    "Hold",
+    "activate",
+]

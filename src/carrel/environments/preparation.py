@@ -1,0 +1,167 @@
+"""The cold path: resolve a recipe, wait for other builders or build, and leave a finished environment behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.environments.building import Bench, build, installed_packages, requested_python, resolve
+from carrel.environments.conda import build_conda, find_conda_tool
+from carrel.environments.guards import Hold, wait_exclusive
+from carrel.environments.inventory import remove_tree
+from carrel.environments.mirrors import Mirrors
+from carrel.environments.pythons import Interpreter, find_interpreter, identity, probe
+from carrel.environments.records import (
+    LOCK,
+    MARKER,
+    Layout,
+    LockEntry,
+    Marker,
+    digest_of,
+    environment_digest,
+    read_lock,
+    read_marker,
+    text_digest,
+    write_record,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call of `EnvironmentStore.prepare`, with what follows from its arguments."""
+
+    recipe: EnvironmentRecipe
+    code: Path
+    code_digest: str
+    #: A lock to install instead of resolving.
+    locked: str | None
+    mirrors: Mirrors
+    #: The Python for recipes that ask for none; its version is "" when an administrator named it and nobody asked it yet.
+    lab: Interpreter
+    platform: str
+    #: Digest of all the above: the name of the lock.
+    key: str
+    #: By `time.monotonic`.
+    started: float
+
+
+def is_current(entry: LockEntry) -> bool:
+    """True unless the interpreter that the lock was made for was replaced or removed."""
+    return not entry.identity or tuple(identity(Path(entry.interpreter))) == entry.identity
+
+
+def find_lock(request: Request, layout: Layout, bench: Bench) -> LockEntry:
+    """Return what the recipe resolves to: the lock that is kept, else a new one. One process at a time resolves it."""
+    if request.recipe.kind is EnvironmentKind.CONDA:
+        return LockEntry(environment=digest_of("conda", request.key), lock="", interpreter="", version="", identity=())
+    path = layout.lock(request.key)
+
+    def known() -> LockEntry | None:
+        entry = read_lock(path)
+        return entry if entry is not None and is_current(entry) else None
+
+    while True:
+        hold = wait_exclusive(
+            layout.guard(request.key),
+            bench.workshop.patience,
+            satisfied=lambda: known() is not None,
+            waiting=lambda: bench.workshop.report("another job resolves the same requirements; waiting for it"),
+        )
+        if hold is not None:
+            with hold:
+                entry = _resolve(request, read_lock(path), bench)
+                write_record(path, entry)
+                return entry
+        found = known()
+        if found is not None:
+            return found
+
+
+def make_environment(entry: LockEntry, request: Request, layout: Layout, bench: Bench) -> tuple[LockEntry, bool]:
+    """See to it that the environment of a lock exists; return the lock (conda's is known only now) and if this built it.
+
+    Of several callers one builds and the others wait. The environment is not held: look again before using it.
+    """
+    directory = layout.environment(entry.environment)
+    hold = wait_exclusive(
+        layout.guard(entry.environment),
+        bench.workshop.patience,
+        satisfied=lambda: _is_sound(directory),
+        waiting=lambda: bench.workshop.report("another job builds this environment; waiting for it"),
+    )
+    if hold is not None:
+        with hold:
+            _build(entry, request, layout, bench, hold)
+    if request.recipe.kind is EnvironmentKind.CONDA and (directory / LOCK).exists():
+        entry = replace(entry, lock=(directory / LOCK).read_text(encoding="utf-8"))
+        write_record(layout.lock(request.key), entry)
+    return entry, hold is not None
+
+
+def _resolve(request: Request, stale: LockEntry | None, bench: Bench) -> LockEntry:
+    asked = requested_python(request.recipe)
+    lab = request.lab
+    if asked is None and not lab.version and identity(lab.path):
+        lab = replace(lab, version=probe(lab.path, bench.workshop, bench.scratch))
+    interpreter = find_interpreter(asked, lab=lab, uv=bench.uv, options=bench.options, workshop=bench.workshop, cwd=bench.scratch)
+    if request.locked is not None:
+        lock = request.locked
+    elif stale is not None and stale.version == interpreter.version:
+        # The interpreter moved, or was installed anew: no reason to take other packages.
+        lock = stale.lock
+    else:
+        if request.recipe.kind is not EnvironmentKind.NONE:
+            bench.workshop.report(f"resolving {request.recipe.source or 'the requirements'}")
+        lock = resolve(request.recipe, interpreter, bench)
+    digest = environment_digest(
+        request.recipe, lock=lock, version=interpreter.version, platform=request.platform, code_digest=request.code_digest
+    )
+    return LockEntry(
+        environment=digest,
+        lock=lock,
+        interpreter=str(interpreter.path),
+        version=interpreter.version,
+        identity=tuple(identity(interpreter.path)),
+    )
+
+
+def _is_sound(directory: Path) -> bool:
+    marker = read_marker(directory)
+    return marker is not None and os.access(directory / marker.prefix / "bin/python", os.X_OK)
+
+
+def _build(entry: LockEntry, request: Request, layout: Layout, bench: Bench, hold: Hold) -> None:
+    """Build under an exclusive hold. The marker comes last; without it the directory is nobody's environment."""
+    target = layout.environment(entry.environment)
+    remove_tree(layout, target)
+    try:
+        prefix, lock, version = _fill(entry, request.recipe, target, bench, hold.fd)
+        marker = Marker(
+            digest=entry.environment,
+            lock_digest=text_digest(lock),
+            kind=request.recipe.kind.value,
+            python=version,
+            prefix=str(prefix.relative_to(target)),
+            packages=installed_packages(prefix),
+            created=time.time(),
+        )
+        write_record(target / MARKER, marker)
+        hold.touch()
+    except BaseException:
+        remove_tree(layout, target)
+        raise
+
+
+def _fill(entry: LockEntry, recipe: EnvironmentRecipe, target: Path, bench: Bench, guard: int) -> tuple[Path, str, str]:
+    """Install everything; return the prefix, the lock and the version of its Python."""
+    if recipe.kind is not EnvironmentKind.CONDA:
+        interpreter = Interpreter(path=Path(entry.interpreter), version=entry.version)
+        build(recipe, entry.lock, interpreter, target, bench, guard)
+        return target, entry.lock, entry.version
+    tool = find_conda_tool(bench.workshop.variables, recipe.source)
+    prefix, lock, version = build_conda(recipe, tool, target, bench, guard)
+    (target / LOCK).write_text(lock, encoding="utf-8")
+    return prefix, lock, version

@@ -1,0 +1,277 @@
+"""The store of environments: found in a millisecond, built once, shared by every job with the same lock."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from carrel.domain.errors import NotFound
+from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.environments.building import Bench
+from carrel.environments.errors import EnvironmentFailed, from_os_error
+from carrel.environments.guards import Hold, Patience, try_shared
+from carrel.environments.inventory import EnvironmentInfo, collect_environments, list_environments
+from carrel.environments.mirrors import read_mirrors
+from carrel.environments.preparation import Request, find_lock, is_current, make_environment
+from carrel.environments.pythons import Interpreter, identity, lab_interpreter, platform_tag
+from carrel.environments.records import Layout, LockEntry, read_lock, read_marker, recipe_key
+from carrel.environments.tools import Workshop
+from carrel.environments.words import Redactor, secrets_in
+
+#: Builds that the collector may remove before they are used, one after the other, until we call it a fault.
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSettings:
+    """How this lab builds environments."""
+
+    #: The uv program; None: the one installed beside carrel, else the one on PATH.
+    uv: Path | None = None
+    #: Python for tasks that ask for none; None: the one that the lab runs on, without its packages.
+    python: Path | None = None
+    #: True lets uv download a Python that the machine lacks.
+    download_python: bool = False
+    #: True compiles every module when an environment is built: slower to build, faster first start of each job.
+    compile_bytecode: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """An environment that is ready, and held for as long as `hold` is open."""
+
+    digest: str
+    #: Its prefix: shared between jobs, to be read only.
+    path: Path
+    #: Its interpreter.
+    python: Path
+    #: Implementation and exact version ("cpython-3.11.7").
+    version: str
+    #: Exact packages with hashes; "" for none.
+    lock: str
+    #: Digest of the text of `lock`.
+    lock_digest: str
+    #: True when this call built it, False when it was there or another job built it meanwhile.
+    built: bool
+    #: Seconds that the preparation took.
+    seconds: float
+    #: True when a conda tool made it.
+    conda: bool
+    #: Keep it open while the environment is used: the collector then leaves it alone.
+    hold: Hold = field(repr=False, compare=False)
+
+
+def _never() -> bool:
+    return False
+
+
+class EnvironmentStore:
+    """Prepares, lists and removes the environments under `root`. Safe for any number of processes at a time."""
+
+    def __init__(
+        self, root: Path, *, settings: EnvironmentSettings | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """`environ` (default: that of the process) has pip's and uv's configuration; it is read at each preparation."""
+        self._layout = Layout(root.absolute())
+        self._settings = settings or EnvironmentSettings()
+        self._environ = os.environ if environ is None else environ
+
+    def prepare(
+        self,
+        recipe: EnvironmentRecipe,
+        *,
+        code: Path,
+        code_digest: str,
+        report: Callable[[str], None],
+        deadline: float | None = None,
+        stop: Callable[[], bool] = _never,
+        log: Path | None = None,
+        locked: str | None = None,
+    ) -> Environment:
+        """Return the environment of a recipe, building it when this machine does not have it.
+
+        `code` is the task's directory (only read, and only where a requirement points into it), `code_digest` its snapshot.
+        `report` gets short lines for the job's owner. `deadline` is by `time.monotonic`; `stop` is asked at least every
+        0.2 s, and True ends the preparation. What the tools say is appended to `log`. `locked` installs this lock (from a
+        record) instead of resolving the requirements anew.
+
+        Raises `EnvironmentFailed` with the tool's words, `EnvironmentTimeout`, `EnvironmentStopped` or `StorageFull`; no
+        process is left then. When the environment is there, no process is started at all.
+        """
+        try:
+            request = self._request(recipe, code, code_digest, locked)
+            entry = read_lock(self._layout.lock(request.key))
+            ready = self._open(entry, request) if entry and is_current(entry) else None
+            if ready is not None:
+                return ready
+            self._layout.prepare()
+            patience = Patience(deadline=deadline, stop=stop)
+            with tempfile.TemporaryDirectory(dir=self._layout.work, ignore_cleanup_errors=True) as scratch:
+                return self._make(request, self._bench(request, patience, report, log, Path(scratch)))
+        except OSError as error:
+            raise from_os_error(error, str(self._layout.root)) from error
+
+    def hold(self, digest: str) -> Hold:
+        """Keep a finished environment from being removed until the hold is closed; raises `NotFound` without one."""
+        directory = self._layout.environment(digest)
+        marker = read_marker(directory)
+        hold = try_shared(self._layout.guard(digest)) if marker is not None and marker.digest == digest else None
+        if hold is None or read_marker(directory) != marker:
+            if hold is not None:
+                hold.close()
+            raise NotFound(f"There is no environment {digest} here.")
+        hold.touch()
+        return hold
+
+    def list(self) -> Sequence[EnvironmentInfo]:
+        """Return every environment, the least recently used first."""
+        return list_environments(self._layout)
+
+    def collect(
+        self, *, unused_for: float, keep: frozenset[str] = frozenset(), now: float, dry_run: bool = False
+    ) -> Sequence[EnvironmentInfo]:
+        """Remove environments unused for `unused_for` seconds at `now` (Unix), none of them in `keep` or in use now."""
+        try:
+            self._layout.prepare()
+            return collect_environments(self._layout, unused_for=unused_for, keep=keep, now=now, dry_run=dry_run)
+        except OSError as error:
+            raise from_os_error(error, str(self._layout.root)) from error
+
+    def _request(self, recipe: EnvironmentRecipe, code: Path, code_digest: str, locked: str | None) -> Request:
+        started = time.monotonic()
+        mirrors = read_mirrors(self._environ)
+        lab, platform = lab_interpreter(), platform_tag()
+        if self._settings.python is not None:
+            lab = Interpreter(path=self._settings.python, version="")
+        if locked is not None and recipe.kind is not EnvironmentKind.REQUIREMENTS:
+            # A uv.lock is its own lock, no packages need none, and conda's list is for the record only.
+            locked = None
+        key = recipe_key(
+            recipe,
+            lab=(str(lab.path), lab.version or str(identity(lab.path))),
+            platform=platform,
+            mirrors=mirrors.fingerprint,
+            code_digest=code_digest,
+            locked=locked,
+        )
+        return Request(
+            recipe=recipe,
+            code=code,
+            code_digest=code_digest,
+            locked=locked,
+            mirrors=mirrors,
+            lab=lab,
+            platform=platform,
+            key=key,
+            started=started,
+        )
+
+    def _bench(
+        self, request: Request, patience: Patience, report: Callable[[str], None], log: Path | None, scratch: Path
+    ) -> Bench:
+        lines = [*request.recipe.requirements, *request.recipe.files.values()]
+        secrets = {secret for line in lines for word in line.split() if "://" in word for secret in _address_secrets(word)}
+        redactor = Redactor(request.mirrors.secrets | secrets)
+        variables = dict(request.mirrors.variables)
+        if "UV_CACHE_DIR" not in variables:
+            variables.update(_cache_beside(self._layout.root, variables))
+        workshop = Workshop(
+            variables=variables,
+            patience=patience,
+            redactor=redactor,
+            report=lambda line: report(redactor.clean(line)),
+            log=log,
+        )
+        return Bench(
+            workshop=workshop,
+            uv=_find_uv(self._settings.uv, variables),
+            options=() if self._settings.download_python else ("--no-python-downloads",),
+            index_options=request.mirrors.options,
+            compile_bytecode=self._settings.compile_bytecode,
+            scratch=scratch,
+            code=request.code,
+        )
+
+    def _open(self, entry: LockEntry, request: Request, *, built: bool = False) -> Environment | None:
+        """Return the finished environment of a lock, held; None when it is not there or not sound."""
+        directory = self._layout.environment(entry.environment)
+        marker = read_marker(directory)
+        if marker is None or marker.digest != entry.environment:
+            return None
+        hold = try_shared(self._layout.guard(entry.environment))
+        if hold is None:
+            return None
+        prefix = directory / marker.prefix
+        # Looked at again under the lock; `access` follows the link to an interpreter that may have been removed.
+        if read_marker(directory) != marker or not os.access(prefix / "bin/python", os.X_OK):
+            hold.close()
+            return None
+        hold.touch()
+        return Environment(
+            digest=marker.digest,
+            path=prefix,
+            python=prefix / "bin/python",
+            version=marker.python,
+            lock=entry.lock,
+            lock_digest=marker.lock_digest,
+            built=built,
+            seconds=time.monotonic() - request.started,
+            conda=request.recipe.kind is EnvironmentKind.CONDA,
+            hold=hold,
+        )
+
+    def _make(self, request: Request, bench: Bench) -> Environment:
+        for note in request.mirrors.notes:
+            bench.workshop.report(note)
+        entry = find_lock(request, self._layout, bench)
+        for _ in range(_ATTEMPTS):
+            entry, built = make_environment(entry, request, self._layout, bench)
+            ready = self._open(entry, request, built=built)
+            if ready is not None:
+                return ready
+            bench.workshop.patience.check()
+        raise EnvironmentFailed(
+            f"The environment {entry.environment} was built and is not there.", remedy="Submit again; look at what removes it."
+        )
+
+
+def _address_secrets(word: str) -> frozenset[str]:
+    try:
+        return secrets_in(word[word.find("=") + 1 :] if word.startswith("--") else word)
+    except ValueError:
+        return frozenset()
+
+
+def _cache_beside(root: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """Keep uv's usual cache where it can hard-link into the store; on another file system use one inside the store."""
+    home = variables.get("XDG_CACHE_HOME") or (f"{variables['HOME']}/.cache" if variables.get("HOME") else "")
+    usual = Path(home) if home else None
+    while usual is not None and not usual.exists() and usual != usual.parent:
+        usual = usual.parent
+    if usual is not None and os.access(usual, os.W_OK) and usual.stat().st_dev == root.stat().st_dev:
+        return {}
+    return {"UV_CACHE_DIR": str(root / "cache")}
+
+
+def _find_uv(configured: Path | None, variables: Mapping[str, str]) -> Path:
+    if configured is not None:
+        return configured
+    try:
+        import uv
+    except ImportError:
+        found = shutil.which("uv", path=variables.get("PATH"))
+    else:
+        try:
+            found = str(uv.find_uv_bin())
+        except FileNotFoundError:
+            found = shutil.which("uv", path=variables.get("PATH"))
+    if found is None:
+        raise EnvironmentFailed(
+            "uv is not installed, and environments are built with it.", remedy="Run `pip install 'carrel[server]'`."
+        )
+    return Path(found)

@@ -1,0 +1,105 @@
+"""A machine with its own pip configuration and wheels, and a stand-in in front of uv that keeps a list of calls."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shlex
+import zipfile
+from pathlib import Path
+
+import uv
+
+from carrel.domain.task import EnvironmentRecipe
+from carrel.environments import Environment, EnvironmentSettings, EnvironmentStore
+
+
+class Lab:
+    """A machine's configuration, and stores on it."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.home = base / "home"
+        self.wheels = base / "wheels"
+        self.code = base / "code"
+        for path in (self.home, self.wheels, self.code):
+            path.mkdir()
+        self.root = base / "environments"
+        self.calls_file = base / "calls"
+        self.reports: list[str] = []
+        self.held: list[Environment] = []
+        kept = ("PATH", "SSL_CERT_FILE", "PIP_CERT", "HTTPS_PROXY", "https_proxy")
+        self.environ = {name: os.environ[name] for name in kept if name in os.environ}
+        self.environ |= {"HOME": str(self.home), "UV_CACHE_DIR": str(base / "cache"), "UV_HTTP_RETRIES": "0"}
+        for name in ("PYENV_ROOT", "PYENV_VERSION"):
+            if name in os.environ:
+                self.environ[name] = os.environ[name]
+
+    def offline(self) -> None:
+        """Packages come from the lab's wheels only, as pip would be told."""
+        self.pip_conf(f"[global]\nfind-links = {self.wheels}\nno-index = true\n")
+
+    def pip_conf(self, text: str) -> None:
+        """Set the user's pip configuration."""
+        file = self.home / ".config/pip/pip.conf"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def use_registry(self) -> None:
+        """Packages come from wherever this machine's own configuration says."""
+        self.environ |= {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_"))}
+        own = Path.home() / ".config/pip/pip.conf"
+        if own.exists():
+            self.pip_conf(own.read_text())
+
+    def wheel(self, name: str, version: str = "1.0", *, requires: tuple[str, ...] = (), where: Path | None = None) -> Path:
+        """Make a wheel of one module (PyPA, "Binary distribution format")."""
+        file = (where or self.wheels) / f"{name}-{version}-py3-none-any.whl"
+        info = f"{name}-{version}.dist-info"
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + "".join(
+            f"Requires-Dist: {item}\n" for item in requires
+        )
+        files = {
+            f"{name}.py": f"version = {version!r}\n",
+            f"{info}/METADATA": metadata,
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        record = ""
+        with zipfile.ZipFile(file, "w") as archive:
+            for path, text in files.items():
+                digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+                record += f"{path},sha256={digest},{len(text.encode())}\n"
+                archive.writestr(path, text)
+            archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
+        return file
+
+    def uv(self, before: str = "") -> Path:
+        """Make a uv that notes each call, runs the shell text `before` ("$*" is the call), and then is the real one."""
+        file = self.base / "uv"
+        real, calls = shlex.quote(uv.find_uv_bin()), shlex.quote(str(self.calls_file))
+        file.write_text(f'#!/bin/sh\necho "$*" >> {calls}\n{before}\nexec {real} "$@"\n')
+        file.chmod(0o755)
+        return file
+
+    def calls(self, *commands: str) -> list[str]:
+        """Return the calls of uv so far that start with one of `commands` (all of them by default)."""
+        lines = self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
+        return [line for line in lines if not commands or line.startswith(commands)]
+
+    def store(self, **settings: object) -> EnvironmentStore:
+        """Return a store; without `uv`, behind the list of calls."""
+        settings.setdefault("uv", self.base / "uv" if (self.base / "uv").exists() else self.uv())
+        return EnvironmentStore(self.root, settings=EnvironmentSettings(**settings), environ=self.environ)  # type: ignore[arg-type]
+
+    def prepare(self, recipe: EnvironmentRecipe, *, store: EnvironmentStore | None = None, **options: object) -> Environment:
+        """Prepare a recipe for the code in `self.code`; what is reported is added to `self.reports`."""
+        arguments: dict[str, object] = {"code": self.code, "code_digest": "sha256:aa", "report": self.reports.append, **options}
+        environment = (store or self.store()).prepare(recipe, **arguments)  # type: ignore[arg-type]
+        self.held.append(environment)
+        return environment
+
+    def release(self) -> None:
+        """End every use of environments so far."""
+        while self.held:
+            self.held.pop().hold.close()
