@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -20,6 +21,13 @@ def carrel(*words: str) -> int:
     """Run one command, shown as a user would type it."""
     print(f"\n\033[1m$ carrel {shlex.join(words)}\033[0m", flush=True)
     return subprocess.run([CARREL, *words], env=environment(), cwd=ROOT).returncode
+
+
+def newest_job() -> str:
+    """Number of the job that was submitted last."""
+    listed = subprocess.run([CARREL, "ps", "--all", "--limit", "1", "--json"], env=environment(), capture_output=True, check=True)
+    found = json.loads(listed.stdout)
+    return str((found["jobs"] if isinstance(found, dict) else found)[0]["id"])
 
 
 def environment() -> dict[str, str]:
@@ -49,8 +57,10 @@ def main() -> int:
         code = carrel("run", "examples/digits", "-P", "epochs=5", "--name", "demo")
         if code != 0:
             return code
+        job = newest_job()
         carrel("ps", "--all")
-        carrel("show", "1" if not (HOME / "last").exists() else (HOME / "last").read_text())
+        carrel("show", job)
+        carrel("outputs", job, str(HOME / "results"))
         carrel("nodes")
     finally:
         lab.send_signal(signal.SIGINT)
