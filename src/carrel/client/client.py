@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import secrets
 import tempfile
@@ -11,20 +12,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
+from carrel.client.following import Absence, Position
 from carrel.client.locate import locate
 from carrel.client.transport import LabUnreachable, Transport, plain, read_events
-from carrel.domain.errors import CarrelError, Invalid, NotFound, Unavailable
+from carrel.domain.errors import CarrelError, Unavailable
 from carrel.domain.serial import to_plain
-from carrel.snapshots import git_state, pack
-from carrel.tasks import fetch_project
 from carrel.wire import v1
 
+if TYPE_CHECKING:
+    from carrel.snapshots import Packed
+
 T = TypeVar("T")
-#: Seconds between tries while a lab is away.
-_PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0)
+#: Seconds of patience with a lab that has not answered once: it is more likely gone than starting again.
+_FIRST_PATIENCE = 1.5
+_STREAM = {"Accept": "text/event-stream"}
 
 
 class Client:
@@ -34,9 +38,12 @@ class Client:
     this machine. Methods raise the errors of `carrel.domain.errors`: the lab's own words, with what can be done.
     """
 
-    def __init__(self, url: str | None = None, token: str | None = None, home: str | Path | None = None) -> None:
-        self._http = Transport(locate(url, token, None if home is None else Path(home)))
-        self.url = self._http.url
+    def __init__(
+        self, url: str | None = None, token: str | None = None, home: str | Path | None = None, *, patience: float = 120.0
+    ) -> None:
+        """`patience`: seconds for which a lab that was there may be away (a restart) before a call that waits gives up."""
+        self._http = Transport(lambda: locate(url, token, None if home is None else Path(home).expanduser()))
+        self._patience = patience
 
     def __enter__(self) -> Self:
         return self
@@ -47,6 +54,11 @@ class Client:
     def close(self) -> None:
         """Close all connections."""
         self._http.close()
+
+    @property
+    def url(self) -> str:
+        """Where the lab is."""
+        return self._http.url
 
     # ---- the lab
 
@@ -96,8 +108,11 @@ class Client:
 
         `key` makes the submission idempotent beyond this call; within it, a lost connection never makes a second job.
         """
+        from carrel.client.code import code_of
+        from carrel.snapshots import git_state
+
         with tempfile.TemporaryDirectory(prefix="carrel-fetch-") as scratch:
-            directory, chosen = _code_of(target, script, version, Path(scratch))
+            directory, chosen = code_of(target, script, version, Path(scratch))
             digest = self.upload(directory)
             git = git_state(directory)
         request = v1.TaskRequest(
@@ -126,12 +141,17 @@ class Client:
 
     def upload(self, directory: Path) -> str:
         """Pack a directory, send it if the lab lacks it, and return its digest."""
+        from carrel.snapshots import pack
+
         packed = pack(directory)
         path = f"/snapshots/{packed.digest}"
         if self._again(lambda: self._http.call("HEAD", path)).status_code == 404:
-            with packed.open() as archive:
-                self._http.call("PUT", path, content=iter(lambda: archive.read(1 << 20), b""))
+            self._again(lambda: self._send(packed, path))
         return packed.digest
+
+    def _send(self, packed: Packed, path: str) -> None:
+        with packed.open() as archive:
+            self._http.call("PUT", path, content=iter(lambda: archive.read(1 << 20), b""))
 
     def rerun(self, job_id: int) -> v1.JobView:
         """The same task again, as a new job."""
@@ -177,34 +197,41 @@ class Client:
 
     def cancel(self, job_id: int) -> v1.JobView:
         """Ask for the job's end; a running one ends when its processes are gone."""
-        return self._http.post(v1.JobView, f"/jobs/{job_id}/cancel")
+        return self._again(lambda: self._http.post(v1.JobView, f"/jobs/{job_id}/cancel"))
 
     # ---- following
 
-    def events(self, job_id: int | None = None, *, after: int = 0) -> Iterator[v1.EventView]:
-        """Events as they happen, of one job (ends with it) or of all of one's jobs (does not end).
+    def events(self, job_id: int | None = None, *, after: int = 0, timeout: float | None = None) -> Iterator[v1.EventView]:
+        """Events as they happen, of one job (ends with it) or of all of one's jobs (does not end by itself).
 
-        Survives a restart of the lab: it connects again and goes on after the last event that it has.
+        Survives a restart of the lab: it connects again and goes on where it was; nothing comes twice. Ends without an error
+        when `timeout` seconds are over. Raises `Unavailable` when the lab stays away for longer than the client's patience.
         """
         path = "/events" if job_id is None else f"/jobs/{job_id}/events"
-        last, misses = after, 0
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        position, away = Position(after, job_id), Absence()
         while True:
+            left = until - time.monotonic()
+            if left <= 0:
+                return
             try:
-                headers = {"Accept": "text/event-stream"}
-                with self._http.stream(path, headers=headers, params={"after": last}) as response:
+                query = {"after": position.after}
+                with self._http.stream(path, headers=_STREAM, silence=min(left, 50.0), params=query) as response:
                     if response.status_code == 204:
                         return
-                    for _event_id, data in read_events(response):
-                        event = v1.EventView.model_validate_json(data)
-                        last, misses = event.id, 0
-                        yield event
-                if job_id is not None and self.job(job_id).ended:
-                    return
-            except LabUnreachable:
-                misses += 1
-                if misses > len(_PAUSES) + 30:
-                    raise
-                time.sleep(_PAUSES[min(misses, len(_PAUSES)) - 1])
+                    for event_id, data in read_events(response):
+                        away.over()
+                        if data:
+                            yield from position.take(event_id, data)
+                        if position.ended or time.monotonic() >= until:
+                            return
+                        if not data and until < math.inf:
+                            break  # only a sign of life: connect again, to be silent for no longer than what is left
+                # A lab that stops ends its streams in good order.
+                away.pause(until)
+            except LabUnreachable as error:
+                if time.monotonic() < until:
+                    self._look_again(error, away, until)
 
     def stream_log(self, job_id: int) -> Iterator[str]:
         """The log as text, from its beginning to the job's end, while it is written."""
@@ -215,14 +242,14 @@ class Client:
     def wait(self, job_id: int, timeout: float | None = None) -> v1.JobDetail:
         """Return when the job has ended. Raises `Unavailable` when that takes longer than `timeout` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
-        job = self.job(job_id)
-        if not job.ended:
-            for event in self.events(job_id):
-                if event.type == "state" and until is not None and time.monotonic() > until:
-                    break
-            job = self.job(job_id)
-        if not job.ended:
-            raise Unavailable(f"Job {job_id} is still {job.state}.", remedy="Wait longer, or look with `carrel show`.")
+        job = self._again(lambda: self.job(job_id))
+        while not job.ended:
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                raise Unavailable(f"Job {job_id} is still {job.state}.", remedy="Wait longer, or look with `carrel show`.")
+            for _event in self.events(job_id, timeout=left):
+                pass
+            job = self._again(lambda: self.job(job_id))
         return job
 
     # ---- outputs
@@ -270,30 +297,20 @@ class Client:
             with suppress(FileNotFoundError):
                 Path(temporary).unlink()
 
-    @staticmethod
-    def _again(call: Callable[[], T]) -> T:
+    def _again(self, call: Callable[[], T]) -> T:
         """Repeat a call that may be repeated while the lab does not answer."""
-        for pause in _PAUSES:
+        away = Absence()
+        while True:
             try:
                 return call()
-            except LabUnreachable:
-                time.sleep(pause)
-        return call()
+            except LabUnreachable as error:
+                self._look_again(error, away, math.inf)
 
-
-def _code_of(target: str | Path, script: str | None, version: str | None, scratch: Path) -> tuple[Path, str | None]:
-    """The directory to pack, and the script in it that is the task, if it is one."""
-    path = Path(target).expanduser()
-    if script is None and path.is_file():
-        if path.suffix not in (".py", ".sh"):
-            raise Invalid(f'"{target}" is not a task.', remedy="Name a directory, a .py or .sh file, or a git address.")
-        return path.absolute().parent, path.name
-    if isinstance(target, Path) or path.is_dir():
-        if not path.is_dir():
-            raise NotFound(f'There is no file or directory "{target}".')
-        return path.absolute(), script
-    fetched = fetch_project(str(target), into=scratch, version=version)
-    return fetched.directory, script
+    def _look_again(self, error: LabUnreachable, away: Absence, until: float) -> None:
+        """Pause, then look where the lab is now. Raises `error` when it has been away for too long."""
+        if not away.pause(until, patience=self._patience if self._http.answered else _FIRST_PATIENCE):
+            raise error
+        self._http.look_again()
 
 
 def _below(root: Path, path: str) -> Path:

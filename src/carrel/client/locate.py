@@ -8,6 +8,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from carrel.domain.errors import Invalid, Unauthenticated, Unavailable
 
@@ -38,14 +39,14 @@ def locate(
         found = token or environment.get("CARREL_TOKEN") or _from_file(environment.get("CARREL_TOKEN_FILE"))
         if not found:
             raise Unauthenticated(f"There is no token for {remote}.", remedy="Set CARREL_TOKEN or CARREL_TOKEN_FILE.")
-        return Lab(url=_checked(remote), token=found)
-    return Lab(url=_running_in(directory), token=token or read_token(directory / "token"))
+        return Lab(url=_checked(remote), token=_usable(found.strip(), "CARREL_TOKEN or its file"))
+    return Lab(url=_running_in(directory), token=_usable(token or read_token(directory / "token"), "the token file"))
 
 
 def read_token(path: Path) -> str:
     """The token in a file that only its owner may read."""
     try:
-        with path.open() as file:
+        with path.open(errors="replace") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read().strip()
     except OSError as error:
@@ -68,7 +69,7 @@ def _from_file(path: str | None) -> str | None:
 def _running_in(home: Path) -> str:
     try:
         return _checked(str(json.loads((home / "address.json").read_text())["url"]))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise Unavailable(
             f"No lab is running in {home}.",
             remedy="Start one with `carrel up`, or set CARREL_URL and CARREL_TOKEN to reach another.",
@@ -76,6 +77,22 @@ def _running_in(home: Path) -> str:
 
 
 def _checked(url: str) -> str:
-    if not url.startswith(("http://", "https://")):
-        raise Invalid(f'"{url}" is not the address of a lab.', remedy="It begins with http:// or https://.")
+    try:
+        parts = urlsplit(url)
+        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
+    except ValueError:
+        right = False
+    if not right or " " in url:
+        raise Invalid(f'"{url}" is not the address of a lab.', remedy="Write it like http://127.0.0.1:8642.")
+    if parts.username is not None:
+        raise Invalid(
+            "The address of the lab holds a user name or password.", remedy="Leave it out; the token is in CARREL_TOKEN."
+        )
     return url.rstrip("/")
+
+
+def _usable(token: str, where: str) -> str:
+    """A token goes into a header, where only some characters may stand (RFC 6750, 2.1)."""
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise Unauthenticated(f"What {where} holds is not a token.", remedy="Copy it again, whole and with nothing around it.")
+    return token

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -35,25 +36,61 @@ _LOOPBACK = ("localhost", "127.", "::1")
 class Transport:
     """Requests to one lab. Thread-safe, as httpx's client is."""
 
-    def __init__(self, lab: Lab, *, timeout: float = 60.0) -> None:
+    def __init__(self, find: Callable[[], Lab], *, timeout: float = 60.0) -> None:
+        """`find` says where the lab is; it is asked again when nobody listens there any more."""
+        self._find = find
+        lab = find()
         self.url = lab.url
-        host = urlsplit(lab.url).hostname or ""
-        self._http = httpx.Client(
+        #: True when the lab has answered once.
+        self.answered = False
+        self._timeout = timeout
+        self._http = self._open(lab)
+        #: Of earlier addresses; other threads may still be using them.
+        self._earlier: list[httpx.Client] = []
+        self._guard = threading.Lock()
+
+    def _open(self, lab: Lab) -> httpx.Client:
+        address = urlsplit(lab.url)
+        return httpx.Client(
             base_url=lab.url,
             headers={"Authorization": f"Bearer {lab.token}"},
-            timeout=timeout,
+            timeout=self._timeout,
             # A proxy for the outside world has no business between a user and a lab on the same machine.
-            trust_env=not host.startswith(_LOOPBACK),
+            trust_env=not (address.hostname or "").startswith(_LOOPBACK),
+            # Reading the machine's certificates takes longer than most requests; without TLS there is nothing to verify.
+            verify=address.scheme != "http",
         )
 
     def close(self) -> None:
         """Close all connections."""
-        self._http.close()
+        for client in (*self._earlier, self._http):
+            client.close()
+
+    def look_again(self) -> bool:
+        """Find the lab again: a restart may have changed its port and its token. True when it is elsewhere now."""
+        try:
+            lab = self._find()
+        except errors.CarrelError:
+            return False  # it may be starting, and then has no address yet: the old one may still be right
+        with self._guard:
+            moved = lab.url != self.url
+            if moved:
+                self._earlier.append(self._http)
+                self.url, self._http = lab.url, self._open(lab)
+            self._http.headers["Authorization"] = f"Bearer {lab.token}"
+        return moved
 
     def call(self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **request: Any) -> httpx.Response:
         """One request under the API's prefix. Raises the error that the lab names, or `Unavailable` when it does not answer."""
         with self._explained():
-            response = self._http.request(method, API + path, headers=headers, **request)
+            try:
+                response = self._http.request(method, API + path, headers=headers, **request)
+            except httpx.ConnectError:
+                # Nothing was sent, so that whatever it is may be sent to where the lab is now.
+                if not self.look_again():
+                    raise
+                response = self._http.request(method, API + path, headers=headers, **request)
+            self.answered = True
         if response.status_code >= 400 and not (method == "HEAD" and response.status_code == 404):
             raise error_of(response)
         return response
@@ -69,12 +106,17 @@ class Transport:
         return model.model_validate_json(self.call("POST", path, content=content, headers=headers, **request).content)
 
     @contextmanager
-    def stream(self, path: str, *, headers: Mapping[str, str] | None = None, **request: Any) -> Iterator[httpx.Response]:
-        """GET whose body is read as it comes, without a limit of time between pieces."""
+    def stream(
+        self, path: str, *, headers: Mapping[str, str] | None = None, silence: float = 50.0, **request: Any
+    ) -> Iterator[httpx.Response]:
+        """GET whose body is read as it comes; it fails when nothing comes for `silence` seconds.
+
+        The lab sends a sign of life every 15 s on an event stream; what is silent for longer than three of them is gone.
+        """
         with self._explained():
-            # The lab sends a sign of life every 15 s; what is silent for longer than three of them is gone.
-            timeout = httpx.Timeout(60.0, read=50.0)
+            timeout = httpx.Timeout(60.0, read=silence)
             with self._http.stream("GET", API + path, headers=headers, timeout=timeout, **request) as response:
+                self.answered = True
                 if response.status_code >= 400:
                     response.read()
                     raise error_of(response)
@@ -108,16 +150,30 @@ def error_of(response: httpx.Response) -> errors.CarrelError:
 
 
 def read_events(response: httpx.Response) -> Iterator[tuple[str, str]]:
-    """(id, data) of each message of an event stream (WHATWG HTML, 9.2)."""
+    """(id, data) of each message of an event stream (WHATWG HTML, 9.2); a sign of life is ("", "").
+
+    The id is "" for a message that has none of its own.
+    """
     event_id, data = "", []
-    for line in response.iter_lines():
+    for line in _lines(response):
         if line.startswith("id:"):
             event_id = line[3:].strip()
         elif line.startswith("data:"):
             data.append(line[5:].removeprefix(" "))
+        elif line.startswith(":"):
+            yield "", ""
         elif not line and data:
             yield event_id, "\n".join(data)
-            data = []
+            event_id, data = "", []
+
+
+def _lines(response: httpx.Response) -> Iterator[str]:
+    """Lines that end as the lab ends them. Text inside JSON may hold U+2028 and its like, which are no line ends here."""
+    rest = b""
+    for piece in response.iter_bytes():
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            yield line.decode("utf-8", "replace").removesuffix("\r")
 
 
 def plain(response: httpx.Response) -> Any:

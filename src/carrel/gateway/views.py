@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from carrel.control.views import DeviceStatus, NodeStatus
 from carrel.control.ports import AttemptRow
+from carrel.control.views import DeviceStatus, NodeStatus
 from carrel.domain.job import Job
 from carrel.domain.launch import StoredFile, Usage
 from carrel.domain.placement import Hold

@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from carrel.control.views import LogChunk
 from carrel.control.ports import AttemptRow, JobFilter
+from carrel.control.views import LogChunk
 from carrel.domain.errors import Invalid, NotFound
 from carrel.domain.job import ACTIVE, ENDED, JobState
 from carrel.domain.user import Caller

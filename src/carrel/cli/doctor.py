@@ -1,0 +1,225 @@
+"""`carrel doctor`: is everything here that this machine needs, as a client or as a lab?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from carrel.cli.endings import OK, OTHER
+from carrel.cli.options import AsJson, Home
+from carrel.client.locate import default_home
+from carrel.domain.errors import CarrelError, Unavailable
+from carrel.domain.units import GIB, format_size
+
+#: Below these many free bytes in the home directory it warns, and fails.
+_LITTLE, _TOO_LITTLE = 10 * GIB, 1 * GIB
+#: Packages without which this machine can only be a client.
+_SERVER = ("alembic", "fastapi", "fsspec", "jinja2", "mlflow", "sqlalchemy", "uvicorn")
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one look found."""
+
+    name: str
+    #: "ok", "warn" or "fail".
+    status: str
+    message: str
+    remedy: str = ""
+
+
+def doctor_command(home: Home = None, as_json: AsJson = False) -> int:
+    """Check this machine and the lab.
+
+    Works without a lab. Ends with 1 when something fails; warnings are no failure.
+    """
+    from carrel.cli.screen import print_json
+
+    found: list[Check] = []
+    for check in run_checks((home or default_home(os.environ)).expanduser().absolute(), home):
+        found.append(check)
+        if not as_json:
+            _print_check(check)
+    failed = any(check.status == "fail" for check in found)
+    if as_json:
+        print_json({"ok": not failed, "checks": [asdict(check) for check in found]})
+    return OTHER if failed else OK
+
+
+def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
+    """Every check, one after the other. A check that fails of itself is a failed check, not the end."""
+    server = not _missing()
+    looks: list[tuple[str, Callable[[], Check]]] = [
+        ("python", _python),
+        ("server", _server),
+        ("uv", _uv),
+        ("git", _git),
+        ("home", lambda: _home(place)),
+        ("token", lambda: _token(place)),
+        ("lab", lambda: _lab(given)),
+    ]
+    if server:
+        looks += [("gpus", _gpus), ("memory", _memory), ("nursery", _nursery)]
+    for name, look in looks:
+        try:
+            yield look()
+        except (CarrelError, OSError, ValueError, subprocess.SubprocessError) as error:
+            remedy = error.remedy if isinstance(error, CarrelError) else ""
+            yield Check(name, "fail", error.message if isinstance(error, CarrelError) else str(error), remedy)
+
+
+def _print_check(check: Check) -> None:
+    from carrel.cli.screen import clean, paint
+
+    print(f"{paint(check.status.ljust(4), _STYLES[check.status])}  {check.name.ljust(8)} {clean(check.message)}")
+    if check.remedy:
+        print(f"{' ' * 15}{paint(check.remedy, 'dim')}")
+
+
+def _missing() -> list[str]:
+    return [name for name in _SERVER if not _installed(name)]
+
+
+def _installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ImportError:
+        return False
+
+
+def _python() -> Check:
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    return Check("python", "ok", f"Python {version} ({sys.executable})")
+
+
+def _server() -> Check:
+    missing = _missing()
+    if missing:
+        message = f"This machine can reach labs but run none: {', '.join(missing)} not installed."
+        return Check("server", "warn", message, 'To run a lab here: pip install "carrel[server]"')
+    return Check("server", "ok", "the server's packages are installed")
+
+
+def _uv() -> Check:
+    found = _find_uv()
+    if found is None:
+        return Check("uv", "warn", "uv is not here; a lab builds environments with it.", 'pip install "carrel[server]"')
+    return Check("uv", "ok", f"{_said(found, '--version')} ({found})")
+
+
+def _find_uv() -> str | None:
+    try:
+        import uv
+    except ImportError:
+        return shutil.which("uv")
+    try:
+        return str(uv.find_uv_bin())
+    except FileNotFoundError:
+        return shutil.which("uv")
+
+
+def _git() -> Check:
+    found = shutil.which("git")
+    if found is None:
+        return Check("git", "warn", "git is not here: commits are not recorded, and git addresses cannot be run.", "Install git.")
+    return Check("git", "ok", _said(found, "--version"))
+
+
+def _said(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    return done.stdout.strip().splitlines()[0]
+
+
+def _home(place: Path) -> Check:
+    near = next(path for path in (place, *place.parents) if path.exists())
+    if not os.access(near, os.W_OK | os.X_OK):
+        return Check("home", "fail", f"{near} cannot be written.", "Choose another with --home or CARREL_HOME.")
+    free = shutil.disk_usage(near).free
+    message = f"{place}{'' if place.exists() else ' (not there yet)'}, {format_size(free)} free"
+    if free < _TOO_LITTLE:
+        return Check("home", "fail", message, "Free space, for example with `carrel env gc`, or choose another disk.")
+    if free < _LITTLE:
+        return Check("home", "warn", message, "Environments and outputs need room; `carrel env gc` frees some.")
+    mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o700
+    if mode & 0o077:
+        return Check("home", "fail", f"Others may look into {place} (mode {mode:04o}).", f"chmod 700 {place}")
+    return Check("home", "ok", message)
+
+
+def _token(place: Path) -> Check:
+    from carrel.client.locate import read_token
+
+    if os.environ.get("CARREL_URL"):
+        known = os.environ.get("CARREL_TOKEN") or os.environ.get("CARREL_TOKEN_FILE")
+        if not known:
+            return Check("token", "fail", "CARREL_URL is set, but no token.", "Set CARREL_TOKEN or CARREL_TOKEN_FILE.")
+        return Check("token", "ok", "a token comes from the environment")
+    if not (place / "token").exists():
+        return Check("token", "warn", "there is no token yet; `carrel up` makes it")
+    read_token(place / "token")
+    return Check("token", "ok", f"{place / 'token'}, for its owner only")
+
+
+def _lab(home: Path | None) -> Check:
+    from carrel import __version__
+    from carrel.client import Client
+
+    try:
+        with Client(home=home, patience=0) as client:
+            lab, url = client.lab(), client.url
+    except Unavailable as error:
+        # A named lab that does not answer is a fault; a lab that was not started is none.
+        named = bool(os.environ.get("CARREL_URL")) and home is None
+        return Check("lab", "fail" if named else "warn", error.message, error.remedy)
+    message = f"{url}, version {lab.version}, you are {lab.caller.name} ({lab.caller.role}), tracking {lab.tracking}"
+    if lab.tracking == "failed":
+        return Check("lab", "fail", f"{message}: {lab.tracking_message}", "Look at the lab's logs directory.")
+    if lab.version != __version__:
+        return Check("lab", "warn", f"{message}; this program is {__version__}", "Use the same version on both sides.")
+    return Check("lab", "ok", message)
+
+
+def _gpus() -> Check:
+    from carrel.devices import discover
+
+    found = discover(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if not found:
+        remedy = "Without hardware, try `carrel up --simulate-gpus 4`; with it, look at nvidia-smi."
+        return Check("gpus", "warn", "no GPU found", remedy)
+    return Check("gpus", "ok", ", ".join(f"{device.name} ({format_size(device.memory)})" for device in found))
+
+
+def _memory() -> Check:
+    from carrel.runner.cgroups import find_parent
+
+    parent = find_parent()
+    if parent is None:
+        message = "no memory cgroup may be made here: the runner watches its task's memory instead, a few times a second"
+        return Check("memory", "warn", message, "For exact limits start the lab in a systemd unit with Delegate=yes.")
+    return Check("memory", "ok", f"limits are held by the kernel (cgroup version {parent.version})")
+
+
+def _nursery() -> Check:
+    """Start the process that forks runners, with nobody at its other end: it ends at once, and well."""
+    os.close(os.pidfd_open(os.getpid()))
+    with tempfile.TemporaryFile("w+") as said:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.close()
+        with theirs:
+            command = [sys.executable, "-P", "-m", "carrel.runner.nursery"]
+            done = subprocess.run(command, stdin=theirs.fileno(), stderr=said, stdout=subprocess.DEVNULL, timeout=60, check=False)
+        said.seek(0)
+        lines = said.read().strip().splitlines()
+    if done.returncode != 0:
+        return Check("nursery", "fail", f"tasks cannot be started: {lines[-1] if lines else f'exit code {done.returncode}'}")
+    return Check("nursery", "ok", "tasks can be started")

@@ -1,0 +1,156 @@
+"""Following a job on a terminal: why it waits, its log, its end; and what Ctrl-C means meanwhile."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from carrel.cli import words
+from carrel.cli.endings import INTERRUPTED, OK, OTHER, TIMED_OUT
+from carrel.cli.screen import STATE_STYLES, StatusLine, paint, print_json
+from carrel.domain.errors import CarrelError
+from carrel.domain.job import ENDED, JobState
+
+if TYPE_CHECKING:
+    from carrel.client import Client
+    from carrel.wire.v1 import EventView, JobDetail, JobView
+
+#: States that need no line of their own: the log or the end follows.
+_SPEAK_FOR_THEMSELVES = frozenset(state.value for state in (*ENDED, JobState.RUNNING))
+#: Seconds that a request gets to arrive when the user leaves.
+_PARTING = 3.0
+
+
+def task_exit_code(job: JobView) -> int:
+    """The exit code with which `carrel run` ends: the task's own where it has one (docs/commands.md)."""
+    if job.state == "COMPLETED":
+        return job.exit_code or OK
+    if job.state == "TIMEOUT":
+        return TIMED_OUT
+    if job.state == "CANCELLED":
+        return INTERRUPTED
+    if job.signal:
+        return 128 + job.signal
+    return job.exit_code or OTHER
+
+
+class Left(Exception):
+    """The user has gone; the job has not."""
+
+
+class Follower:
+    """Shows one job until its end."""
+
+    def __init__(self, client: Client, job_id: int, *, as_json: bool, cancels: bool) -> None:
+        """`cancels`: the first Ctrl-C asks for the job's end and the second leaves; else the first one leaves."""
+        self._client = client
+        self._job_id = job_id
+        self._as_json = as_json
+        self._cancels = cancels
+        self._line = StatusLine()
+        self._interrupts = 0
+        self._canceller: threading.Thread | None = None
+        self._asked = False
+        self._attempt = 0
+        self._midline = False
+
+    def follow(self) -> JobDetail | None:
+        """Show everything until the job's end, and return the job; None when the user left it with Ctrl-C."""
+        try:
+            with self._interruptible():
+                for event in self._client.events(self._job_id):
+                    if self._as_json:
+                        print_json(event)
+                    else:
+                        self._show(event)
+                return self._client.wait(self._job_id)
+        except Left:
+            self._line.note(f"\nLeft job {self._job_id}{self._request_to_end()}. See how it goes: carrel logs -f {self._job_id}")
+            return None
+        finally:
+            self._line.clear()
+
+    def say_start(self, job: JobView, *, simulated: bool) -> None:
+        """One line about what was submitted."""
+        self._line.note(f"Job {paint(str(job.id), 'bold', sys.stderr)}: {job.name} ({words.resources(job, simulated=simulated)})")
+
+    def say_end(self, job: JobDetail) -> None:
+        """One line about the end, and where to go from there."""
+        if self._midline:
+            self._line.note("")
+        state = paint(job.state, STATE_STYLES.get(job.state, ""), sys.stderr)
+        took = "" if " after " in job.message and job.state != "COMPLETED" else words.spent(job, words.now())
+        detail = "" if job.state == "COMPLETED" else f": {job.message}"
+        self._line.note(f"Job {job.id} {state}{f' after {took}' if took else ''}{detail}")
+        self._say_outputs(job)
+        if job.run_url:
+            self._line.note(f"  run      {job.run_url}")
+
+    def _say_outputs(self, job: JobDetail) -> None:
+        try:
+            outputs = self._client.outputs(job.id)
+        except CarrelError:  # the end is told all the same
+            return
+        if outputs:
+            self._line.note(f"  outputs  {words.count(len(outputs), 'file')}: carrel outputs {job.id} DIR")
+
+    def _show(self, event: EventView) -> None:
+        if event.type == "log":
+            self._show_log(event)
+        elif event.type == "state" and event.data.get("state") in _SPEAK_FOR_THEMSELVES:
+            self._line.clear()
+        else:
+            self._line.show(words.event(event.type, event.data, words.now()))
+
+    def _show_log(self, event: EventView) -> None:
+        text, attempt = str(event.data.get("text", "")), int(event.data.get("attempt", 0))
+        if not text:
+            return
+        self._line.clear()
+        if attempt > self._attempt > 0:
+            self._line.note(("\n" if self._midline else "") + f"--- attempt {attempt} ---")
+        self._attempt = max(attempt, self._attempt)
+        self._midline = not text.endswith("\n")
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.flush()
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        # A handler and not KeyboardInterrupt: the stream that is being read stays whole.
+        before = signal.signal(signal.SIGINT, self._interrupted)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _interrupted(self, _signal: int, _frame: FrameType | None) -> None:
+        self._interrupts += 1
+        if self._interrupts > 1 or not self._cancels:
+            raise Left
+        self._canceller = threading.Thread(target=self._cancel, daemon=True)
+        self._canceller.start()
+
+    def _request_to_end(self) -> str:
+        """What became of the first Ctrl-C; a request that is on its way gets a moment to arrive."""
+        if self._canceller is None:
+            return ", which goes on"
+        self._canceller.join(_PARTING)
+        return "; the lab was asked to end it" if self._asked else "; the lab could not be asked to end it"
+
+    def _cancel(self) -> None:
+        said = f"Cancelling job {self._job_id}; Ctrl-C again leaves it alone."
+        if self._as_json:
+            print(json.dumps({"type": "cancelling", "job_id": self._job_id}), flush=True)
+        else:
+            self._line.note(f"\n{said}")
+        try:
+            self._client.cancel(self._job_id)
+            self._asked = True
+        except CarrelError as error:
+            self._line.note(f"It cannot be cancelled: {error}")

@@ -1,0 +1,257 @@
+"""`carrel ps`, `show`, `cancel`, `rerun` and `record`: looking at jobs and changing their fate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from carrel.cli.endings import OK, exit_code, report
+from carrel.cli.options import AsJson, Home, JobId, are_simulated, open_client
+from carrel.domain.errors import CarrelError, Invalid
+from carrel.domain.job import ACTIVE, ENDED, JobState
+
+if TYPE_CHECKING:
+    from carrel.client import Client
+    from carrel.wire.v1 import AttemptView, JobDetail, JobView
+
+#: Ended jobs that `carrel ps` shows below the active ones.
+_RECENT = 5
+
+
+def ps_command(
+    all_users: Annotated[bool, typer.Option("--all-users", "-u", help="Everybody's jobs (administrators).")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Ended jobs too, not only the last few.")] = False,
+    states: Annotated[
+        list[str] | None, typer.Option("--state", "-s", metavar="STATE", help="Only jobs in this state; may be repeated.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of exactly this name.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many.")] = 50,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """List jobs: the active ones and the last few that ended.
+
+    Newest first. A waiting job shows why it waits, its place in line, and when it will probably start.
+    """
+    from carrel.cli.screen import print_json
+
+    wanted = [_state(text) for text in states or ()]
+    with open_client(home) as client:
+        jobs = _list(client, "all" if all_users else "me", wanted, name, limit, everything=everything)
+        simulated = not as_json and are_simulated(client, jobs)
+    if as_json:
+        print_json({"jobs": [job.model_dump(mode="json") for job in jobs]})
+    else:
+        _print_jobs(jobs, owners=all_users, simulated=simulated)
+    return OK
+
+
+def _list(client: Client, owner: str, states: Sequence[str], name: str | None, limit: int, *, everything: bool) -> list[JobView]:
+    if states or everything:
+        return list(client.jobs(owner, states=states, name=name, limit=limit))
+    active = list(client.jobs(owner, states=sorted(ACTIVE), name=name, limit=limit))
+    ended = client.jobs(owner, states=sorted(ENDED), name=name, limit=min(_RECENT, limit))
+    return sorted({job.id: job for job in [*ended, *active]}.values(), key=lambda job: -job.id)[:limit]
+
+
+def _state(text: str) -> str:
+    known = {state.value: state.value for state in JobState}
+    word = text.upper().replace("-", "_")
+    if word not in known:
+        from carrel.tasks.suggest import suggest
+
+        raise Invalid(f'There is no state "{text}".', remedy=suggest(word, list(known), what="States"))
+    return known[word]
+
+
+def _print_jobs(jobs: Sequence[JobView], *, owners: bool, simulated: bool) -> None:
+    from carrel.cli import words
+    from carrel.cli.screen import STATE_STYLES, print_table
+
+    if not jobs:
+        print("No jobs. Run one: carrel run TARGET")
+        return
+    now = words.now()
+    rows = [
+        (
+            str(job.id),
+            job.name,
+            job.owner if owners else "",
+            job.state,
+            _gpus(job, simulated=simulated),
+            words.spent(job, now),
+            words.ago(job.submitted_at, now),
+            words.reason(job, now),
+        )
+        for job in jobs
+    ]
+    heads = ("ID", "NAME", "OWNER", "STATE", "GPUS", "RAN", "SUBMITTED", "REASON")
+    print_table(heads, rows, styles={0: "bold", 3: STATE_STYLES, 7: "dim"}, right=(0,))
+
+
+def _gpus(job: JobView, *, simulated: bool) -> str:
+    return f"{job.resources.gpus}{' simulated' if job.simulated or simulated else ''}" if job.resources.gpus else ""
+
+
+def show_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> int:
+    """Show one job and its attempts."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        job = client.job(job_id)
+        simulated = not as_json and are_simulated(client, [job])
+    if as_json:
+        print_json(job)
+    else:
+        _print_job(job, simulated=simulated)
+    return OK
+
+
+def _print_job(job: JobDetail, *, simulated: bool) -> None:
+    from carrel.cli import words
+    from carrel.cli.screen import STATE_STYLES, paint, print_fields
+
+    now = words.now()
+    why = words.reason(job, now) if job.state == "PENDING" else job.message
+    git = f"{job.git_commit}{' with uncommitted changes' if job.git_dirty else ''}" if job.git_commit else ""
+    print_fields(
+        [
+            ("job", f"{paint(str(job.id), 'bold')} {job.name}"),
+            ("state", f"{paint(job.state, STATE_STYLES.get(job.state, ''))}  {why}"),
+            ("reason", job.reason),
+            ("owner", f"{job.owner} (account {job.account})"),
+            ("qos", job.qos),
+            ("resources", words.resources(job, simulated=simulated)),
+            ("node", f"{job.node or ''}{_devices(job.devices, simulated=job.simulated)}"),
+            ("submitted", words.local(job.submitted_at)),
+            ("started", words.local(job.started_at)),
+            ("ended", words.local(job.ended_at)),
+            ("ran", words.spent(job, now)),
+            ("command", job.command),
+            ("entry point", job.entry_point),
+            ("parameters", "\n".join(f"{name}={value}" for name, value in job.parameters.items())),
+            ("experiment", job.experiment or ""),
+            ("code", job.snapshot[:19]),
+            ("git", git),
+            ("rerun of", str(job.rerun_of or "")),
+            ("run", job.run_url or job.run_id or ""),
+        ]
+    )
+    if job.attempts:
+        print()
+        _print_attempts(job.attempts, now)
+
+
+def _devices(devices: Sequence[str], *, simulated: bool) -> str:
+    from carrel.cli.words import gpu
+
+    if not devices:
+        return ""
+    kind = "simulated GPU" if simulated else "GPU"
+    return f", {kind}{'' if len(devices) == 1 else 's'} {', '.join(gpu(uuid) for uuid in devices)}"
+
+
+def _print_attempts(attempts: Sequence[AttemptView], now: datetime) -> None:
+    from carrel.cli import words
+    from carrel.cli.screen import STATE_STYLES, print_table
+    from carrel.domain.units import format_duration, format_size
+
+    rows = [
+        (
+            str(attempt.number),
+            attempt.state,
+            words.spent(attempt, now),
+            format_duration(attempt.usage.cpu_seconds) if attempt.usage.cpu_seconds else "",
+            format_size(attempt.usage.memory_peak) if attempt.usage.memory_peak else "",
+            " ".join(f"{100 * use:.0f} %" for use in attempt.usage.gpu_utilization.values()),
+            {None: "", True: "built", False: "reused"}[attempt.environment_built],
+            attempt.message,
+        )
+        for attempt in attempts
+    ]
+    heads = ("ATTEMPT", "STATE", "RAN", "CPU TIME", "MEMORY", "GPU USE", "ENVIRONMENT", "REASON")
+    print_table(heads, rows, styles={1: STATE_STYLES, 7: "dim"}, right=(0,))
+
+
+def cancel_command(
+    job_ids: Annotated[list[int], typer.Argument(metavar="ID...", min=1, help="Numbers of the jobs.", show_default=False)],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Ask for the end of jobs.
+
+    A waiting one ends at once, a running one when its processes are gone.
+    """
+    from carrel.cli.screen import print_json
+
+    code, asked = OK, []
+    with open_client(home) as client:
+        for job_id in dict.fromkeys(job_ids):
+            try:
+                job = client.cancel(job_id)
+            except CarrelError as error:
+                if len(job_ids) == 1:
+                    raise
+                # The others are still to be cancelled.
+                report(error, as_json=as_json)
+                code = code or exit_code(error)
+                continue
+            asked.append(job)
+            if not as_json:
+                print(_cancelled(job))
+    if as_json:
+        print_json({"jobs": [job.model_dump(mode="json") for job in asked]})
+    return code
+
+
+def _cancelled(job: JobView) -> str:
+    if job.state == "CANCELLED":
+        return f"Job {job.id} is cancelled."
+    return f"Job {job.id} had ended already: {job.state}." if job.ended else f"Job {job.id} is being cancelled."
+
+
+def rerun_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> int:
+    """Run the same task again, as a new job.
+
+    Same code, parameters, environment and resources; nothing is read from this machine.
+    """
+    from carrel.cli.screen import paint, print_json
+
+    with open_client(home) as client:
+        job = client.rerun(job_id)
+    if as_json:
+        print_json(job)
+    else:
+        print(f"Submitted job {paint(str(job.id), 'bold')}: {job.name}, which repeats job {job_id}")
+        print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
+    return OK
+
+
+def record_command(
+    job_id: JobId,
+    file: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it here instead of to standard output.")
+    ] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Print everything that explains and repeats a job.
+
+    JSON: code, environment lock, inputs, seeds, hardware and outputs, each by its digest.
+    """
+    with open_client(home) as client:
+        record = client.record(job_id)
+    text = json.dumps(record) if as_json else json.dumps(record, indent=2, ensure_ascii=False)
+    if file is None:
+        print(text)
+        return OK
+    try:
+        file.write_text(text + "\n")
+    except OSError as error:
+        raise Invalid(f"{file} cannot be written: {error.strerror}.") from error
+    return OK

@@ -1,0 +1,122 @@
+"""`carrel nodes`, `carrel lab` and `carrel version`: what there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from carrel.cli.endings import OK
+from carrel.cli.options import AsJson, Home, open_client
+
+if TYPE_CHECKING:
+    from carrel.wire.v1 import DeviceView, LabView, NodeView
+
+_DEVICE_STYLES = {"free": "green", "held": "blue", "withheld": "yellow"}
+
+
+def nodes_command(home: Home = None, as_json: AsJson = False) -> int:
+    """Show machines and GPUs, and who holds what."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        nodes = client.nodes()
+    if as_json:
+        print_json({"nodes": [node.model_dump(mode="json") for node in nodes]})
+    else:
+        for number, node in enumerate(nodes):
+            if number:
+                print()
+            _print_node(node)
+    return OK
+
+
+def _print_node(node: NodeView) -> None:
+    from carrel.cli.screen import clean, paint, print_table
+    from carrel.cli.words import count
+    from carrel.domain.units import format_size
+
+    free = f"{node.cpus_free} of {count(node.cpus, 'CPU')} and {format_size(node.memory_free)} of {format_size(node.memory)} free"
+    print(f"{paint(clean(node.name), 'bold')}  {free}{f'  drained: {clean(node.drained)}' if node.drained else ''}")
+    if not node.devices:
+        print("no GPU")
+        return
+    rows = [
+        (str(device.index), device.name, device.type, format_size(device.memory), device.state, _holder(device))
+        for device in node.devices
+    ]
+    print_table(("GPU", "NAME", "TYPE", "MEMORY", "STATE", "HOLDER"), rows, styles={4: _DEVICE_STYLES}, right=(0,))
+
+
+def _holder(device: DeviceView) -> str:
+    if device.state == "withheld":
+        return "another lab on this machine"
+    holder = device.holder
+    if holder is None:
+        return ""
+    return f"job {holder.job_id} {holder.name} ({holder.owner})" if holder.job_id is not None else "somebody else's job"
+
+
+def lab_command(home: Home = None, as_json: AsJson = False) -> int:
+    """Show the lab, its classes of service, and oneself in it."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        lab, url = client.lab(), client.url
+    if as_json:
+        print_json({"url": url, **lab.model_dump(mode="json")})
+    else:
+        _print_lab(lab, url)
+    return OK
+
+
+def _print_lab(lab: LabView, url: str) -> None:
+    from carrel.cli.screen import print_fields, print_table
+    from carrel.domain.units import format_duration
+
+    tracking = " ".join(part for part in (lab.tracking, lab.tracking_message, lab.tracking_url or "") if part)
+    caller = lab.caller
+    print_fields(
+        [
+            ("lab", url),
+            ("version", lab.version),
+            ("id", lab.lab_id),
+            ("devices", "simulated" if lab.simulated else ""),
+            ("you", f"{caller.name} ({caller.role}, account {caller.account})"),
+            ("tracking", tracking),
+        ]
+    )
+    print()
+    rows = [
+        (
+            qos.name + ("*" if qos.default else ""),
+            ", ".join(qos.kinds),
+            format_duration(qos.default_time),
+            format_duration(qos.max_time) if qos.max_time is not None else "",
+            "" if qos.max_jobs_per_user is None else str(qos.max_jobs_per_user),
+            "" if qos.max_gpus_per_user is None else str(qos.max_gpus_per_user),
+            str(qos.priority),
+        )
+        for qos in lab.qos
+    ]
+    print_table(("QOS", "KINDS", "TIME", "MOST", "JOBS/USER", "GPUS/USER", "PRIORITY"), rows, right=(4, 5, 6))
+
+
+def version_command(as_json: AsJson = False) -> int:
+    """Print versions of this program and what it stands on."""
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    from carrel import __version__
+    from carrel.cli.screen import print_json
+
+    parts = {"python": platform.python_version()}
+    for package in ("httpx", "pydantic", "typer", "fastapi", "sqlalchemy", "mlflow", "uv"):
+        try:
+            parts[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    if as_json:
+        print_json({"version": __version__, "packages": parts})
+    else:
+        print(f"carrel {__version__}")
+        print("  " + "  ".join(f"{name} {number}" for name, number in parts.items()))
+    return OK

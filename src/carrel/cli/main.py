@@ -1,0 +1,137 @@
+"""`carrel`: finds the command, runs it, and turns every ending into an exit code and words a person can use."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from carrel.cli.endings import INTERRUPTED, OK, USAGE, report, report_bug, report_usage, wants_json
+from carrel.domain.errors import CarrelError
+
+#: Command -> module under `carrel.cli`, in the order in which the help shows them. Each has `<command>` or `<command>_` in it.
+COMMANDS: dict[str, str] = {
+    "up": "up",
+    "run": "run",
+    "submit": "run",
+    "ps": "jobs",
+    "show": "jobs",
+    "logs": "logs",
+    "cancel": "jobs",
+    "outputs": "outputs",
+    "rerun": "jobs",
+    "record": "jobs",
+    "nodes": "lab",
+    "lab": "lab",
+    "env": "env",
+    "user": "user",
+    "doctor": "doctor",
+    "version": "lab",
+}
+#: The ancestor of all that typer raises for wrong usage; where it lives differs between versions.
+_UsageProblem: type[Exception] = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
+class LazyGroup(TyperGroup):
+    """A group that imports a command's module when the command is needed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer names the parameters
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, built now if it was not needed before."""
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            self.commands[cmd_name] = load(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As typer does it, which looks for similar names in `commands` when there is none of this name."""
+        if args and args[0] not in COMMANDS:
+            for name in COMMANDS:
+                self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
+
+def load(name: str) -> Any:
+    """Build one command."""
+    module = import_module(f"carrel.cli.{COMMANDS[name]}")
+    made = getattr(module, f"{name}_command")
+    if not isinstance(made, typer.Typer):
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=HELP)
+        alone.command(name, context_settings=HELP)(made)
+        made = alone
+    command = typer.main.get_command(made)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    name="carrel",
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=False,
+    invoke_without_command=True,
+    context_settings=HELP,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from carrel import __version__
+
+        typer.echo(f"carrel {__version__}")
+        raise typer.Exit(OK)
+
+
+@app.callback()
+def carrel(
+    ctx: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback has acted already
+        bool, typer.Option("--version", "-V", help="Print the version and leave.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Carrel lets a research lab share its GPUs: describe a task, run it, get its results, lose nothing."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit(OK)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code (docs/commands.md)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = wants_json(words)
+    try:
+        code = typer.main.get_command(app).main(args=words, prog_name="carrel", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else OK
+    except CarrelError as error:
+        return report(error, as_json=as_json)
+    except _UsageProblem as error:
+        return report_usage(error, as_json=as_json) if getattr(error, "exit_code", USAGE) == USAGE else 1
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _unheard()
+    except SystemExit as stop:
+        # typer ends so when it finds the pipe broken before we do, and after shell completion.
+        return _unheard() if isinstance(stop.__context__, BrokenPipeError) else stop.code if isinstance(stop.code, int) else OK
+    except Exception as error:  # noqa: BLE001 - the last word: a bug is told in one line, with its details in a file
+        return report_bug(error, words, as_json=as_json)
+
+
+def _unheard() -> int:
+    """Whoever read our output has gone: there is nobody to complain to, and Python must not try again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

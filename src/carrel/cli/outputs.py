@@ -1,0 +1,76 @@
+"""`carrel outputs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from carrel.cli.endings import OK
+from carrel.cli.options import AsJson, Home, JobId, open_client
+from carrel.domain.errors import Invalid
+
+if TYPE_CHECKING:
+    from carrel.client import Client
+    from carrel.wire.v1 import OutputView
+
+
+def outputs_command(
+    job_id: JobId,
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Where to put them; made if need be.", show_default=False)
+    ] = None,
+    only_list: Annotated[bool, typer.Option("--list", "-l", help="List them, fetch nothing.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Fetch the files that a job stored.
+
+    What is there and equal stays; every file is checked by its digest.
+    """
+    if directory is None and not only_list:
+        raise Invalid("The directory for the outputs is missing.", remedy=f"carrel outputs {job_id} DIR, or --list to look.")
+    with open_client(home) as client:
+        if only_list or directory is None:
+            return _list(client, job_id, as_json=as_json)
+        return _fetch(client, job_id, directory, as_json=as_json)
+
+
+def _list(client: Client, job_id: int, *, as_json: bool) -> int:
+    from carrel.cli.screen import print_json, print_table
+    from carrel.cli.words import size as size_text
+
+    outputs = client.outputs(job_id)
+    if as_json:
+        print_json({"outputs": [output.model_dump() for output in outputs]})
+    elif not outputs:
+        print(f"Job {job_id} has stored nothing.")
+    else:
+        print_table(("SIZE", "PATH"), [(size_text(output.size), output.path) for output in outputs], right=(0,))
+    return OK
+
+
+def _fetch(client: Client, job_id: int, directory: Path, *, as_json: bool) -> int:
+    from carrel.cli.screen import paint, print_json
+    from carrel.cli.words import count
+    from carrel.cli.words import size as size_text
+
+    done: list[tuple[OutputView, bool]] = []
+
+    def report(output: OutputView, fetched: bool) -> None:
+        done.append((output, fetched))
+        if not as_json:
+            note = "" if fetched else paint("  (was there)", "dim")
+            print(f"{directory / output.path}{note}")
+
+    client.download_outputs(job_id, directory.expanduser(), report=report)
+    if as_json:
+        shown = [{**output.model_dump(), "file": str(directory / output.path), "fetched": fetched} for output, fetched in done]
+        print_json({"outputs": shown})
+    elif not done:
+        print(f"Job {job_id} has stored nothing.")
+    else:
+        size = sum(output.size for output, _ in done)
+        print(paint(f"{count(len(done), 'file')}, {size_text(size)}", "dim"))
+    return OK

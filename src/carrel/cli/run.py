@@ -1,0 +1,214 @@
+"""`carrel run` and `carrel submit`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from carrel.cli.endings import INTERRUPTED, OK
+from carrel.cli.options import AsJson, Home, are_simulated, open_client
+from carrel.domain.errors import Invalid
+
+if TYPE_CHECKING:
+    from carrel.client import Client
+    from carrel.wire.v1 import JobView
+
+Target = Annotated[
+    str, typer.Argument(metavar="TARGET", help="A directory, a .py or .sh script, or a git address.", show_default=False)
+]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments for a bare script.", show_default=False)
+]
+Parameters = Annotated[
+    list[str] | None, typer.Option("-P", "--param", metavar="NAME=VALUE", help="A parameter of the task; may be repeated.")
+]
+EntryPoint = Annotated[str, typer.Option("-e", "--entry-point", metavar="NAME", help="Which entry point to run.")]
+Version = Annotated[str | None, typer.Option(metavar="VERSION", help="Commit, branch or tag of a git address.")]
+Gpus = Annotated[int | None, typer.Option(min=0, metavar="N", help="How many GPUs, whole and its own.")]
+GpuType = Annotated[str | None, typer.Option(metavar="TYPE", help="Which type of GPU; `carrel nodes` lists them.")]
+Cpus = Annotated[int | None, typer.Option(min=1, metavar="N", help="How many processors.")]
+Memory = Annotated[str | None, typer.Option(metavar="SIZE", help='How much memory, such as "8G".')]
+Time = Annotated[str | None, typer.Option(metavar="DURATION", help='Walltime, such as "2h" or "02:30:00".')]
+Qos = Annotated[str | None, typer.Option(metavar="QOS", help="Class of service; `carrel lab` lists them.")]
+Account = Annotated[str | None, typer.Option(metavar="ACCOUNT", help="Account that the use is charged to.")]
+Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job.")]
+Retries = Annotated[int | None, typer.Option(min=0, metavar="N", help="Further attempts when the task fails.")]
+Experiment = Annotated[str | None, typer.Option(metavar="NAME", help="Experiment in the tracking server.")]
+Variables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME[=VALUE]",
+        help="A variable for the task, never a secret; without a value, that of here; may be repeated.",
+    ),
+]
+Backend = Annotated[
+    str | None, typer.Option("--backend-config", metavar="FILE|JSON", help="MLflow's backend config, with Slurm's names.")
+]
+
+
+def run_command(
+    target: Target,
+    arguments: Arguments = None,
+    parameters: Parameters = None,
+    entry_point: EntryPoint = "main",
+    version: Version = None,
+    gpus: Gpus = None,
+    gpu_type: GpuType = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    time: Time = None,
+    qos: Qos = None,
+    account: Account = None,
+    name: Name = None,
+    retries: Retries = None,
+    experiment: Experiment = None,
+    variables: Variables = None,
+    backend_config: Backend = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for the end; as `carrel submit`.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Run a task, show its log, end with its exit code.
+
+    Ctrl-C asks the lab to cancel the job; a second Ctrl-C leaves it. What is not said here comes from the task's own file.
+    """
+    given = dict(locals())
+    with open_client(home) as client:
+        job = _submit(client, given)
+        if detach:
+            return _say_submitted(client, job, as_json=as_json)
+        return _follow(client, job, as_json=as_json)
+
+
+def submit_command(
+    target: Target,
+    arguments: Arguments = None,
+    parameters: Parameters = None,
+    entry_point: EntryPoint = "main",
+    version: Version = None,
+    gpus: Gpus = None,
+    gpu_type: GpuType = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    time: Time = None,
+    qos: Qos = None,
+    account: Account = None,
+    name: Name = None,
+    retries: Retries = None,
+    experiment: Experiment = None,
+    variables: Variables = None,
+    backend_config: Backend = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Submit a task and return at once.
+
+    What is not said here comes from the task's own file, then from its class of service.
+    """
+    given = dict(locals())
+    with open_client(home) as client:
+        return _say_submitted(client, _submit(client, given), as_json=as_json)
+
+
+def _submit(client: Client, given: Mapping[str, Any]) -> JobView:
+    from carrel.wire.v1 import ResourceRequest
+
+    asked = {name: given[name] for name in ("cpus", "memory", "gpus", "gpu_type", "time")}
+    return client.submit_project(
+        given["target"],
+        entry_point=given["entry_point"],
+        parameters=_pairs(given["parameters"] or (), "-P"),
+        arguments=given["arguments"] or (),
+        version=given["version"],
+        name=given["name"],
+        qos=given["qos"],
+        account=given["account"],
+        resources=ResourceRequest(**asked),
+        backend_config=_backend_config(given["backend_config"]),
+        retries=given["retries"],
+        experiment=given["experiment"],
+        variables=_variables(given["variables"] or ()),
+    )
+
+
+def _follow(client: Client, job: JobView, *, as_json: bool) -> int:
+    from carrel.cli.follow import Follower, task_exit_code
+    from carrel.cli.screen import print_json
+
+    if as_json:
+        print_json({"type": "submitted", "job": job.model_dump(mode="json")})
+    follower = Follower(client, job.id, as_json=as_json, cancels=True)
+    if not as_json:
+        follower.say_start(job, simulated=are_simulated(client, [job]))
+    ended = follower.follow()
+    if ended is None:
+        return INTERRUPTED
+    if as_json:
+        print_json({"type": "ended", "job": ended.model_dump(mode="json")})
+    else:
+        follower.say_end(ended)
+    return task_exit_code(ended)
+
+
+def _say_submitted(client: Client, job: JobView, *, as_json: bool) -> int:
+    from carrel.cli.screen import paint, print_json
+    from carrel.cli.words import resources
+
+    if as_json:
+        print_json(job)
+    else:
+        print(
+            f"Submitted job {paint(str(job.id), 'bold')}: {job.name} ({resources(job, simulated=are_simulated(client, [job]))})"
+        )
+        print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
+    return OK
+
+
+def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise Invalid(f'{option} "{text}" has no value.', remedy=f"Write {option} name=value.")
+        if name in found:
+            raise Invalid(f'{option} gives "{name}" twice.', remedy="Give it once.")
+        found[name] = value
+    return found
+
+
+def _variables(given: Sequence[str]) -> dict[str, str]:
+    complete = []
+    for text in given:
+        if "=" not in text and text not in os.environ:
+            raise Invalid(f'--env {text}: there is no variable "{text}" here.', remedy=f"Write --env {text}=value.")
+        complete.append(text if "=" in text else f"{text}={os.environ[text]}")
+    return _pairs(complete, "--env")
+
+
+def _backend_config(given: str | None) -> dict[str, Any]:
+    """MLflow takes the same option: JSON, or the name of a file that holds it."""
+    if given is None:
+        return {}
+    where, text = "--backend-config", given
+    if not given.lstrip().startswith("{"):
+        where = given
+        try:
+            text = Path(given).expanduser().read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise Invalid(
+                f"The backend config {given} cannot be read: {why}.", remedy="Name a JSON file, or give JSON."
+            ) from error
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise Invalid(f"{where} is not JSON: {error}.", remedy='Write it like {"mem": "8G", "time": "2:00:00"}.') from error
+    if not isinstance(found, dict):
+        raise Invalid(f"{where} is not a JSON object.", remedy='Write it like {"mem": "8G", "time": "2:00:00"}.')
+    return found

@@ -1,0 +1,90 @@
+"""Jobs in words: times, resources, reasons. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from carrel.domain.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from carrel.wire import v1
+
+
+def ago(moment: datetime | None, now: datetime) -> str:
+    """ "12 min ago"; "" for None."""
+    if moment is None:
+        return ""
+    seconds = (now - moment).total_seconds()
+    return f"{format_duration(seconds if seconds < 60 else round(seconds / 60) * 60)} ago"
+
+
+def local(moment: datetime | None) -> str:
+    """Date and time on the reader's clock."""
+    return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def spent(job: v1.JobView | v1.AttemptView, now: datetime) -> str:
+    """How long it ran, or has been running; "" when it has not started."""
+    if job.started_at is None:
+        return ""
+    return format_duration(((job.ended_at or now) - job.started_at).total_seconds())
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 GPU", "3 GPUs"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def size(number: int) -> str:
+    """ "2 B", "1.5M"."""
+    return f"{number} B" if number < 1024 else format_size(number)
+
+
+def gpu(uuid: str) -> str:
+    """A device's name, short enough for a line: "GPU-5a2f81c0"."""
+    return uuid[:12] if uuid.startswith("GPU-") else uuid
+
+
+def resources(job: v1.JobView, *, simulated: bool = False) -> str:
+    """ "2 simulated GPUs (a100), 4 CPUs, 8G, at most 2 h"; `simulated`: the lab's GPUs are."""
+    asked = job.resources
+    gpus = count(asked.gpus, "simulated GPU" if job.simulated or simulated else "GPU") if asked.gpus else ""
+    if gpus and asked.gpu_type:
+        gpus += f" ({asked.gpu_type})"
+    parts = [gpus, count(asked.cpus, "CPU"), format_size(asked.memory), f"at most {format_duration(asked.time)}"]
+    return ", ".join(part for part in parts if part)
+
+
+def queue(position: int | None, message: str, estimated_start: datetime | str | None, now: datetime) -> str:
+    """Why a job waits: "#2 in line: needs 2 GPUs, 1 is free; starts in about 4 min"."""
+    text = f"#{position} in line: {message}" if position else message
+    start = datetime.fromisoformat(estimated_start) if isinstance(estimated_start, str) else estimated_start
+    # The policy's sentence often holds the estimate already.
+    if start is not None and "about" not in message:
+        left = (start - now).total_seconds()
+        text = f"{text.rstrip('.')}; starts {'soon' if left < 1 else 'in about ' + format_duration(left)}"
+    return text
+
+
+def reason(job: v1.JobView, now: datetime) -> str:
+    """The sentence of a job's reason, with its place in the queue while it waits."""
+    if job.queue is not None and job.state == "PENDING":
+        return queue(job.queue.position, job.message, job.queue.estimated_start, now)
+    return "" if job.state in ("COMPLETED", "RUNNING") else job.message
+
+
+def event(kind: str, data: Mapping[str, Any], now: datetime) -> str:
+    """One line about an event that is not log."""
+    if kind == "queue":
+        return "waiting: " + queue(data.get("position"), str(data.get("message", "")), data.get("estimated_start"), now)
+    if kind == "progress":
+        return "preparing: " + str(data.get("message", ""))
+    words = {"PENDING": "waiting", "CONFIGURING": "preparing", "RUNNING": "running", "SUSPENDED": "suspended"}
+    return f"{words.get(str(data.get('state')), data.get('state'))}: {data.get('message', '')}"
+
+
+def now() -> datetime:
+    """The time, in UTC."""
+    return datetime.now(UTC)

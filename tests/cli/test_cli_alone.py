@@ -1,0 +1,279 @@
+"""The command line without a lab: how it starts, what it loads, how it fails."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from command_line import CARREL, PATIENCE, CommandLine, script
+
+from carrel.cli.main import COMMANDS, app, load
+from carrel.server.settings import SETTINGS
+from carrel.testing.lab_process import LabProcess
+
+ROOT = Path(__file__).parents[2]
+#: What the packages of a lab's server bring, and a client must not need.
+SERVER_ONLY = (
+    "fastapi",
+    "starlette",
+    "sqlalchemy",
+    "uvicorn",
+    "mlflow",
+    "alembic",
+    "jinja2",
+    "psycopg",
+    "uv",
+    "fsspec",
+    "pynvml",
+)
+BLOCKER = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> CommandLine:
+    """The command line on a machine without a lab."""
+    return CommandLine({"CARREL_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)})
+
+
+def modules_after(code: str) -> set[str]:
+    script = (
+        f"import sys\nbefore = set(sys.modules)\n{code}\nprint(*sorted(set(sys.modules) - before), sep='\\n', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    return set(done.stderr.split())
+
+
+def packages(modules: set[str]) -> set[str]:
+    return {module.partition(".")[0] for module in modules}
+
+
+def test_import_carrel_loads_nothing_else() -> None:
+    modules = modules_after("import carrel")
+    assert {module for module in modules if module.startswith("carrel")} == {"carrel"}
+    assert not packages(modules) & {"httpx", "pydantic", "typer", "rich", "yaml", "ssl", "asyncio", *SERVER_ONLY}
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["run", "--help"], ["up", "--help"]], ids=" ".join)
+def test_help_loads_neither_client_nor_server(words: list[str]) -> None:
+    modules = modules_after(f"from carrel.cli.main import main; main({words!r})")
+    assert "carrel.cli.main" in modules
+    assert not packages(modules) & {"httpx", "yaml", "asyncio", *SERVER_ONLY}
+    if len(words) == 1:  # typer itself reads the values of options with pydantic
+        assert "pydantic" not in modules
+    assert not {"carrel.client.client", "carrel.wire.v1", "carrel.server.up", "carrel.tasks", "rich.console"} & modules
+
+
+def test_client_and_commands_work_without_the_servers_packages(lab: LabProcess, lab_home: Path, tmp_path: Path) -> None:
+    task = script(tmp_path / "code", "echo from a laptop; mkdir outputs; echo 1 > outputs/one\n")
+    code = (
+        BLOCKER.format(blocked=set(SERVER_ONLY)) + "from carrel.cli.main import main\n"
+        f"assert main(['run', {task!r}, '--name', 'laptop']) == 0\n"
+        "import carrel\n"
+        "with carrel.Client() as client:\n"
+        "    (job,) = client.jobs(name='laptop')\n"
+        f"for words in (['ps'], ['nodes'], ['lab'], ['show', str(job.id)], ['outputs', str(job.id), {str(tmp_path / 'o')!r}]):\n"
+        "    assert main(words) == 0, words\n"
+        "assert main(['doctor']) == 0\n"
+        "sys.exit(main(['up', '--port', '0']))\n"
+    )
+    variables = CommandLine({"CARREL_HOME": str(lab_home)}).environment()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=variables, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 6, done.stderr
+    assert "from a laptop" in done.stdout
+    assert 'pip install "carrel[server]"' in done.stderr
+    assert (tmp_path / "o/outputs/one").read_text() == "1\n"
+
+
+def test_no_lab_is_said_with_what_to_do(alone: CommandLine) -> None:
+    done = alone("ps")
+    assert (done.code, done.out) == (6, "")
+    assert "No lab is running" in done.err.splitlines()[0]
+    assert "carrel up" in done.err.splitlines()[1]
+
+
+def test_an_address_without_a_token_is_refused(tmp_path: Path) -> None:
+    done = CommandLine({"CARREL_URL": "http://127.0.0.1:9", "CARREL_HOME": str(tmp_path)})("ps", "--json")
+    assert done.code == 4
+    assert done.problem["type"] == "urn:carrel:problem:unauthenticated"
+
+
+def test_a_lab_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
+    away = CommandLine({"CARREL_URL": "http://127.0.0.1:9", "CARREL_TOKEN": "x"})
+    assert away("ps").code == 6
+    assert away("submit", script(tmp_path / "code", "true\n")).code == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("sumbit",), "submit"),
+        (("user", "ad", "x"), "add"),
+        (("ps", "--stat", "x"), "--state"),
+        (("run", "x", "--memry", "1"), "--memory"),
+    ],
+)
+def test_what_is_mistyped_is_guessed(alone: CommandLine, words: tuple[str, ...], hint: str) -> None:
+    done = alone(*words)
+    assert done.code == 2
+    assert hint in done.err.splitlines()[1]
+    assert alone(*words, "--json").problem["type"] == "urn:carrel:problem:invalid"
+
+
+def test_doctor_without_a_lab(alone: CommandLine) -> None:
+    done = alone("doctor", "--json")
+    checks = {check["name"]: check["status"] for check in done.json["checks"]}
+    assert (done.code, checks["lab"], checks["token"]) == (0, "warn", "warn")
+
+
+def test_doctor_fails_for_a_token_that_others_can_read(alone: CommandLine, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "token").write_text("secret")
+    (home / "token").chmod(0o644)
+    done = alone("doctor")
+    assert done.code == 1
+    assert "chmod 600" in done.out
+    (home / "token").chmod(0o600)
+    assert alone("doctor").code == 0
+
+
+def test_a_fault_of_our_own_is_one_line_and_a_private_file(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom carrel.cli import main as command, jobs\n"
+        "def broken(*_): raise RuntimeError('the roof\\nfell in')\njobs.open_client = broken\n"
+        "sys.exit(command.main(['ps', '--name', 'private']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1
+    fact, remedy = done.stderr.splitlines()
+    assert "the roof" in fact
+    file = Path(remedy.split()[-1])
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "Traceback" in file.read_text()
+    assert "private" not in file.read_text()
+
+
+def test_a_reader_that_goes_away_is_no_fault(alone: CommandLine) -> None:
+    process = alone.start("version", "--json")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=PATIENCE) == 0
+    process.stderr.close()
+
+
+def on_terminal(words: list[str], variables: dict[str, str]) -> tuple[int, str]:
+    """Exit code and output of a command that has a terminal."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ.update({"TERM": "xterm", "COLUMNS": "60", **variables})
+        os.execv(sys.executable, [*CARREL, *words])
+    said = b""
+    while True:
+        try:
+            piece = os.read(terminal, 65536)
+        except OSError:  # the terminal's other end is closed (EIO)
+            break
+        if not piece:
+            break
+        said += piece
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said.decode()
+
+
+def test_colours_are_for_terminals_that_want_them(lab: LabProcess, lab_home: Path, tmp_path: Path) -> None:
+    home = {"CARREL_HOME": str(lab_home)}
+    words = ["run", script(tmp_path / "code", "echo shown\n"), "--name", "n" * 30]
+    code, said = on_terminal(words, home)
+    assert code == 0
+    assert "\x1b[32mCOMPLETED\x1b[0m" in said
+    assert "shown\r\n" in said
+    code, said = on_terminal(["ps"], {**home, "NO_COLOR": "1"})
+    assert code == 0
+    assert "\x1b" not in said
+
+
+def test_ctrl_c_stops_a_lab_cleanly(alone: CommandLine) -> None:
+    process = alone.start("up", "--port", "0", "--no-tracking", "--simulate-gpus", "1", "--json")
+    assert process.stdout is not None
+    assert '"url"' in process.stdout.readline()
+    assert alone("lab").code == 0
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, rest, err) == (0, "", "")
+    assert alone("lab").code == 6
+
+
+def test_a_password_in_an_argument_is_refused(alone: CommandLine) -> None:
+    done = alone("up", "--database", "postgresql+psycopg://me:secret@host/lab")
+    assert done.code == 2
+    assert "secret" not in done.err
+    assert "CARREL_DATABASE" in done.err
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command with its full name, groups left out."""
+    for name in COMMANDS:
+        command = load(name)
+        if getattr(command, "commands", None):
+            yield from ((f"{name} {inner}", made) for inner, made in command.commands.items())
+        else:
+            yield name, command
+
+
+def test_the_page_names_every_command_and_option_and_no_other() -> None:
+    page = (ROOT / "docs/commands.md").read_text()
+    sections = dict(re.findall(r"^### carrel (\S.*?)\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL))
+    found = dict(commands())
+    assert set(sections) == set(found)
+    for name, command in found.items():
+        real = {option for param in command.params for option in (*param.opts, *param.secondary_opts) if option.startswith("-")}
+        documented = set(re.findall(r"`(--[a-z][a-z-]*|-[A-Za-z])(?=[ `])", sections[name]))
+        # Of all commands the page says once that they have these.
+        common = {"--json", "--home", "-h", "--help"}
+        assert documented - common == real - common, name
+
+
+def test_every_command_has_json_and_help() -> None:
+    for name, command in commands():
+        options = {option for param in command.params for option in param.opts}
+        assert "--json" in options, name
+        assert command.help, name
+        for param in command.params:
+            assert param.name == "help" or getattr(param, "help", None), f"{name} {param.name}"
+
+
+def test_the_options_of_up_are_settings() -> None:
+    names = {param.name for param in load("up").params} - {"home", "as_json", "help"}
+    assert names <= {setting.name for setting in SETTINGS}
+
+
+def test_names_in_the_table_are_the_groups() -> None:
+    group: Any = typer.main.get_command(app)
+    assert group.list_commands(None) == list(COMMANDS)

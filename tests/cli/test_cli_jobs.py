@@ -1,0 +1,192 @@
+"""The commands that look at jobs, machines and people, and change them."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from command_line import PATIENCE, CommandLine, script
+
+from carrel.client import Client
+from carrel.testing.lab_process import LabProcess
+from carrel.wire import v1
+
+STORES = "mkdir -p outputs/deep; echo result > outputs/deep/r.txt; : > outputs/empty; echo 'log line'\n"
+
+
+@pytest.fixture
+def done(client: Client, tmp_path: Path) -> v1.JobDetail:
+    """A job that has ended and stored two files."""
+    job = client.submit_project(script(tmp_path / "done", STORES), name="stored", resources=v1.ResourceRequest(gpus=1))
+    return client.wait(job.id, timeout=PATIENCE)
+
+
+def test_ps_shows_active_jobs_and_the_last_that_ended(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    ended = [client.submit_project(script(tmp_path / "a", "true\n"), name="short").id for _ in range(7)]
+    for job_id in ended:
+        client.wait(job_id, timeout=PATIENCE)
+    active = client.submit_project(script(tmp_path / "b", "exec sleep 60\n"), name="long").id
+    shown = [v1.JobView.model_validate(job).id for job in carrel("ps", "--json").json["jobs"]]
+    assert shown == [active, *sorted(ended, reverse=True)[:5]]
+    assert len(carrel("ps", "--all", "--name", "short", "--json").json["jobs"]) == 7
+    assert len(carrel("ps", "--all", "--name", "short", "--limit", "2", "--json").json["jobs"]) == 2
+    assert {job["state"] for job in carrel("ps", "--state", "completed", "--json").json["jobs"]} == {"COMPLETED"}
+    client.cancel(active)
+    client.wait(active, timeout=PATIENCE)
+
+
+def test_ps_lines_up_and_says_simulated(carrel: CommandLine, done: v1.JobDetail) -> None:
+    head, *rows = carrel("ps").out.splitlines()
+    row = next(row for row in rows if row.split()[0] == str(done.id))
+    assert row[head.index("NAME") :].startswith("stored ")
+    assert row[head.index("STATE") :].startswith("COMPLETED ")
+    assert row[head.index("GPUS") :].startswith("1 simulated ")
+    assert "\x1b" not in head
+
+
+def test_an_unknown_state_names_the_nearest(carrel: CommandLine) -> None:
+    wrong = carrel("ps", "--state", "runing")
+    assert wrong.code == 2
+    assert 'Did you mean "RUNNING"?' in wrong.err
+
+
+def test_show(carrel: CommandLine, done: v1.JobDetail) -> None:
+    assert v1.JobDetail.model_validate(carrel("show", str(done.id), "--json").json) == done
+    text = carrel("show", str(done.id)).out
+    for fact in ("stored", "COMPLETED", "1 simulated GPU", "bash task.sh", done.snapshot[:19], "ATTEMPT"):
+        assert fact in text
+
+
+def test_logs(carrel: CommandLine, done: v1.JobDetail) -> None:
+    assert carrel("logs", str(done.id)).out == "log line\n"
+    assert carrel("logs", "-f", str(done.id)).out == "log line\n"
+    assert carrel("logs", str(done.id), "--attempt", "1").out == "log line\n"
+    assert carrel("logs", str(done.id), "--json").json == {"job_id": done.id, "attempt": 1, "text": "log line\n"}
+    events = [v1.EventView.model_validate_json(line) for line in carrel("logs", "-f", str(done.id), "--json").out.splitlines()]
+    assert [event.data["text"] for event in events if event.type == "log"] == ["log line\n"]
+    assert carrel("logs", str(done.id), "-f", "--attempt", "1").code == 2
+    assert carrel("logs", str(done.id), "--attempt", "9").code == 3
+
+
+def test_outputs(carrel: CommandLine, done: v1.JobDetail, tmp_path: Path) -> None:
+    target = tmp_path / "fetched"
+    listed = v1.OutputList.model_validate(carrel("outputs", str(done.id), "--list", "--json").json)
+    assert [(output.path, output.size) for output in listed.outputs] == [("outputs/deep/r.txt", 7), ("outputs/empty", 0)]
+    first = carrel("outputs", str(done.id), str(target), "--json").json
+    assert (target / "outputs/deep/r.txt").read_text() == "result\n"
+    assert [output["fetched"] for output in first["outputs"]] == [True, True]
+    (target / "outputs/deep/r.txt").write_text("changed")
+    again = carrel("outputs", str(done.id), str(target), "--json").json
+    assert [(output["path"], output["fetched"]) for output in again["outputs"]] == [
+        ("outputs/deep/r.txt", True),
+        ("outputs/empty", False),
+    ]
+    assert (target / "outputs/deep/r.txt").read_text() == "result\n"
+    assert carrel("outputs", str(done.id)).code == 2
+    assert "7 B" in carrel("outputs", str(done.id), "--list").out
+
+
+def test_rerun_repeats_without_the_code_at_hand(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    task = script(tmp_path / "gone", "echo again\n")
+    first = client.submit_project(task)
+    client.wait(first.id, timeout=PATIENCE)
+    Path(task).unlink()
+    second = v1.JobView.model_validate(carrel("rerun", str(first.id), "--json").json)
+    assert client.wait(second.id, timeout=PATIENCE).rerun_of == first.id
+    assert carrel("logs", str(second.id)).out == "again\n"
+
+
+def test_record(carrel: CommandLine, done: v1.JobDetail, tmp_path: Path) -> None:
+    record = carrel("record", str(done.id), "--json").json
+    assert record["task"]["snapshot"] == done.snapshot
+    assert {output["path"] for output in record["attempts"][0]["outputs"]} == {"outputs/deep/r.txt", "outputs/empty"}
+    assert carrel("record", str(done.id), "-o", str(tmp_path / "record.json")).out == ""
+    assert json.loads((tmp_path / "record.json").read_text()) == record
+
+
+def test_cancel_goes_on_after_a_job_that_is_not_there(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    jobs = [client.submit_project(script(tmp_path / "code", "exec sleep 60\n")).id for _ in range(2)]
+    ended = carrel("cancel", str(jobs[0]), "999999", str(jobs[1]), "--json")
+    assert ended.code == 3
+    assert [v1.JobView.model_validate(job).id for job in ended.json["jobs"]] == jobs
+    assert v1.Problem.model_validate(ended.problem).type == "urn:carrel:problem:not_found"
+    assert {client.wait(job_id, timeout=PATIENCE).state for job_id in jobs} == {"CANCELLED"}
+    assert "is cancelled" in carrel("cancel", str(jobs[0])).out
+
+
+def test_nodes_lab_and_version(carrel: CommandLine, lab: LabProcess) -> None:
+    (node,) = v1.NodeList.model_validate(carrel("nodes", "--json").json).nodes
+    assert [device.simulated for device in node.devices] == [True, True]
+    assert carrel("nodes").out.count("simulated GPU (no hardware)") == 2
+    found = carrel("lab", "--json").json
+    assert (v1.LabView.model_validate(found).simulated, found["url"]) == (True, lab.url)
+    assert "normal*" in carrel("lab").out
+    assert set(carrel("version", "--json").json) == {"version", "packages"}
+
+
+def test_another_user_sees_and_touches_nothing(
+    carrel: CommandLine, other: CommandLine, done: v1.JobDetail, tmp_path: Path
+) -> None:
+    number = str(done.id)
+    assert other("lab", "--json").json["caller"]["role"] == "user"
+    assert other("ps", "--all", "--json").json == {"jobs": []}
+    for words in (("show",), ("logs",), ("logs", "-f"), ("cancel",), ("rerun",), ("record",), ("outputs", "--list")):
+        refused = other(*words, number, "--json")
+        assert (refused.code, refused.out) == (3, ""), words
+        assert refused.problem["detail"] == f"There is no job {number}."
+    assert other("outputs", number, str(tmp_path / "theft")).code == 3
+    assert not (tmp_path / "theft").exists()
+    for words in (("ps", "--all-users"), ("user", "list"), ("user", "add", "friend"), ("user", "revoke", "root")):
+        assert other(*words).code == 4, words
+    own = other("run", script(tmp_path / "own", "echo mine\n"), "--name", "theirs")
+    assert (own.code, own.out) == (0, "mine\n")
+    assert [job["name"] for job in carrel("ps", "--all-users", "--name", "theirs", "--json").json["jobs"]] == ["theirs"]
+    assert carrel("ps", "--name", "theirs", "--json").json == {"jobs": []}
+
+
+def test_users_come_and_go(carrel: CommandLine, lab: LabProcess, tmp_path: Path) -> None:
+    made = v1.NewUser.model_validate(carrel("user", "add", "visitor", "--json").json)
+    assert made.user.subject in carrel("user", "list").out
+    file = tmp_path / "token"
+    file.write_text(made.token)
+    file.chmod(stat.S_IRUSR)
+    visitor = CommandLine({"CARREL_URL": lab.url, "CARREL_TOKEN_FILE": str(file)})
+    assert visitor("lab").code == 0
+    assert carrel("user", "revoke", made.user.subject, "--json").json == {"revoked": made.user.subject}
+    assert visitor("lab").code == 4
+    file.chmod(0o644)
+    assert "chmod 600" in visitor("lab").err
+    text = carrel("user", "add", "second").out
+    assert f"export CARREL_URL={lab.url}" in text
+    assert "export CARREL_TOKEN=" in text
+
+
+def test_environments(carrel: CommandLine, lab_home: Path) -> None:
+    assert carrel("env", "list", "--json").json == {"environments": []}
+    left = lab_home / "environments" / "envs" / "half-built"
+    left.mkdir(parents=True)
+    assert [info["complete"] for info in carrel("env", "list", "--json").json["environments"]] == [False]
+    would = carrel("env", "gc", "--dry-run", "--json").json
+    assert ([info["digest"] for info in would["removed"]], would["dry_run"]) == (["half-built"], True)
+    assert left.exists()
+    assert "Removed 1 environment" in carrel("env", "gc", "--unused-for", "1h").out
+    assert not left.exists()
+    assert carrel("env", "gc", "--unused-for", "5").code == 2
+
+
+def test_doctor_with_a_lab(carrel: CommandLine) -> None:
+    found = carrel("doctor", "--json")
+    checks = {check["name"]: check for check in found.json["checks"]}
+    assert found.code == (0 if found.json["ok"] else 1)
+    assert {"python", "uv", "git", "home", "token", "lab", "gpus", "memory", "nursery"} <= set(checks)
+    assert checks["lab"]["status"] == "ok"
+    assert "tracking off" in checks["lab"]["message"]
+    assert checks["nursery"]["status"] == "ok"
+
+
+def test_a_second_lab_in_the_same_home_is_refused(carrel: CommandLine) -> None:
+    second = carrel("up", "--port", "0", "--no-tracking", "--json")
+    assert second.code == 5
+    assert second.problem["type"] == "urn:carrel:problem:conflict"

@@ -1,0 +1,192 @@
+"""`carrel run` and `carrel submit`: a task's log and exit code, and what Ctrl-C means."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from command_line import PATIENCE, CommandLine, script
+
+from carrel.client import Client
+from carrel.wire.v1 import EventView, JobDetail, JobView, ResourceRequest
+
+
+def test_the_log_goes_to_stdout_and_the_news_to_stderr(carrel: CommandLine, tmp_path: Path) -> None:
+    task = script(tmp_path / "code", "echo first; echo second >&2; echo $1\n")
+    done = carrel("run", task, "--name", "said", "--", "--lr 0.1")
+    assert done.code == 0
+    assert done.out == "first\nsecond\n--lr 0.1\n"
+    assert "COMPLETED" in done.err
+    assert "first" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "code"),
+    [
+        ("exit 7\n", (), 7),
+        ("kill -SEGV $$\n", (), 128 + signal.SIGSEGV),
+        ("exec sleep 60\n", ("--time", "2s"), 124),
+    ],
+    ids=["its own", "signal", "timeout"],
+)
+def test_it_ends_with_the_tasks_exit_code(
+    carrel: CommandLine, tmp_path: Path, text: str, options: tuple[str, ...], code: int
+) -> None:
+    done = carrel("run", script(tmp_path / "code", text), *options)
+    assert done.code == code, done.err
+
+
+def test_parameters_variables_and_arguments_arrive(carrel: CommandLine, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "MLproject").write_text(
+        "name: greeting\nentry_points:\n  main:\n    parameters:\n      who: {type: string, default: nobody}\n"
+        "    command: 'echo hello {who} $MOOD $GIVEN'\n  other:\n    command: 'echo the other one'\n"
+    )
+    here = CommandLine({**carrel.variables, "GIVEN": "from here"})
+    done = here("run", str(project), "-P", "who=you there", "--env", "MOOD=glad", "--env", "GIVEN")
+    assert (done.code, done.out) == (0, "hello you there glad from here\n"), done.err
+    assert carrel("run", str(project), "-e", "other").out == "the other one\n"
+
+
+def test_a_waiting_job_says_why(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    blocker = client.submit_project(script(tmp_path / "a", "exec sleep 60\n"), resources=_gpus(2))
+    process = carrel.start("run", script(tmp_path / "b", "echo mine\n"), "--gpus", "1")
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if "in line" in line:
+            break
+    client.cancel(blocker.id)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert any("#1 in line: needs 1 GPU" in line for line in seen), [*seen, err]
+    assert "simulated GPU" in seen[0]
+    assert (process.returncode, out) == (0, "mine\n")
+
+
+def test_json_is_one_document_a_line(carrel: CommandLine, tmp_path: Path) -> None:
+    done = carrel("run", script(tmp_path / "code", "echo text; exit 3\n"), "--json")
+    assert done.code == 3
+    assert done.err == ""
+    first, *events, last = [json.loads(line) for line in done.out.splitlines()]
+    assert first["type"] == "submitted"
+    assert JobView.model_validate(first["job"]).state == "PENDING"
+    seen = [EventView.model_validate(event) for event in events]
+    assert "".join(event.data["text"] for event in seen if event.type == "log").startswith("text\n")
+    assert last["type"] == "ended"
+    assert JobDetail.model_validate(last["job"]).exit_code == 3
+
+
+def test_ctrl_c_cancels_the_job(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    process = carrel.start("run", script(tmp_path / "code", "echo started; exec sleep 60\n"), "--name", "stopped")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "CANCELLED" in err
+    (job,) = client.jobs(name="stopped")
+    assert job.state == "CANCELLED"
+
+
+def test_a_second_ctrl_c_leaves_the_job(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    stubborn = script(tmp_path / "code", "trap '' TERM; echo started; while :; do sleep 0.1; done\n")
+    process = carrel.start("run", stubborn, "--name", "stubborn")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGINT)
+    for line in process.stderr:
+        if "Ctrl-C again" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    (job,) = client.jobs(name="stubborn")
+    assert f"carrel logs -f {job.id}" in err
+    assert client.wait(job.id, timeout=PATIENCE).state == "CANCELLED"
+
+
+def test_ctrl_c_in_logs_leaves_the_job_alone(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    job = client.submit_project(script(tmp_path / "code", "echo started; exec sleep 60\n"))
+    process = carrel.start("logs", "-f", str(job.id))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert client.job(job.id).state == "RUNNING"
+    client.cancel(job.id)
+    assert client.wait(job.id, timeout=PATIENCE).state == "CANCELLED"
+
+
+def test_submit_and_detach_return_at_once(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    task = script(tmp_path / "code", "exec sleep 60\n")
+    for words in (("submit", task), ("run", "--detach", task)):
+        done = carrel(*words, "--json", "--cpus", "1", "--memory", "64M", "--qos", "batch", "--retries", "2")
+        job = JobView.model_validate(done.json)
+        assert done.code == 0
+        assert (job.qos, job.resources.memory) == ("batch", 64 * 1024**2)
+        client.cancel(job.id)
+        client.wait(job.id, timeout=PATIENCE)
+    assert f"Submitted job {job.id + 1}" in carrel("submit", script(tmp_path / "code", "true\n")).out
+
+
+def test_a_backend_config_may_be_text_or_a_file(carrel: CommandLine, tmp_path: Path) -> None:
+    task = script(tmp_path / "code", "true\n")
+    file = tmp_path / "config.json"
+    file.write_text('{"mem": "96M"}')
+    for given in ('{"mem": "96M"}', str(file)):
+        done = carrel("submit", task, "--backend-config", given, "--json")
+        assert done.json["resources"]["memory"] == 96 * 1024**2, done.err
+    for wrong, fact in (
+        ('{"mem": ', "not JSON"),
+        ("[1]", "cannot be read"),
+        ('{"wat": 1}', "wat"),
+        ("/nonexistent", "cannot be read"),
+    ):
+        done = carrel("submit", task, "--backend-config", wrong)
+        assert (done.code, done.out) == (2, "")
+        assert fact in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "fact"),
+    [
+        (("/nonexistent",), 3, "no file or directory"),
+        (("https://example.invalid/x.git",), 6, "git fetch failed"),
+        (("TASK", "-P", "novalue"), 2, "has no value"),
+        (("TASK", "-P", "a=1", "-P", "a=2"), 2, "twice"),
+        (("TASK", "--env", "CARREL_TEST_UNSET"), 2, "no variable"),
+        (("TASK", "--gpus", "3"), 2, "3 GPUs"),
+        (("TASK", "--memory", "lots"), 2, "not a size"),
+        (("TASK", "--qos", "bacht"), 2, "bacht"),
+        (("TASK", "--version", "main"), 2, "version"),
+        (("TASK", "--lr", "0.1"), 2, "No such option"),
+        ((), 2, "Missing argument"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_remedy(
+    carrel: CommandLine, tmp_path: Path, words: tuple[str, ...], code: int, fact: str
+) -> None:
+    task = script(tmp_path / "code", "true\n")
+    done = carrel("submit", *(task if word == "TASK" else word for word in words))
+    assert done.code == code, done.err
+    assert done.out == ""
+    first, *more = done.err.splitlines()
+    assert fact in first
+    assert more, "there is no remedy"
+    assert "Traceback" not in done.err
+
+
+def test_the_separator_is_explained_where_it_is_missing(carrel: CommandLine, tmp_path: Path) -> None:
+    done = carrel("run", script(tmp_path / "code", "true\n"), "--learning-rate", "0.1")
+    assert "come after --" in done.err
+
+
+def _gpus(number: int) -> ResourceRequest:
+
+    return ResourceRequest(gpus=number)
