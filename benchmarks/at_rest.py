@@ -6,9 +6,8 @@ import os
 import time
 from pathlib import Path
 
-from figure import Figure, median
-
 from carrel.testing.lab_process import start_lab
+from figure import Figure, median
 
 _REST_SECONDS = 20.0
 

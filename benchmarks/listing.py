@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import sqlalchemy as sa
-from figure import Figure, median
 
 from carrel import Client
 from carrel.domain.serial import to_plain
@@ -16,6 +15,7 @@ from carrel.domain.task import TaskSpec
 from carrel.store import Database, Store
 from carrel.store.tables import jobs
 from carrel.testing.lab_process import start_lab
+from figure import Figure, median
 
 _JOBS = 100_000
 

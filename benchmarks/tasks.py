@@ -6,10 +6,9 @@ import statistics
 import time
 from pathlib import Path
 
-from figure import Figure, median, percentile
-
 from carrel import Client
 from carrel.testing.lab_process import LabProcess, start_lab
+from figure import Figure, median, percentile
 
 #: The command prints the time at which its first line runs, with microseconds (bash(1), EPOCHREALTIME).
 _STAMP = "name: stamp\nentry_points:\n  main:\n    command: 'echo $EPOCHREALTIME'\n"
@@ -60,10 +59,7 @@ def _throughput(client: Client, project: Path, lab: LabProcess) -> list[Figure]:
     rates, memory = [], []
     for _ in range(3):
         began = time.monotonic()
-        first = client.submit_project(project)
-        jobs = [first.id]
-        for _ in range(_MANY - 1):
-            jobs.append(client.submit_project(project).id)
+        jobs = [client.submit_project(project).id for _ in range(_MANY)]
         submitted = time.monotonic() - began
         open_jobs = set(jobs)
         for event in client.events(after=0):
