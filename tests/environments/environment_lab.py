@@ -50,8 +50,7 @@ class Lab:
         """Packages come from wherever this machine's own configuration says."""
         self.environ |= {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_"))}
         own = Path.home() / ".config/pip/pip.conf"
-        if own.exists():
-            self.pip_conf(own.read_text())
+        self.pip_conf(own.read_text() if own.exists() else "")
 
     def wheel(self, name: str, version: str = "1.0", *, requires: tuple[str, ...] = (), where: Path | None = None) -> Path:
         """Make a wheel of one module (PyPA, "Binary distribution format")."""

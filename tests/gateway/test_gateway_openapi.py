@@ -29,11 +29,9 @@ def test_the_documentation_lists_exactly_the_endpoints_that_there_are(rig: Rig) 
 
 def test_the_documentation_lists_every_kind_of_error(rig: Rig) -> None:
     text = DOCS.read_text()
-
-    def codes(cls: type[errors.CarrelError]) -> set[str]:
-        return {cls.code} | {code for child in cls.__subclasses__() for code in codes(child)}
-
-    for code in (codes(errors.CarrelError) - {"error"}) | {"internal", "too_large", "method_not_allowed"}:
+    # Errors of single rooms (the runner's, say) never go out through the gateway; those of the domain do.
+    told = {cls.code for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.CarrelError)}
+    for code in (told - {"error"}) | {"internal", "too_large", "method_not_allowed"}:
         assert f"`{code}`" in text, code
 
 
