@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -168,23 +169,23 @@ def test_a_full_disk_is_a_clear_error_and_the_lab_goes_on_when_there_is_room(
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=0700", "none", disk], check=True)
-    try:
+    with contextlib.ExitStack() as stack:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=0700", "none", disk], check=True)
+        stack.callback(subprocess.run, ["umount", "--lazy", disk], check=True)
         lab = Lab(disk / "lab", port)
-        with lab.client() as client:
-            before = submit(client, project, witness)
-            assert client.wait(before, timeout=30).state == "COMPLETED"
-            with (disk / "ballast").open("wb", buffering=0) as ballast:
-                _fill(ballast)
-            with pytest.raises(StorageFull, match=r"(?i)full|no space|room|cannot grow"):
-                for number in range(3000):
-                    submit(client, project, witness, key=f"full-{number}")
-            (disk / "ballast").unlink()
-            after = submit(client, project, witness)
-            assert client.wait(after, timeout=60).state == "COMPLETED"
+        stack.callback(lab.process.stop)
+        client = stack.enter_context(lab.client())
+        before = submit(client, project, witness)
+        assert client.wait(before, timeout=30).state == "COMPLETED"
+        with (disk / "ballast").open("wb", buffering=0) as ballast:
+            _fill(ballast)
+        with pytest.raises(StorageFull, match=r"(?i)full|no space|room|cannot grow"):
+            for number in range(3000):
+                submit(client, project, witness, key=f"full-{number}")
+        (disk / "ballast").unlink()
+        after = submit(client, project, witness)
+        assert client.wait(after, timeout=60).state == "COMPLETED"
         assert lab.process.stop() == 0
-    finally:
-        subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def _fill(file: object) -> None:
