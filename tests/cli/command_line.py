@@ -50,9 +50,9 @@ class CommandLine:
         )
         return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, text: bool = True) -> subprocess.Popen[Any]:
         return subprocess.Popen(
-            [*CARREL, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment(), text=True, bufsize=1
+            [*CARREL, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment(), text=text
         )
 
 

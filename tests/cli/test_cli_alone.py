@@ -178,6 +178,42 @@ def test_a_fault_of_our_own_is_one_line_and_a_private_file(tmp_path: Path) -> No
     assert "private" not in file.read_text()
 
 
+def test_a_full_disk_is_no_fault_of_our_own(alone: CommandLine) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*CARREL, "version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=alone.environment(),
+            check=False,
+            timeout=PATIENCE,
+        )
+    assert done.returncode == 6
+    assert "No space left" in done.stderr
+    assert "fault" not in done.stderr
+
+
+def test_an_argument_that_is_no_text_is_refused(alone: CommandLine) -> None:
+    done = alone("ps", "--name", "\udcff")
+    assert done.code == 2
+    assert "no text" in done.err
+
+
+@pytest.mark.parametrize("number", ["x", "0", "1.5", "9" * 30])
+def test_a_number_that_is_none_is_refused(alone: CommandLine, number: str) -> None:
+    done = alone("show", number)
+    assert done.code == 2
+    assert f'"{number}" is not the number of a job' in done.err
+
+
+def test_a_terminal_without_a_character_shows_another(alone: CommandLine) -> None:
+    plain = CommandLine({**alone.variables, "PYTHONIOENCODING": "ascii"})
+    done = plain("show", "ü")
+    assert done.code == 2
+    assert '"?" is not the number' in done.err
+
+
 def test_a_reader_that_goes_away_is_no_fault(alone: CommandLine) -> None:
     process = alone.start("version", "--json")
     assert process.stdout is not None

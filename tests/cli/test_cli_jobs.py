@@ -88,6 +88,27 @@ def test_outputs(carrel: CommandLine, done: v1.JobDetail, tmp_path: Path) -> Non
     assert "7 B" in carrel("outputs", str(done.id), "--list").out
 
 
+def test_outputs_into_a_place_that_cannot_be_written(carrel: CommandLine, done: v1.JobDetail, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "taken/outputs/deep/r.txt").mkdir(parents=True)
+    for place in ("file", "taken"):
+        refused = carrel("outputs", str(done.id), str(tmp_path / place))
+        assert refused.code == 2, refused.err
+        assert "cannot be written" in refused.err.splitlines()[0]
+    assert [path.name for path in (tmp_path / "taken/outputs/deep").iterdir()] == ["r.txt"]
+
+
+def test_what_others_wrote_does_not_command_the_terminal(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    task = script(tmp_path / "code", "mkdir outputs; : > \"outputs/$(printf 'a\\033]0;owned\\007')\"\n")
+    job = client.submit_project(task, arguments=["\x1b]0;owned\x07"])
+    assert client.wait(job.id, timeout=PATIENCE).state == "COMPLETED"
+    for words in (("show",), ("outputs", "--list"), ("outputs", str(tmp_path / "fetched"))):
+        shown = carrel(words[0], str(job.id), *words[1:])
+        assert "owned" in shown.out
+        assert "\x1b" not in shown.out
+        assert "\x07" not in shown.out
+
+
 def test_rerun_repeats_without_the_code_at_hand(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
     task = script(tmp_path / "gone", "echo again\n")
     first = client.submit_project(task)
@@ -176,14 +197,17 @@ def test_environments(carrel: CommandLine, lab_home: Path) -> None:
     assert carrel("env", "gc", "--unused-for", "5").code == 2
 
 
-def test_doctor_with_a_lab(carrel: CommandLine) -> None:
+def test_doctor_with_a_lab(carrel: CommandLine, lab: LabProcess) -> None:
     found = carrel("doctor", "--json")
     checks = {check["name"]: check for check in found.json["checks"]}
     assert found.code == (0 if found.json["ok"] else 1)
-    assert {"python", "uv", "git", "home", "token", "lab", "gpus", "memory", "nursery"} <= set(checks)
+    assert {"python", "uv", "git", "home", "token", "lab", "gpus", "memory", "nursery", "labs"} <= set(checks)
     assert checks["lab"]["status"] == "ok"
     assert "tracking off" in checks["lab"]["message"]
     assert checks["nursery"]["status"] == "ok"
+    pid = json.loads((lab.home / "address.json").read_text())["pid"]
+    several = checks["labs"]["status"] == "warn"
+    assert str(pid) in checks["labs"]["message"] if several else "one lab" in checks["labs"]["message"]
 
 
 def test_a_second_lab_in_the_same_home_is_refused(carrel: CommandLine) -> None:

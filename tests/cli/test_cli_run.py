@@ -38,6 +38,47 @@ def test_it_ends_with_the_tasks_exit_code(
     assert done.code == code, done.err
 
 
+def test_the_log_is_the_same_byte_for_byte(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    pieces = b"text \xff\xfe no text\n\xe2\x82", b"\xac whole again \x00\n\xe2\x82"
+    first, second = ("".join(rf"\{byte:03o}" for byte in piece) for piece in pieces)
+    task = script(tmp_path / "code", f"printf '{first}'; sleep 0.3; printf '{second}'\n")
+    out = []
+    for words in (("run", task, "--name", "bytes"), ("logs", "-f", "ID"), ("logs", "ID")):
+        number = next((str(job.id) for job in client.jobs(name="bytes")), "")
+        process = carrel.start(*(number if word == "ID" else word for word in words), text=False)
+        out.append(process.communicate(timeout=PATIENCE)[0])
+        assert process.returncode == 0
+    assert out == [b"".join(pieces)] * 3
+
+
+def test_attempts_of_bytes_follow_each_other(carrel: CommandLine, tmp_path: Path) -> None:
+    task = script(tmp_path / "code", "printf '\\377'; sleep 0.2; printf '\\376\\n'; exit 3\n")
+    process = carrel.start("run", task, "--retries", "1", text=False)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 3
+    assert out == b"\xff\xfe\n[carrel] Exit code 3.\n" * 2
+    assert b"--- attempt 2 ---" in err
+
+
+def test_a_job_goes_on_when_nobody_reads_its_log(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    text = f"echo first; until [ -e {gate} ]; do sleep 0.05; done; echo second; until [ -e {gate}.2 ]; do sleep 0.05; done\n"
+    process = carrel.start("run", script(tmp_path / "code", text), "--name", "unread")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "first\n"
+    process.stdout.close()
+    gate.touch()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(PATIENCE) == 0
+    (job,) = client.jobs(name="unread")
+    assert f"job {job.id} goes on" in said
+    assert job.state == "RUNNING"
+    Path(f"{gate}.2").touch()
+    assert client.wait(job.id, timeout=PATIENCE).state == "COMPLETED"
+
+
 def test_parameters_variables_and_arguments_arrive(carrel: CommandLine, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()

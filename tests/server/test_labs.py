@@ -40,6 +40,33 @@ def test_a_lab_keeps_everything_over_a_kill_on_every_database(tmp_path: Path, pr
     assert again.stop() == 0
 
 
+def test_a_lab_comes_back_at_its_address_so_that_running_tasks_find_it(tmp_path: Path) -> None:
+    project = tmp_path / "asks"
+    project.mkdir()
+    (project / "ask.py").write_text(
+        "import os, urllib.request\n"
+        "request = urllib.request.Request(os.environ['CARREL_URL'] + '/api/v1/lab')\n"
+        "request.add_header('Authorization', 'Bearer ' + os.environ['CARREL_TOKEN'])\n"
+        "print(urllib.request.urlopen(request).status, flush=True)\n"
+    )
+    wait = f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+    (project / "ask.sh").write_text(f"python ask.py\necho ready\n{wait}\npython ask.py\n")
+    first = start_lab(tmp_path / "home")
+    with Client(url=first.url, token=first.token) as client:
+        job = client.submit_project(project, entry_point="ask.sh")
+        assert any("ready" in text for text in client.stream_log(job.id))
+    first.kill()
+    second = start_lab(tmp_path / "home")
+    try:
+        assert second.url == first.url
+        (tmp_path / "go").touch()
+        with Client(url=second.url, token=second.token) as client:
+            assert client.wait(job.id, timeout=60).state == "COMPLETED"
+            assert b"".join(client.log(job.id)).split() == [b"200", b"ready", b"200"]
+    finally:
+        second.stop()
+
+
 def test_two_labs_on_one_machine_do_not_meet(tmp_path: Path, project: Path) -> None:
     labs = [start_lab(tmp_path / name, simulate_gpus=1) for name in ("a", "b")]
     try:

@@ -69,7 +69,7 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
         ("lab", lambda: _lab(given)),
     ]
     if server:
-        looks += [("gpus", _gpus), ("memory", _memory), ("nursery", _nursery)]
+        looks += [("gpus", _gpus), ("memory", _memory), ("nursery", _nursery), ("labs", _labs)]
     for name, look in looks:
         try:
             yield look()
@@ -207,6 +207,30 @@ def _memory() -> Check:
         message = "no memory cgroup may be made here: the runner watches its task's memory instead, a few times a second"
         return Check("memory", "warn", message, "For exact limits start the lab in a systemd unit with Delegate=yes.")
     return Check("memory", "ok", f"limits are held by the kernel (cgroup version {parent.version})")
+
+
+def _labs() -> Check:
+    """Labs of all users on this machine, as far as /proc shows them (proc(5), hidepid)."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and _is_lab(path)]
+    if len(pids) < 2:
+        return Check("labs", "ok", "one lab runs on this machine" if pids else "no lab runs on this machine")
+    return Check(
+        "labs",
+        "warn",
+        f"{len(pids)} labs run on this machine (processes {', '.join(str(pid) for pid in sorted(pids))}): "
+        "no GPU is given out twice, but each counts all processors and all memory as its own",
+        "Give each its share: carrel up --cpus N --memory SIZE",
+    )
+
+
+def _is_lab(process: Path) -> bool:
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or is not ours to see
+        return False
+    # "carrel up" itself, or a Python that runs it: its script, or its module after -m.
+    starts = [number for number, word in enumerate(words[:4]) if word.rpartition(b"/")[2] in (b"carrel", b"carrel.cli.main")]
+    return any(words[number + 1 : number + 2] == [b"up"] for number in starts)
 
 
 def _nursery() -> Check:

@@ -79,13 +79,17 @@ def report_usage(error: Any, *, as_json: bool) -> int:
 
 def report_bug(error: Exception, words: Sequence[str], *, as_json: bool) -> int:
     """Tell of a failure of our own in one line; the details go to a file that only the user may read."""
-    descriptor, path = tempfile.mkstemp(prefix="carrel-failure-", suffix=".txt")
-    with os.fdopen(descriptor, "w") as file:
-        # Only the command's name: values may hold what is not for others.
-        file.write(f"carrel {next(iter(words), '')}\n\n")
-        file.write("".join(traceback.format_exception(error)))
     message = f"carrel failed: {type(error).__name__}: {error}".splitlines()[0]
-    _tell("internal", message, f"This is a fault of Carrel's. Please report it with {path}", as_json=as_json)
+    # Only the command's name: values may hold what is not for others.
+    details = f"carrel {next(iter(words), '')}\n\n{''.join(traceback.format_exception(error))}"
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="carrel-failure-", suffix=".txt")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(details)
+        remedy = f"This is a fault of Carrel's. Please report it with {path}"
+    except OSError as failure:
+        remedy = f"This is a fault of Carrel's. Its details could not be saved: {failure.strerror}."
+    _tell("internal", message, remedy, as_json=as_json)
     return OTHER
 
 
@@ -106,6 +110,11 @@ def _tell(code: str, message: str, remedy: str, *, as_json: bool, details: Mappi
         return
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     start, end = ("\x1b[31m", "\x1b[0m") if colours else ("", "")
-    print(f"{start}error:{end} {message}", file=sys.stderr)
+    # Names and messages come from others, and a terminal obeys what it is told.
+    print(f"{start}error:{end} {_visible(message)}", file=sys.stderr)
     if remedy:
-        print(f"       {remedy}", file=sys.stderr)
+        print(f"       {_visible(remedy)}", file=sys.stderr)
+
+
+def _visible(text: str) -> str:
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in text)

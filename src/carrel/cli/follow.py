@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from carrel.cli import words
 from carrel.cli.endings import INTERRUPTED, OK, OTHER, TIMED_OUT
-from carrel.cli.screen import STATE_STYLES, StatusLine, paint, print_json
+from carrel.cli.screen import STATE_STYLES, StatusLine, clean, paint, print_json
+from carrel.cli.transcript import Transcript
 from carrel.domain.errors import CarrelError
 from carrel.domain.job import ENDED, JobState
 
@@ -57,8 +58,7 @@ class Follower:
         self._interrupts = 0
         self._canceller: threading.Thread | None = None
         self._asked = False
-        self._attempt = 0
-        self._midline = False
+        self._log = Transcript(client, job_id)
 
     def follow(self) -> JobDetail | None:
         """Show everything until the job's end, and return the job; None when the user left it with Ctrl-C."""
@@ -69,10 +69,16 @@ class Follower:
                         print_json(event)
                     else:
                         self._show(event)
-                return self._client.wait(self._job_id)
+                job = self._client.wait(self._job_id)
+                self._log.finish()
+                return job
         except Left:
             self._line.note(f"\nLeft job {self._job_id}{self._request_to_end()}. See how it goes: carrel logs -f {self._job_id}")
             return None
+        except BrokenPipeError:
+            if self._cancels and not self._as_json:  # whoever looks at a job that was there before knows that it goes on
+                self._line.note(f"Nobody reads the log any more; job {self._job_id} goes on. carrel show {self._job_id}")
+            raise
         finally:
             self._line.clear()
 
@@ -82,11 +88,11 @@ class Follower:
 
     def say_end(self, job: JobDetail) -> None:
         """One line about the end, and where to go from there."""
-        if self._midline:
+        if self._log.midline:
             self._line.note("")
         state = paint(job.state, STATE_STYLES.get(job.state, ""), sys.stderr)
         took = "" if " after " in job.message and job.state != "COMPLETED" else words.spent(job, words.now())
-        detail = "" if job.state == "COMPLETED" else f": {job.message}"
+        detail = "" if job.state == "COMPLETED" else f": {clean(job.message)}"
         self._line.note(f"Job {job.id} {state}{f' after {took}' if took else ''}{detail}")
         self._say_outputs(job)
         if job.run_url:
@@ -109,16 +115,15 @@ class Follower:
             self._line.show(words.event(event.type, event.data, words.now()))
 
     def _show_log(self, event: EventView) -> None:
-        text, attempt = str(event.data.get("text", "")), int(event.data.get("attempt", 0))
-        if not text:
+        if not event.data.get("text"):
             return
         self._line.clear()
-        if attempt > self._attempt > 0:
-            self._line.note(("\n" if self._midline else "") + f"--- attempt {attempt} ---")
-        self._attempt = max(attempt, self._attempt)
-        self._midline = not text.endswith("\n")
-        sys.stdout.buffer.write(text.encode())
-        sys.stdout.flush()
+        attempt, before = int(event.data.get("attempt", 0)), self._log.attempt
+        if attempt > before:
+            self._log.begin(attempt)
+            if before:
+                self._line.note(("\n" if self._log.midline else "") + f"--- attempt {attempt} ---")
+        self._log.write(event.data)
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK, exit_code, report
-from carrel.cli.options import AsJson, Home, JobId, are_simulated, open_client
+from carrel.cli.options import AsJson, Home, JobId, are_simulated, job_number, open_client
 from carrel.domain.errors import CarrelError, Invalid
 from carrel.domain.job import ACTIVE, ENDED, JobState
 
@@ -114,7 +114,7 @@ def show_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> i
 
 def _print_job(job: JobDetail, *, simulated: bool) -> None:
     from carrel.cli import words
-    from carrel.cli.screen import STATE_STYLES, paint, print_fields
+    from carrel.cli.screen import STATE_STYLES, clean, paint, print_fields
 
     now = words.now()
     why = words.reason(job, now) if job.state == "PENDING" else job.message
@@ -122,7 +122,7 @@ def _print_job(job: JobDetail, *, simulated: bool) -> None:
     print_fields(
         [
             ("job", f"{paint(str(job.id), 'bold')} {job.name}"),
-            ("state", f"{paint(job.state, STATE_STYLES.get(job.state, ''))}  {why}"),
+            ("state", f"{paint(job.state, STATE_STYLES.get(job.state, ''))}  {clean(why)}"),
             ("reason", job.reason),
             ("owner", f"{job.owner} (account {job.account})"),
             ("qos", job.qos),
@@ -132,9 +132,9 @@ def _print_job(job: JobDetail, *, simulated: bool) -> None:
             ("started", words.local(job.started_at)),
             ("ended", words.local(job.ended_at)),
             ("ran", words.spent(job, now)),
-            ("command", job.command),
+            ("command", "\n".join(clean(line) for line in job.command.splitlines())),
             ("entry point", job.entry_point),
-            ("parameters", "\n".join(f"{name}={value}" for name, value in job.parameters.items())),
+            ("parameters", "\n".join(clean(f"{name}={value}") for name, value in job.parameters.items())),
             ("experiment", job.experiment or ""),
             ("code", job.snapshot[:19]),
             ("git", git),
@@ -179,7 +179,9 @@ def _print_attempts(attempts: Sequence[AttemptView], now: datetime) -> None:
 
 
 def cancel_command(
-    job_ids: Annotated[list[int], typer.Argument(metavar="ID...", min=1, help="Numbers of the jobs.", show_default=False)],
+    job_ids: Annotated[
+        list[int], typer.Argument(metavar="ID", parser=job_number, help="Numbers of the jobs.", show_default=False)
+    ],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

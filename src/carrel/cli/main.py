@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -11,8 +13,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from carrel.cli.endings import INTERRUPTED, OK, USAGE, report, report_bug, report_usage, wants_json
-from carrel.domain.errors import CarrelError
+from carrel.cli.endings import INTERRUPTED, OK, OTHER, USAGE, report, report_bug, report_usage, wants_json
+from carrel.domain.errors import CarrelError, Invalid, StorageFull
 
 #: Command -> module under `carrel.cli`, in the order in which the help shows them. Each has `<command>` or `<command>_` in it.
 COMMANDS: dict[str, str] = {
@@ -108,18 +110,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code (docs/commands.md)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = wants_json(words)
+    _settle_output()
     try:
+        _refuse_what_is_no_text(words)
         code = typer.main.get_command(app).main(args=words, prog_name="carrel", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except CarrelError as error:
         return report(error, as_json=as_json)
     except _UsageProblem as error:
-        return report_usage(error, as_json=as_json) if getattr(error, "exit_code", USAGE) == USAGE else 1
+        return report_usage(error, as_json=as_json) if getattr(error, "exit_code", USAGE) == USAGE else OTHER
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
         return _unheard()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return report_bug(error, words, as_json=as_json)
+        _forget_output()
+        where = error.filename or "standard output or the directory for temporary files"
+        return report(StorageFull(f"{where} cannot be written: {error.strerror}.", remedy="Free some space."), as_json=as_json)
     except SystemExit as stop:
         # typer ends so when it finds the pipe broken before we do, and after shell completion.
         return _unheard() if isinstance(stop.__context__, BrokenPipeError) else stop.code if isinstance(stop.code, int) else OK
@@ -127,10 +137,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return report_bug(error, words, as_json=as_json)
 
 
+def _settle_output() -> None:
+    """A character that the terminal's encoding lacks becomes "?", instead of the end of the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="replace")
+
+
+def _refuse_what_is_no_text(words: Sequence[str]) -> None:
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise Invalid(
+                f"The argument {os.fsencode(word)!r} is no text in this encoding ({sys.getfilesystemencoding()}).",
+                remedy="Write it in UTF-8; LC_ALL=C.UTF-8 says that all is.",
+            ) from None
+
+
 def _unheard() -> int:
-    """Whoever read our output has gone: there is nobody to complain to, and Python must not try again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    """Whoever read our output has gone: there is nobody to complain to."""
+    _forget_output()
     return OK
+
+
+def _forget_output() -> None:
+    """What could not be written must not be tried again by Python at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 if __name__ == "__main__":

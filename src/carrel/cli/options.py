@@ -20,7 +20,17 @@ Home = Annotated[
     Path | None,
     typer.Option("--home", metavar="DIR", help="The lab's home directory.  [CARREL_HOME or ~/.local/share/carrel]"),
 ]
-JobId = Annotated[int, typer.Argument(metavar="ID", min=1, help="Number of the job.", show_default=False)]
+
+
+def job_number(text: str) -> int:
+    """A job's number, as a person types it."""
+    number = text.removeprefix("#")
+    if not (number.isascii() and number.isdigit() and len(number) < 19 and int(number)):
+        raise typer.BadParameter(f'"{text}" is not the number of a job.')
+    return int(number)
+
+
+JobId = Annotated[int, typer.Argument(metavar="ID", parser=job_number, help="Number of the job.", show_default=False)]
 
 
 def are_simulated(client: Client, jobs: Iterable[JobView]) -> bool:

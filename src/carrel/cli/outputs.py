@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def outputs_command(
     job_id: JobId,
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="Where to put them; made if need be.", show_default=False)
+        Path | None, typer.Argument(metavar="DIR", help="Where to put them; made if need be.", show_default=False)
     ] = None,
     only_list: Annotated[bool, typer.Option("--list", "-l", help="List them, fetch nothing.")] = False,
     home: Home = None,
@@ -52,7 +52,7 @@ def _list(client: Client, job_id: int, *, as_json: bool) -> int:
 
 
 def _fetch(client: Client, job_id: int, directory: Path, *, as_json: bool) -> int:
-    from carrel.cli.screen import paint, print_json
+    from carrel.cli.screen import clean, paint, print_json
     from carrel.cli.words import count
     from carrel.cli.words import size as size_text
 
@@ -62,7 +62,7 @@ def _fetch(client: Client, job_id: int, directory: Path, *, as_json: bool) -> in
         done.append((output, fetched))
         if not as_json:
             note = "" if fetched else paint("  (was there)", "dim")
-            print(f"{directory / output.path}{note}")
+            print(f"{clean(str(directory / output.path))}{note}")
 
     client.download_outputs(job_id, directory.expanduser(), report=report)
     if as_json:

@@ -22,7 +22,7 @@ Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="A directory, a .py or .sh script, or a git address.", show_default=False)
 ]
 Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments for a bare script.", show_default=False)
+    list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for a bare script.", show_default=False)
 ]
 Parameters = Annotated[
     list[str] | None, typer.Option("-P", "--param", metavar="NAME=VALUE", help="A parameter of the task; may be repeated.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
@@ -18,7 +19,7 @@ from urllib.parse import quote
 from carrel.client.following import Absence, Position
 from carrel.client.locate import locate
 from carrel.client.transport import LabUnreachable, Transport, plain, read_events
-from carrel.domain.errors import CarrelError, Unavailable
+from carrel.domain.errors import CarrelError, Invalid, StorageFull, Unavailable
 from carrel.domain.serial import to_plain
 from carrel.wire import v1
 
@@ -183,9 +184,8 @@ class Client:
         found: dict[str, Any] = plain(self._http.call("GET", f"/jobs/{job_id}/record"))
         return found
 
-    def log(self, job_id: int, *, attempt: int | None = None) -> Iterator[bytes]:
-        """The log as it is now, byte for byte."""
-        offset = 0
+    def log(self, job_id: int, *, attempt: int | None = None, offset: int = 0) -> Iterator[bytes]:
+        """The log as it is now, byte for byte, from `offset` on; of the last attempt unless one is named."""
         while True:
             query = {"attempt": attempt, "offset": offset, "limit": 1 << 20}
             response = self._http.call("GET", f"/jobs/{job_id}/log", params={k: v for k, v in query.items() if v is not None})
@@ -269,7 +269,7 @@ class Client:
         written = []
         for output in self.outputs(job_id):
             target = _below(root, output.path)
-            fetched = not (target.is_file() and target.stat().st_size == output.size and _digest(target) == output.digest)
+            fetched = not _holds(target, output)
             if fetched:
                 self._fetch(job_id, output, target)
             if report is not None:
@@ -278,8 +278,11 @@ class Client:
         return written
 
     def _fetch(self, job_id: int, output: v1.OutputView, target: Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:50]}.")
+        except OSError as error:
+            raise _unwritable(target, error) from error
         try:
             found = hashlib.sha256()
             with os.fdopen(descriptor, "wb") as file:
@@ -292,7 +295,7 @@ class Client:
             Path(temporary).chmod(0o644)
             Path(temporary).replace(target)
         except OSError as error:
-            raise Unavailable(f"{target} cannot be written: {error.strerror}.") from error
+            raise _unwritable(target, error) from error
         finally:
             with suppress(FileNotFoundError):
                 Path(temporary).unlink()
@@ -313,13 +316,24 @@ class Client:
         self._http.look_again()
 
 
+def _unwritable(path: Path, error: OSError) -> CarrelError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    kind, remedy = (StorageFull, "Free some space.") if full else (Invalid, "Name another directory.")
+    return kind(f"{path} cannot be written: {error.strerror}.", remedy=f"{remedy} What was fetched before stays.")
+
+
 def _below(root: Path, path: str) -> Path:
     parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts:
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
         raise CarrelError(f'The lab names an output "{path}", which is not below the directory.')
     return root.joinpath(*parts)
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+def _holds(path: Path, output: v1.OutputView) -> bool:
+    try:
+        if not path.is_file() or path.stat().st_size != output.size:
+            return False
+        with path.open("rb") as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}" == output.digest
+    except OSError:
+        return False  # it cannot be compared: fetching it will tell whether it can be replaced

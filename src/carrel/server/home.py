@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from carrel.domain.errors import Conflict, Unavailable
 
@@ -110,8 +111,16 @@ class LabHome:
         except (OSError, ValueError, KeyError):
             return None
 
+    def read_port(self) -> int | None:
+        """Port on which a lab listened here last, or None."""
+        try:
+            return int((self.path / "port").read_text())
+        except (OSError, ValueError):
+            return None
+
     def write_address(self, url: str) -> None:
-        """Say where the lab listens, all at once."""
+        """Say where the lab listens, all at once, and remember the port."""
+        _write_private(self.path / "port", f"{urlsplit(url).port or ''}\n")
         _write_private(self.address, json.dumps({"url": url, "pid": os.getpid()}) + "\n")
 
 

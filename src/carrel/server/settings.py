@@ -24,10 +24,12 @@ class Setting:
     help: str
 
 
+DEFAULT_PORT = 8642
+
 #: Every setting of `carrel.toml` (top level), of the environment (CARREL_ and the name in capitals) and of `carrel up`.
 SETTINGS: tuple[Setting, ...] = (
     Setting("host", "text", "127.0.0.1", "Address to listen on; loopback unless a TLS proxy stands in front."),
-    Setting("port", "int", 8642, "Port to listen on; when another program has the default one, a free one is taken."),
+    Setting("port", "int", DEFAULT_PORT, "Port to listen on; when another program has the default one, a free one is taken."),
     Setting("database", "text", None, "PostgreSQL URL (postgresql+psycopg://…); without it the lab keeps a SQLite file."),
     Setting("tracking", "flag", True, "Start the MLflow tracking server with the lab."),
     Setting("simulate_gpus", "int", None, "Offer this many simulated GPUs instead of the machine's own."),

@@ -34,7 +34,7 @@ from carrel.policy.feasible import feasible
 from carrel.policy.place import place
 from carrel.portal import Portal
 from carrel.server.home import LabHome
-from carrel.server.settings import Settings, read_settings
+from carrel.server.settings import DEFAULT_PORT, Settings, read_settings
 from carrel.server.tracking import Tracking
 from carrel.snapshots import SnapshotStore
 from carrel.spool import Spool
@@ -73,7 +73,7 @@ def run(*, home: Path, options: Mapping[str, Any], say: Callable[[str], None] = 
     _log_to(place_.logs / "server.log")
     lock = place_.lock()
     try:
-        with contextlib.closing(_listen(settings)) as listener:
+        with contextlib.closing(_listen(settings, place_.read_port())) as listener:
             url = f"http://{_name_of(settings.host)}:{listener.getsockname()[1]}"
             return _serve(place_, settings, listener, url, say)
     finally:
@@ -245,27 +245,34 @@ class _Server:
         self._server.should_exit = True
 
 
-def _listen(settings: Settings) -> socket.socket:
-    """Bind first, so that the address is known to everything that is wired after it."""
+def _listen(settings: Settings, last: int | None) -> socket.socket:
+    """Bind first, so that the address is known to everything that is wired after it.
+
+    Where any port will do, it is the `last` one if that is free: tasks that outlived an earlier server find this one there.
+    """
+    asked = settings.port
+    ports = [asked] if asked else []
+    if asked in (0, DEFAULT_PORT):
+        ports += [last] if last else []
+        ports.append(0)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    default = settings.port == 8642
-    try:
+    failure: OSError | None = None
+    for port in ports:
         try:
-            listener.bind((settings.host, settings.port))
-        except OSError:
-            if not default:
-                raise
-            listener.bind((settings.host, 0))
-        # Listening begins here: a client that has read the address is never refused, at most kept for a moment.
-        listener.listen(512)
-    except OSError as error:
-        listener.close()
-        raise Unavailable(
-            f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}.", remedy="Choose another with --port."
-        ) from error
-    return listener
+            listener.bind((settings.host, port))
+            # Listening begins here: a client that has read the address is never refused, at most kept for a moment.
+            listener.listen(512)
+        except OSError as error:
+            failure = error
+        else:
+            return listener
+    listener.close()
+    raise Unavailable(
+        f"Cannot listen on {settings.host}:{asked}: {failure.strerror if failure else 'no port'}.",
+        remedy="Choose another with --port.",
+    )
 
 
 def _name_of(host: str) -> str:
