@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -93,7 +94,12 @@ def test_a_stream_goes_on_where_it_was_when_the_lab_comes_back_elsewhere(
         assert early.wait(PATIENCE)
         before = labs[0].url
         labs[0].kill()
-        labs[0] = start_lab(home)
+        # Somebody else has its port now: it would come back there otherwise.
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", int(before.rpartition(":")[2])))
+            taken.listen()
+            labs[0] = start_lab(home)
         assert labs[0].url != before
         gate.touch()
         following.result(PATIENCE)
