@@ -16,15 +16,34 @@ from pathlib import Path
 import at_rest
 import listing
 import place
+import slurm_here
 import tasks
 from figure import Figure
 
 MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "tasks": tasks.measure,
+    "slurm": slurm_here.measure,
     "at_rest": at_rest.measure,
     "listing": listing.measure,
     "place": lambda _scratch: place.figures(),
 }
+
+
+#: Carrel's figure, Slurm's figure of the same thing, and what the quotient of the two is called.
+RATIOS = (
+    (tasks.FIRST_LINE, slurm_here.FIRST_LINE, "submit → first line: Carrel ÷ Slurm"),
+    (tasks.THROUGHPUT, slurm_here.THROUGHPUT, "500 trivial tasks, rate: Carrel ÷ Slurm"),
+)
+
+
+def ratios(figures: list[Figure]) -> list[Figure]:
+    """Quotients of what was measured in this run."""
+    known = {figure.name: figure.value for figure in figures}
+    return [
+        Figure(name=title, value=known[ours] / known[theirs], unit="×")
+        for ours, theirs, title in RATIOS
+        if ours in known and theirs in known
+    ]
 
 
 def main() -> int:
@@ -40,6 +59,7 @@ def main() -> int:
         print(f"measuring {name} …", file=sys.stderr, flush=True)
         with tempfile.TemporaryDirectory(prefix="carrel-bench-") as scratch:
             figures += MEASUREMENTS[name](Path(scratch))
+    figures += ratios(figures)
     if chosen.json:
         print(json.dumps([figure.plain() for figure in figures], indent=2))
         return 0
