@@ -12,7 +12,13 @@ from figure import Figure, median, percentile
 #: The command prints the time at which its first line runs, with microseconds (bash(1), EPOCHREALTIME).
 _STAMP = "name: stamp\nentry_points:\n  main:\n    command: 'echo $EPOCHREALTIME'\n"
 #: The same behind an environment that exists: the interpreter's own start is in the figure.
-_PYTHON = "name: warm\npython_env: python_env.yaml\nentry_points:\n  main:\n    command: 'python -c \"import time; print(time.time())\"'\n"
+_PYTHON = """
+name: warm
+python_env: python_env.yaml
+entry_points:
+  main:
+    command: python -c "import time; print(time.time())"
+"""
 _TRUE = "name: trivial\nentry_points:\n  main:\n    command: 'true'\n"
 _SINGLE = 60
 _MANY = 500
