@@ -179,8 +179,10 @@ def find_runner(watched: Watched) -> Life:
     while True:
         claim = read_claim(watched.directory.claim)
         if claim is None:
-            # A journal without a claim: the job removed its own directory. That must not make it run again.
-            return Life.DEAD if watched.offset or watched.over else Life.UNCLAIMED
+            # A journal, or a runner that was asked for, without the files that were there before it: the job removed its own
+            # directory. That must not make it run again.
+            removed = watched.asked > 0 and not watched.directory.launch.exists()
+            return Life.DEAD if watched.offset or watched.over or removed else Life.UNCLAIMED
         if not claim.held:
             return Life.DEAD
         try:
