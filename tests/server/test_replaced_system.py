@@ -167,6 +167,22 @@ def test_commit_and_uncommitted_changes_are_recorded(client: Client, project: Pa
     assert again.rerun_of == job.id
 
 
+def test_a_repeated_task_takes_the_environment_of_the_first_with_it(client: Client, project: Path) -> None:
+    (project / "python_env.yaml").write_text("dependencies: [idna]\n")
+    (project / "MLproject").write_text(
+        "name: locked\npython_env: python_env.yaml\nentry_points: {main: {command: 'python -c \"import idna\"'}}\n"
+    )
+    first = client.wait(client.submit_project(project).id, timeout=120)
+    assert first.state == "COMPLETED", first.message
+    second = client.wait(client.rerun(first.id).id, timeout=120)
+    records = [client.record(job.id) for job in (first, second)]
+    lock = records[0]["attempts"][0]["environment_lock_text"]
+    assert "idna==" in lock
+    assert "--hash=sha256:" in lock
+    assert records[1]["task"]["environment"]["lock"] == lock
+    assert second.attempts[0].environment == first.attempts[0].environment
+
+
 def test_no_token_shows_up_in_logs_outputs_or_command_lines(lab: LabProcess, client: Client, project: Path) -> None:
     (project / "leak.sh").write_text(
         'echo "token: $CARREL_TOKEN"; tr "\\0" "\\n" < /proc/self/cmdline; mkdir -p outputs; echo done'

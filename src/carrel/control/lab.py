@@ -198,12 +198,13 @@ class Lab:
         return submitted
 
     def rerun(self, caller: Caller, job_id: int) -> Job:
-        """The same task again: same code, same lock file inputs, same parameters; under the caller's name."""
+        """The same task again: same code, same environment lock, same parameters; under the caller's name."""
         job, task = self.job(caller, job_id), self.task(caller, job_id)
         qos = self.policy.qos.get(job.qos) or self.policy.qos[self.policy.default_qos]
         if not self.has_snapshot(caller, task.snapshot):  # an administrator repeats somebody else's job
             self.people.add_snapshot(caller.user.subject, task.snapshot, now=self.clock())
-        spec = replace(task, rerun_of=job.id, tracking=None)
+        environment = replace(task.environment, lock=self._lock_of(job) or task.environment.lock)
+        spec = replace(task, rerun_of=job.id, tracking=None, environment=environment)
         return self.submit(
             caller,
             spec,
@@ -213,6 +214,14 @@ class Lab:
             account=job.account,
             retries=job.retries_left + max(0, job.attempt - 1),
         ).job
+
+    def _lock_of(self, job: Job) -> str | None:
+        """The lock that the job's last attempt ran with, or None when it never had an environment."""
+        row = self.jobs_store.attempt(job.id, job.attempt)
+        if row is None or not row.environment_lock:
+            return None
+        path = blob_file(self.files.blobs, row.environment_lock)
+        return path.read_text() if path.exists() else None
 
     def cancel(self, caller: Caller, job_id: int) -> Job:
         """Ask for the job's end. A waiting job ends at once, a running one when its processes are gone."""

@@ -32,6 +32,8 @@ class EnvironmentRecipe:
     requirements: tuple[str, ...] = ()
     #: Further files that the build needs, by path relative to the task's directory, with their text.
     files: Mapping[str, str] = field(default_factory=dict)
+    #: The lock of an earlier run that this one repeats: it is installed as it is, and nothing is resolved anew.
+    lock: str | None = None
     #: True when a requirement points into the code directory (``-e .``, ``./pkg``): the code is then part of the key.
     local: bool = False
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from carrel.domain.errors import CarrelError, StorageFull
@@ -110,7 +110,8 @@ class Preparation:
             raise Cancelled
         try:
             environment = EnvironmentStore(Path(self.launch.paths.environments)).prepare(
-                recipe,
+                replace(recipe, lock=None),
+                locked=recipe.lock,
                 code=code,
                 code_digest=self.launch.task.snapshot,
                 report=self.report,
