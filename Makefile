@@ -1,6 +1,8 @@
 # Everything starts here and needs only python3 and make.
 #   make demo    set up, start a lab, train a real model as a task, show where to look
 #   make test    set up and pass every check and test
+#   make check   only lint, types and import contracts
+#   make bench   the figures that Carrel promises, measured here
 .POSIX:
 .PHONY: help setup demo test check types lint contracts unit bench lock clean
 

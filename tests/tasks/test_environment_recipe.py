@@ -91,7 +91,7 @@ def test_options_constraints_and_hashes_are_kept(tmp_path: Path) -> None:
     found = recipe(
         tmp_path,
         requirements__txt=(
-            "--index-url https://pypi.example.org/simple\n-f /opt/wheels\n"
+            "--index-url https://pypi.example.org/simple\n-f /srv/wheels\n"
             "--extra-index-url=https://e.example.org\n-c limits/c.txt\n"
             "torch==2.13.0 \\\n    --hash=sha256:bb \\\n    --hash=sha256:aa\n"
             "-e git+https://example.org/x.git@v1#egg=x\npkg @ https://example.org/p.whl ; os_name == 'posix'\n"
@@ -100,7 +100,7 @@ def test_options_constraints_and_hashes_are_kept(tmp_path: Path) -> None:
     )
     assert found.requirements == (
         "--index-url https://pypi.example.org/simple",
-        "--find-links /opt/wheels",
+        "--find-links /srv/wheels",
         "--extra-index-url https://e.example.org",
         "-c limits/c.txt",
         "-e git+https://example.org/x.git@v1#egg=x",
