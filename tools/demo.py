@@ -19,7 +19,8 @@ READY_SECONDS = 60
 
 def carrel(*words: str) -> int:
     """Run one command, shown as a user would type it."""
-    print(f"\n\033[1m$ carrel {shlex.join(words)}\033[0m", flush=True)
+    bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("", "")
+    print(f"\n{bold}$ carrel {shlex.join(words)}{plain}", flush=True)
     return subprocess.run([CARREL, *words], env=environment(), cwd=ROOT).returncode
 
 
