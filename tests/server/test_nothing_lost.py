@@ -149,11 +149,12 @@ def test_a_killed_runner_is_node_fail_with_its_output_kept(lab: Lab, tmp_path: P
     (project / "MLproject").write_text("name: long\nentry_points:\n  main:\n    command: 'echo one; sleep 600 & echo $!; wait'\n")
     with lab.client() as client:
         job_id = client.submit_project(project).id
-        sleeper = 0
+        said = ""
         for text in client.stream_log(job_id):
-            if len(text.split()) >= 2:
-                sleeper = int(text.split()[1])
+            said += text  # the two lines may come in one piece or in two
+            if said.count("\n") == 2:
                 break
+        sleeper = int(said.split()[1])
         claim = Spool(lab.home / "spool").attempt(job_id, 1).claim
         os.kill(_pid_in(claim), signal.SIGKILL)
         job = client.wait(job_id, timeout=30)
