@@ -89,7 +89,7 @@ def test_what_others_own_does_not_exist(client: Client, bob: Client, project: Pa
     assert client.wait(theirs).state == "CANCELLED"
 
 
-def test_users_are_told_apart_by_subject_not_by_name(client: Client, lab: LabProcess, project: Path) -> None:
+def test_nobody_becomes_a_second_user_of_the_same_subject(client: Client) -> None:
     admin = client.lab().caller
     with pytest.raises(CarrelError, match="exists"):
         client.add_user(admin.name)

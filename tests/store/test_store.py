@@ -172,6 +172,16 @@ def test_listing_goes_newest_first_in_pages(store: Store) -> None:
     assert store.jobs.list(JobFilter(states=frozenset({JobState.RUNNING})), before=None, limit=9) == []
 
 
+def test_users_of_the_same_name_are_told_apart_by_subject(store: Store) -> None:
+    jobs = {}
+    for subject in ("idp|1", "idp|2"):
+        store.people.add(User(subject=subject, name="Alex"), now=1)
+        jobs[subject] = submit(store, owner=subject).id
+    for subject, job_id in jobs.items():
+        assert [job.id for job in store.jobs.list(JobFilter(owner=subject), before=None, limit=9)] == [job_id]
+        assert {event.job_id for event in store.events.after(0, job_id=None, owner=subject, limit=9)} == {job_id}
+
+
 def test_events_tell_every_state_in_order(store: Store) -> None:
     job = end(store, start(store, submit(store)), COMPLETED)
     events = store.events.after(0, job_id=job.id, owner="alice", limit=99)

@@ -116,10 +116,6 @@ class ControlLoop:
         """An engine has news."""
         self._inbox.put(observations=observations)
 
-    def poke(self) -> None:
-        """Something outside changed (a device came free): place again."""
-        self._inbox.put()
-
     @property
     def placement(self) -> Placement:
         """The last answer of the policy."""

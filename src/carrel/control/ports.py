@@ -11,7 +11,7 @@ from carrel.domain.launch import StoredFile, Usage
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
 from carrel.domain.task import TaskSpec
-from carrel.domain.user import Role, User
+from carrel.domain.user import User
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,10 +249,6 @@ class UserStore(Protocol):
 
     def list(self) -> Sequence[User]:
         """All users by subject."""
-        ...
-
-    def set_role(self, subject: str, role: Role) -> None:
-        """Change what a user may do."""
         ...
 
     def add_token(self, digest: str, subject: str, *, now: float) -> None:

@@ -41,11 +41,6 @@ class UserTable:
         with self._database.read() as connection:
             return [_user_of(row) for row in connection.execute(sa.select(users).order_by(users.c.subject))]
 
-    def set_role(self, subject: str, role: Role) -> None:
-        """Change what a user may do."""
-        with self._database.write() as connection:
-            connection.execute(sa.update(users).where(users.c.subject == subject).values(role=role.value))
-
     def add_token(self, digest: str, subject: str, *, now: float) -> None:
         """Remember a token by its digest."""
         with self._database.write() as connection:
