@@ -6,11 +6,11 @@ import re
 import httpx
 import pytest
 from gateway_lab import client
+from portal_site import Site
 
 from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import StoredFile
 from carrel.portal.signin import COOKIE, Sessions, Tickets
-from conftest import Site
 
 HOSTILE = "<script>alert('x')</script>"
 
