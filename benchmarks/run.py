@@ -14,10 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import at_rest
+import handover
 import listing
 import place
+import session_ready
+import simulate
 import slurm_here
+import start_ranges
 import tasks
+import warm_cell
 from figure import Figure
 
 MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
@@ -25,7 +30,12 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "slurm": slurm_here.measure,
     "at_rest": at_rest.measure,
     "listing": listing.measure,
+    "warm_cell": warm_cell.measure,
+    "handover": handover.measure,
+    "sessions": session_ready.measure,
     "place": lambda _scratch: place.figures(),
+    "simulate": simulate.measure,
+    "start_ranges": start_ranges.measure,
 }
 
 

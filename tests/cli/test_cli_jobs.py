@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -185,7 +187,8 @@ def test_users_come_and_go(carrel: CommandLine, lab: LabProcess, tmp_path: Path)
 
 
 def test_environments(carrel: CommandLine, lab_home: Path) -> None:
-    assert carrel("env", "list", "--json").json == {"environments": []}
+    listed = carrel("env", "list", "--json").json
+    assert (listed["environments"], listed["named"]) == ([], [])
     left = lab_home / "environments" / "envs" / "half-built"
     left.mkdir(parents=True)
     assert [info["complete"] for info in carrel("env", "list", "--json").json["environments"]] == [False]
@@ -195,6 +198,37 @@ def test_environments(carrel: CommandLine, lab_home: Path) -> None:
     assert "Removed 1 environment" in carrel("env", "gc", "--unused-for", "1h").out
     assert not left.exists()
     assert carrel("env", "gc", "--unused-for", "5").code == 2
+
+
+def test_share_says_what_giving_back_would_do(carrel: CommandLine, tmp_path: Path) -> None:
+    text = "import time\ntime.sleep(600)\n"
+    job = carrel("submit", script(tmp_path / "hold", text, "hold.py"), "--gpus", "1", "--json").json["id"]
+    deadline = time.monotonic() + 60
+    while carrel("show", str(job), "--json").json["state"] != "RUNNING":
+        assert time.monotonic() < deadline
+    found = carrel("share", "--json").json
+    assert found["held"] >= 1
+    me = carrel("lab", "--json").json["caller"]["subject"]
+    mine = next(row for row in found["standings"] if (row["account"], row["user"]) == ("default", me))
+    assert 0 < mine["factor"] <= 1
+    said = carrel("share").out
+    assert "GPU-HOURS" in said
+    assert "Standing 1 is ahead of 0 by 6 h of waiting. Use counts half after 7 d." in said
+    assert re.search(r"In an hour, on default: [01]\.\d\d if you keep what you hold, [01]\.\d\d if you release it now\.", said)
+    carrel("cancel", str(job))
+
+
+def test_rules_are_read_again(carrel: CommandLine, lab_home: Path) -> None:
+    file = lab_home / "carrel.toml"
+    assert carrel("reload").out == "Nothing has changed.\n"
+    file.write_text("[priority]\nshare_weight = '2h'\n")
+    assert carrel("reload", "--json").json == {"changed": True}
+    file.write_text("[priority]\nshare_wait = '2h'\n")
+    refused = carrel("reload")
+    assert refused.code == 2
+    assert 'Did you mean "share_weight"?' in refused.err
+    file.unlink()
+    assert carrel("reload").out == "The rules are in force.\n"
 
 
 def test_doctor_with_a_lab(carrel: CommandLine, lab: LabProcess) -> None:
@@ -214,3 +248,20 @@ def test_a_second_lab_in_the_same_home_is_refused(carrel: CommandLine) -> None:
     second = carrel("up", "--port", "0", "--no-tracking", "--json")
     assert second.code == 5
     assert second.problem["type"] == "urn:carrel:problem:conflict"
+
+
+def test_a_node_is_drained_and_takes_jobs_again(carrel: CommandLine, other: CommandLine, client: Client) -> None:
+    (node,) = [one.name for one in client.nodes()]
+    try:
+        assert carrel("drain", node, "new GPUs").out == f"Nothing new starts on {node}.\n"
+        assert f"{node}  " in carrel("nodes").out
+        assert "drained: new GPUs" in other("nodes").out
+        assert carrel("drain", node, "new GPUs").out == f"{node} was drained for that reason already.\n"
+        refused = other("drain", node, "mine")
+        assert refused.code != 0
+        assert "may not drain nodes" in refused.err
+        unknown = carrel("drain", "nowhere", "why not")
+        assert (unknown.code != 0, 'There is no node "nowhere".' in unknown.err) == (True, True)
+    finally:
+        assert carrel("undrain", node).out == f"{node} takes jobs again.\n"
+    assert carrel("undrain", node, "--json").json == {"node": node, "changed": False}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from environment_lab import Lab
+from named_lab import NamedLab
 
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 
@@ -21,6 +22,14 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     lab.offline()
     yield lab
     lab.release()
+
+
+@pytest.fixture
+def named(lab: Lab) -> Iterator[NamedLab]:
+    """Named environments in that lab."""
+    named = NamedLab(lab)
+    yield named
+    named.release()
 
 
 @pytest.fixture

@@ -10,25 +10,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from carrel.control.drains import Drains
 from carrel.control.lab import Lab, LabFiles, LabPolicy
 from carrel.control.launching import LaunchSettings
-from carrel.control.loop import ControlLoop, LoopSettings
+from carrel.control.loop import ControlLoop
 from carrel.control.ports import Event
-from carrel.domain.job import JobState, Reason
+from carrel.control.rules import RuleBook
+from carrel.control.scheduler import LoopSettings
+from carrel.control.sessions import Sessions, SessionStatus
+from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import Ended, Journaled, JournalRecord, Launch, LaunchPaths, Observation, Preparing, Started, StoredFile
 from carrel.domain.node import Device, Node
 from carrel.domain.ports import Attempt
 from carrel.domain.qos import QoS
+from carrel.domain.rules import LabRules
 from carrel.domain.units import GIB
 from carrel.domain.user import Caller, Role, User
+from carrel.environments.named import NamedEnvironments
 from carrel.gateway import GatewaySettings, Pages, create_app
-from carrel.policy.feasible import feasible
-from carrel.policy.place import place
 from carrel.snapshots import SnapshotStore, pack
 from carrel.spool import Spool
 from carrel.store import Database, Store
@@ -38,6 +43,29 @@ QOS = {
     "normal": QoS(name="normal", default_time=3600),
     "short": QoS(name="short", default_time=600, max_time=1800, priority=10),
 }
+RULES = LabRules(qos=QOS, default_qos="normal", session_qos="normal")
+
+
+class ScriptedDoor:
+    """The way into sessions of which nothing runs."""
+
+    def open(self, job: Job, *, base: str, path: str) -> str:
+        return f"{base}open/{job.id}/{path}"
+
+    def status(self, job: Job) -> SessionStatus:
+        return SessionStatus(ready=True, connections=2)
+
+
+@dataclass
+class ScriptedLender:
+    """A broker that says what a test says."""
+
+    said: dict[str, Any] = field(default_factory=dict)
+
+    def status(self) -> Mapping[str, Any]:
+        return self.said
+
+
 PROJECT = """\
 name: greeting
 entry_points:
@@ -133,7 +161,10 @@ class Rig:
     snapshots: SnapshotStore
     app: FastAPI
     tokens: Mapping[str, str]
+    #: The rules as an administrator has written them, last the newest.
+    written: list[LabRules]
     runs: dict[int, tuple[str, str]] = field(default_factory=dict)
+    lender: ScriptedLender = field(default_factory=lambda: ScriptedLender())
 
     def caller(self, name: str) -> Caller:
         return self.lab.authenticate(self.tokens[name])
@@ -205,19 +236,21 @@ def a_lab(
 ) -> Iterator[Rig]:
     home.mkdir(parents=True, exist_ok=True)
     store = Store(Database.at(home / "lab.db"))
+    written = [RULES]
+    rules = RuleBook(RULES, reread=lambda: written[-1])
     spool = Spool(home / "spool")
     snapshots = SnapshotStore(home / "snapshots")
     node = Node(name="bench", cpus=cpus, memory=16 * GIB, devices=tuple(gpu(index) for index in range(gpus)))
     engine = ScriptedEngine(spool, (node,))
     secret = secrets.token_bytes(32)
     paths = LaunchPaths(environments=str(home / "env"), snapshots=str(home / "snapshots"), blobs=str(home / "blobs"))
+    drains = Drains(store.drains)
     loop = ControlLoop(
         jobs=store.jobs,
         events=store.events,
         engine=engine,
-        place=place,
         clock=time.time,
-        settings=LoopSettings(qos=QOS, launch=LaunchSettings(paths=paths), secret=secret),
+        settings=LoopSettings(rules=rules, launch=LaunchSettings(paths=paths), secret=secret, drained=drains.apply),
     )
     lab = Lab(
         jobs_store=store.jobs,
@@ -225,8 +258,9 @@ def a_lab(
         people=store.people,
         engine=engine,
         loop=loop,
-        policy=LabPolicy(qos=QOS, default_qos="normal", feasible=feasible),
+        policy=LabPolicy(rules=rules),
         files=LabFiles(spool=spool, blobs=home / "blobs", code=snapshots),
+        drains=drains,
         clock=time.time,
         secret=secret,
         lab_id=store.lab_id(),
@@ -235,9 +269,20 @@ def a_lab(
     for name, role in (("root", Role.ADMIN), ("ada", Role.USER), ("bob", Role.USER)):
         lab.people.add(User(subject=name, name=name.title(), role=role), now=time.time())
         tokens[name] = lab.new_token(name)
-    rig = Rig(home=home, lab=lab, store=store, engine=engine, snapshots=snapshots, app=FastAPI(), tokens=tokens)
+    rig = Rig(home=home, lab=lab, store=store, engine=engine, snapshots=snapshots, app=FastAPI(), tokens=tokens, written=written)
+    environments = NamedEnvironments(home / "environments")
     settings = GatewaySettings(uploads=home / "uploads", heartbeat=heartbeat, **limits)
-    rig.app = create_app(lab, settings=settings, snapshots=snapshots, run_of=rig.runs.get, pages=pages(rig) if pages else None)
+    rig.app = create_app(
+        lab,
+        settings=settings,
+        snapshots=snapshots,
+        run_of=rig.runs.get,
+        pages=pages(rig) if pages else None,
+        environments=environments,
+        sessions=Sessions(
+            lab, files=home / "files", door=ScriptedDoor(), lender=rig.lender, check_environment=environments.check
+        ),
+    )
     loop.start()
     try:
         yield rig

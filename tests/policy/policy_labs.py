@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ def waiting(
     job_id: int, gpus: int = 1, *, ago: float = 0.0, owner: str = "ada", qos: str = "batch", time: int = 3600, **more: object
 ) -> Waiting:
     """A waiting job, submitted `ago` seconds before NOW; `more` goes to its resources, or to the job."""
-    job_fields = {key: more.pop(key) for key in ("priority", "not_before") if key in more}
+    job_fields = {key: more.pop(key) for key in ("priority", "not_before", "account") if key in more}
     resources = Resources(gpus=gpus, time=time, **{"cpus": 1, "memory": GIB, **more})  # type: ignore[arg-type]
     return Waiting(id=job_id, owner=owner, qos=qos, resources=resources, submitted_at=NOW - ago, **job_fields)  # type: ignore[arg-type]
 
@@ -69,11 +69,12 @@ def free_at(snapshot: Snapshot, holds: Iterable[Holding], moment: float, now: fl
     }
     for held in holds:
         running = held.ends_by > moment or moment == now  # Whoever holds something now does, even if it is overdue.
-        if held.node in free and running:
-            free[held.node].cpus -= held.resources.cpus
-            free[held.node].memory -= held.resources.memory
-            for uuid in held.devices:
-                free[held.node].devices.pop(uuid, None)
+        for share in held.shares if running else ():
+            if share.node in free:
+                free[share.node].cpus -= held.resources.cpus
+                free[share.node].memory -= held.resources.memory
+                for uuid in share.devices:
+                    free[share.node].devices.pop(uuid, None)
     return free
 
 
@@ -82,21 +83,34 @@ def fits(wanted: Resources, left: Left) -> bool:
     return left.cpus >= wanted.cpus and left.memory >= wanted.memory and gpus >= wanted.gpus
 
 
+def nodes_with_room(wanted: Resources, free: dict[str, Left]) -> int:
+    return sum(fits(wanted, left) for left in free.values())
+
+
+def has_room(wanted: Resources, free: dict[str, Left]) -> bool:
+    return nodes_with_room(wanted, free) >= wanted.nodes
+
+
 def within_limits(job: Waiting, snapshot: Snapshot, holds: Iterable[Holding]) -> bool:
-    service = snapshot.qos[job.qos]
+    service, gpus, holds = snapshot.qos[job.qos], job.resources.total_gpus, tuple(holds)
     own = [held for held in holds if (held.owner, held.qos) == (job.owner, job.qos)]
-    if service.max_jobs_per_user is not None and len(own) >= service.max_jobs_per_user:
-        return False
-    used = sum(held.resources.gpus for held in own)
-    gpus = job.resources.gpus
-    return service.max_gpus_per_user is None or gpus == 0 or used + gpus <= service.max_gpus_per_user
+    together = [held for held in holds if (held.account, held.qos) == (job.account, job.qos)]
+    for held, most_jobs, most_gpus in (
+        (own, service.max_jobs_per_user, service.max_gpus_per_user),
+        (together, service.max_jobs_per_account, service.max_gpus_per_account),
+    ):
+        if most_jobs is not None and len(held) >= most_jobs:
+            return False
+        if most_gpus is not None and gpus and sum(one.resources.total_gpus for one in held) + gpus > most_gpus:
+            return False
+    return True
 
 
 def first_start(job: Waiting, snapshot: Snapshot, holds: Sequence[Holding], now: float) -> float | None:
     """When `job` can start at the earliest if everything runs to its walltime and nothing else starts."""
     for moment in sorted({now, *(max(held.ends_by, now + 1e-6) for held in holds)}):
         running = [held for held in holds if moment == now or held.ends_by > moment]
-        room = any(fits(job.resources, left) for left in free_at(snapshot, holds, moment, now).values())
+        room = has_room(job.resources, free_at(snapshot, holds, moment, now))
         if room and within_limits(job, snapshot, running):
             return moment
     return None
@@ -105,8 +119,8 @@ def first_start(job: Waiting, snapshot: Snapshot, holds: Sequence[Holding], now:
 def as_holding(start: Start, jobs: dict[int, Waiting], now: float) -> Holding:
     job = jobs[start.job_id]
     return Holding(
-        id=job.id, owner=job.owner, qos=job.qos, resources=job.resources, node=start.node, devices=start.devices,
-        ends_by=now + job.resources.time,
+        id=job.id, owner=job.owner, account=job.account, qos=job.qos, resources=job.resources,
+        node=start.node, devices=start.devices, others=start.others, ends_by=now + job.resources.time,
     )  # fmt: skip
 
 
@@ -120,7 +134,9 @@ def rank(job: Waiting, snapshot: Snapshot) -> tuple[float, int]:
     """The documented order, written out once more."""
     service = snapshot.qos.get(job.qos)
     points = (service.priority if service else 0) + job.priority
-    return (-(points * snapshot.age_weight - job.submitted_at), job.id)
+    worth = points * snapshot.age_weight - job.submitted_at
+    worth -= (1 - snapshot.standing.get((job.account, job.owner), 1.0)) * snapshot.share_weight
+    return (-(worth + job.resources.total_gpus * snapshot.size_weight), job.id)
 
 
 # ---- random labs ----------------------------------------------------------------------------------------------------
@@ -146,6 +162,7 @@ def nodes(draw: st.DrawFn) -> tuple[Node, ...]:
 def resources(draw: st.DrawFn) -> Resources:
     gpus = draw(st.sampled_from([0, 1, 1, 2, 3, 4]))
     return Resources(
+        nodes=draw(st.sampled_from([1, 1, 1, 2])),
         gpus=gpus,
         gpu_type=draw(st.sampled_from([None, *TYPES])) if gpus else None,
         cpus=draw(st.integers(1, 6)),
@@ -155,13 +172,21 @@ def resources(draw: st.DrawFn) -> Resources:
 
 
 QOS_NAMES = ("batch", "short", "free")
+ACCOUNTS = {"ada": "physics", "bob": "physics", "cyd": "biology"}
 
 
 @st.composite
 def services(draw: st.DrawFn) -> dict[str, QoS]:
     limit = st.one_of(st.none(), st.integers(0, 4))
     limited = {
-        name: QoS(name=name, max_jobs_per_user=draw(limit), max_gpus_per_user=draw(limit), priority=draw(st.integers(0, 3)))
+        name: QoS(
+            name=name,
+            max_jobs_per_user=draw(limit),
+            max_gpus_per_user=draw(limit),
+            max_jobs_per_account=draw(limit),
+            max_gpus_per_account=draw(limit),
+            priority=draw(st.integers(0, 3)),
+        )
         for name in QOS_NAMES[:2]
     }
     return {**limited, "free": QoS(name="free")}
@@ -178,22 +203,35 @@ def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
     holds: list[Holding] = []
     for number, wanted in enumerate(draw(st.lists(resources(), max_size=6))):
         free = free_at(empty, holds, NOW, NOW)
+        wanted = replace(wanted, nodes=1)
         for name, left in free.items():
             if fits(wanted, left):
+                owner = draw(owners)
                 suited = [uuid for uuid, kind in left.devices.items() if wanted.gpu_type in (None, kind)]
                 holds.append(
                     Holding(
-                        id=100 + number, owner=draw(owners), qos=draw(names), resources=wanted, node=name,
+                        id=100 + number, owner=owner, account=ACCOUNTS[owner], qos=draw(names), resources=wanted, node=name,
                         devices=tuple(suited[: wanted.gpus]), ends_by=NOW + draw(st.sampled_from([-50, 30, 250, 300, 2000])),
                     )
                 )  # fmt: skip
                 break
     waits = tuple(
         Waiting(
-            id=number + 1, owner=draw(owners), qos=draw(names), resources=draw(resources()),
+            id=number + 1, owner=(owner := draw(owners)), account=ACCOUNTS[owner], qos=draw(names),
+            resources=draw(resources()),
             submitted_at=NOW - draw(st.integers(0, 5)) * 400, priority=draw(st.integers(-2, 2)),
             not_before=draw(st.sampled_from([0.0, 0.0, 0.0, NOW + 90])),
         )
         for number in range(draw(st.integers(0, most_waiting)))
     )  # fmt: skip
-    return Snapshot(nodes=machines, qos=empty.qos, waiting=waits, holding=tuple(holds), withheld=withheld)
+    factors = st.sampled_from([0.25, 0.5, 1.0])
+    return Snapshot(
+        nodes=machines,
+        qos=empty.qos,
+        waiting=waits,
+        holding=tuple(holds),
+        withheld=withheld,
+        standing={(ACCOUNTS[owner], owner): draw(factors) for owner in ("ada", "bob")},
+        share_weight=draw(st.sampled_from([0.0, 800.0])),
+        size_weight=draw(st.sampled_from([0.0, 100.0])),
+    )

@@ -60,7 +60,7 @@ BATCH = QoS(name="batch", max_time=7200, max_gpus_per_user=6, kinds=frozenset({J
         ),
         (
             {"time": 7201},
-            'The job asks for 2 h, but QoS "batch" allows 2 h. Ask for 2 h or less, or choose another QoS.',
+            'The job asks for 7201 s, but QoS "batch" allows 7200 s. Ask for 7200 s or less, or choose another QoS.',
         ),
         (
             {"gpus": 7},
@@ -74,6 +74,19 @@ def test_the_refusal_gives_the_numbers_and_what_would_fit(asked: dict[str, objec
     assert str(caught.value) == message
 
 
+def test_the_refusal_names_the_qos_that_would_fit() -> None:
+    others = [BATCH, QoS(name="long", max_time=9000), QoS(name="wide"), QoS(name="nap", max_time=60)]
+    with pytest.raises(Impossible) as caught:
+        feasible(Resources(time=8000), JobKind.TASK, BATCH, NODES, others=others)
+    assert caught.value.remedy == 'Ask for 2 h or less, or choose QoS "long" or "wide", which allows it.'
+    with pytest.raises(Impossible) as caught:
+        feasible(Resources(time=9000), JobKind.SESSION, BATCH, NODES, others=others)
+    assert caught.value.remedy == 'Choose QoS "long" or "wide", which allows it.'
+    with pytest.raises(Impossible, match="2 per account") as caught:
+        feasible(Resources(gpus=3), JobKind.TASK, QoS(name="few", max_gpus_per_account=2), NODES)
+    assert caught.value.details == {"gpus": 3, "max_gpus_per_account": 2}
+
+
 def test_what_fits_passes_even_on_a_drained_node() -> None:
     feasible(Resources(gpus=2, gpu_type="a100", cpus=64, memory=128 * GIB, time=7200), JobKind.TASK, BATCH, NODES)
     feasible(Resources(gpus=4, cpus=32, memory=256 * GIB, time=1), JobKind.TASK, BATCH, NODES)
@@ -81,7 +94,7 @@ def test_what_fits_passes_even_on_a_drained_node() -> None:
 
 
 def test_kinds_limits_and_empty_labs() -> None:
-    with pytest.raises(Impossible, match='QoS "batch" does not take a session. It takes: task'):
+    with pytest.raises(Impossible, match='QoS "batch" does not take a session; it takes: task. Choose another QoS.'):
         feasible(Resources(), JobKind.SESSION, BATCH, NODES)
     with pytest.raises(Impossible, match="has no node"):
         feasible(Resources(), JobKind.TASK, BATCH, [])

@@ -111,6 +111,31 @@ def test_within_a_gpu_limit_small_jobs_do_not_pass_a_large_one_of_the_same_user(
     )
 
 
+def test_an_account_has_limits_of_its_own() -> None:
+    qos = {"batch": QoS(name="batch", max_gpus_per_account=3, max_jobs_per_account=3, max_gpus_per_user=2)}
+    jobs = [
+        waiting(1, 2, owner="ada", ago=9, account="physics"),
+        waiting(2, 2, owner="bob", ago=8, account="physics"),
+        waiting(3, 1, owner="cyd", ago=7, account="physics"),
+        waiting(4, 2, owner="bob", ago=6, account="biology"),
+        waiting(5, 0, owner="dan", ago=5, account="physics"),
+        waiting(6, 0, owner="eve", ago=4, account="physics"),
+        waiting(7, 0, owner="eve", ago=3, account="physics"),
+    ]
+    snapshot = lab([node("n1", *["h200"] * 8)], jobs, [], qos=qos)
+    assert list(starts(place(snapshot, NOW))) == [1, 4, 5, 6]
+    assert reason(snapshot, 2) == (
+        "MaxGRESPerAccount",
+        'needs 2 GPUs; account "physics" holds 2 of at most 3 GPUs in QoS "batch"; about 1 h',
+    )
+    assert reason(snapshot, 3) == (
+        "MaxGRESPerAccount",
+        'needs 1 GPU; account "physics" holds 2 of at most 3 GPUs in QoS "batch", and its job 2 is ahead of it; about 1 h',
+    )
+    assert reason(snapshot, 7)[0] == "MaxJobsPerAccount"
+    assert reason(snapshot, 7)[1].startswith('account "physics" holds 3 of at most 3 jobs in QoS "batch"; about')
+
+
 def test_a_job_larger_than_its_limit_waits_for_ever_but_alone() -> None:
     qos = {"batch": QoS(name="batch", max_gpus_per_user=1)}
     snapshot = lab([node("n1", "h200", "h200")], [waiting(1, 2, ago=9), waiting(2, 1)], qos=qos)
@@ -216,7 +241,7 @@ def test_withheld_devices_and_missing_nodes_are_named() -> None:
     snapshot = lab([node("n1", "h200", "h200")], [waiting(1, 2), waiting(2, 3)], withheld=frozenset({"n1-1"}))
     assert reason(snapshot, 1) == (
         "ReqNodeNotAvail",
-        "needs 2 GPUs on one node; 1 of 2 on n1 are withheld (in use elsewhere, or faulty); start unknown",
+        "needs 2 GPUs on one node; 1 of 2 on n1 are withheld (lent to cells, or in use elsewhere); start unknown",
     )
     assert reason(snapshot, 2) == (
         "ReqNodeNotAvail",

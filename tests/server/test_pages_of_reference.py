@@ -47,7 +47,16 @@ def test_the_example_of_classes_of_service_is_valid(tmp_path: Path) -> None:
     examples = re.findall(r"```toml\n(.*?)```", (DOCS / "settings.md").read_text(), re.DOTALL)
     file = tmp_path / "carrel.toml"
     file.write_text(examples[0])
-    qos = read_settings(file, {}, {}).qos
+    qos = read_settings(file, {}, {}).rules.qos
     assert (qos["cheetah"].max_jobs_per_user, qos["lion"].kinds) == (20, frozenset({JobKind.TASK, JobKind.WORKER}))
     file.write_text(examples[1])
+    lion = read_settings(file, {}, {}).rules.qos["lion"]
+    assert (lion.max_time, lion.default_time, lion.max_jobs_per_user) == (48 * 3600, 24 * 3600, 4)
+    file.write_text(examples[2])
+    rules = read_settings(file, {}, {}).rules
+    defaults = read_settings(tmp_path / "none", {}, {}).rules
+    assert (rules.accounts["physics"].users, rules.accounts["optics"].parent) == ({"ada": 2, "bob": 1}, "physics")
+    for weight in ("age_weight", "share_weight", "size_weight", "half_life", "cpu_charge"):
+        assert getattr(rules, weight) == getattr(defaults, weight)  # the example shows the defaults
+    file.write_text(examples[3])
     assert read_settings(file, {}, {}).database.startswith("postgresql+psycopg://")

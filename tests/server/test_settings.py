@@ -19,9 +19,9 @@ def test_the_command_line_outweighs_the_environment_and_that_the_file(tmp_path: 
 
 def test_a_lab_without_a_file_has_sensible_classes_of_service(tmp_path: Path) -> None:
     settings = read_settings(tmp_path / "none.toml", {}, {})
-    assert list(settings.qos) == ["normal", "short", "batch"]
-    assert settings.default_qos == "normal"
-    assert JobKind.SESSION not in settings.qos["batch"].kinds
+    assert list(settings.rules.qos) == ["normal", "short", "interactive", "batch"]
+    assert settings.rules.default_qos == "normal"
+    assert JobKind.SESSION not in settings.rules.qos["batch"].kinds
 
 
 def test_classes_of_service_come_from_the_file(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_classes_of_service_come_from_the_file(tmp_path: Path) -> None:
     file.write_text(
         'default_qos = "lion"\n[qos.lion]\nmax_time = "24h"\nmax_jobs_per_user = 4\nkinds = ["task"]\npriority = -3\n'
     )
-    lion = read_settings(file, {}, {}).qos["lion"]
+    lion = read_settings(file, {}, {}).rules.qos["lion"]
     assert (lion.max_time, lion.max_jobs_per_user, lion.kinds, lion.priority) == (86400, 4, frozenset({JobKind.TASK}), -3)
 
 
@@ -44,7 +44,19 @@ def test_classes_of_service_come_from_the_file(tmp_path: Path) -> None:
         ('tracking = "maybe"', "tracking is 'maybe'. It must be true or false"),
         ("[qos.a]\nmax_tim = '1h'", 'qos.a: there is no setting "max_tim". Did you mean "max_time"'),
         ("[qos.a]\nkinds = ['nap']", "qos.a.kinds is ['nap']. It must be a list of: task, session, worker"),
-        ("default_qos = 'x'", 'default_qos is "x". Choose one of: normal, short, batch'),
+        ("default_qos = 'x'", 'default_qos is "x". Choose one of: normal, short, interactive, batch'),
+        ("preset = 'mlrp'", 'There is no preset "mlrp". Choose one of: default, mlerp'),
+        ("[qos]", "there is no class of service. Write [qos.NAME]"),
+        ("qos = 3", "qos must be tables"),
+        ("[accounts.a]\nshars = 1", 'accounts.a: there is no setting "shars". Did you mean "shares"'),
+        ("[accounts.a]\nshares = -1", "accounts.a.shares is -1. It must be 0 or more"),
+        ("[accounts.a]\nparent = 'b'", 'accounts.a.parent is "b". Write [accounts.b] too'),
+        ("[accounts.a]\nparent = 'b'\n[accounts.b]\nparent = 'a'", 'account "a" is a part of itself'),
+        ("[accounts.a]\nusers = ['ada']", "accounts.a.users is ['ada']. It must be a table"),
+        ("accounts = 1", "accounts is 1. It must be a table"),
+        ("[priority]\nhalf_life = 0", 'priority.half_life is 0. It must be a duration such as "2h"'),
+        ("[priority]\nshare_weight = true", "priority.share_weight is True"),
+        ("[priority]\ncpu_charge = -1", "priority.cpu_charge is -1. It must be a number, 0 or more"),
         ("port = ", "is not valid TOML"),
     ],
 )
@@ -54,6 +66,35 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, message: str)
     with pytest.raises(Invalid) as error:
         read_settings(file, {}, {})
     assert message in str(error.value)
+
+
+def test_presets_are_changed_and_added_to_by_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "carrel.toml"
+    file.write_text('preset = "mlerp"\n[qos.lion]\nmax_jobs_per_account = 8\n[qos.big]\nmax_gpus_per_account = 2\n')
+    rules = read_settings(file, {}, {}).rules
+    assert list(rules.qos) == ["cheetah", "lion", "panther", "tabby", "big"]
+    assert (rules.qos["lion"].max_time, rules.qos["lion"].max_jobs_per_account) == (86400, 8)
+    assert (rules.default_for(JobKind.TASK), rules.default_for(JobKind.SESSION)) == ("cheetah", "panther")
+    assert read_settings(file, {"CARREL_DEFAULT_QOS": "lion"}, {}).rules.default_qos == "lion"
+
+
+def test_classes_of_ones_own_choose_the_defaults_that_take_the_work(tmp_path: Path) -> None:
+    file = tmp_path / "carrel.toml"
+    file.write_text('[qos.desk]\nkinds = ["session"]\n[qos.rack]\nkinds = ["task"]\n')
+    rules = read_settings(file, {}, {}).rules
+    assert (rules.default_qos, rules.session_qos) == ("rack", "desk")
+
+
+def test_accounts_and_weights_come_from_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "carrel.toml"
+    file.write_text(
+        "[accounts.physics]\nshares = 3\nusers = { ada = 2, bob = 1 }\n[accounts.optics]\nparent = 'physics'\n"
+        "[priority]\nshare_weight = '1h'\nsize_weight = 0\nhalf_life = '14d'\ncpu_charge = 0.5\n"
+    )
+    rules = read_settings(file, {}, {}).rules
+    assert rules.accounts["physics"].users == {"ada": 2, "bob": 1}
+    assert (rules.accounts["physics"].shares, rules.accounts["optics"].parent) == (3, "physics")
+    assert (rules.share_weight, rules.half_life, rules.cpu_charge, rules.age_weight) == (3600, 14 * 86400, 0.5, 600)
 
 
 def test_every_setting_says_what_it_is_for() -> None:

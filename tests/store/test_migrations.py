@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
@@ -48,3 +50,29 @@ def test_opening_twice_changes_nothing(database_url: str) -> None:
     second = Store(Database(database_url))
     assert second.lab_id() == lab
     second.close()
+
+
+def test_attempts_from_before_cells_were_charged_are_kept(database_url: str) -> None:
+    database = Database(database_url)
+    with database.write() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(Path(schema.__file__).parent / "migrations"))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        connection.execute(sa.text("INSERT INTO users VALUES ('ada', 'Ada', 'user', 'default', 1.0)"))
+        connection.execute(
+            sa.text(
+                "INSERT INTO jobs (id, kind, owner, account, name, qos, cpus, memory, gpus, time, state, reason, message,"
+                " submitted_at, ended_at, attempt, spec) VALUES"
+                " (1, 'task', 'ada', 'default', 'n', 'q', 1, 1, 1, 60, 'COMPLETED', 'Completed', '', 1.0, 9.0, 1, '{}')"
+            )
+        )
+        connection.execute(
+            sa.text(
+                "INSERT INTO attempts (job_id, number, node, devices, state, reason, message, leased_at, ended_at)"
+                " VALUES (1, 1, 'n1', '[]', 'COMPLETED', 'Completed', '', 2.0, 9.0)"
+            )
+        )
+    store = Store(database)
+    assert [(item.since, item.until, item.lease_seconds) for item in store.jobs.used(since=0.0)] == [(2.0, 9.0, 0.0)]
+    store.close()

@@ -15,6 +15,7 @@ from carrel.control.ports import AttemptChange, JobFilter, NewEvent, NewJob, Out
 from carrel.domain.errors import Conflict, StorageFull
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import Ended, Journaled, Observation, Started, StoredFile, Usage
+from carrel.domain.node import Drain
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
 from carrel.domain.task import GitState, TaskSpec
@@ -39,6 +40,45 @@ def store(database_url: str) -> Iterator[Store]:
     store.people.add(BOB, now=1)
     yield store
     store.close()
+
+
+def test_what_was_used_is_read_from_the_attempts(store: Store) -> None:
+    one, other = submit(store, gpus=1), submit(store, "bob")
+    assert store.jobs.used(since=0.0) == []
+    for job, at in ((one, 100.0), (other, 200.0)):
+        start(store, job, *("GPU-0",) * job.resources.gpus)
+        reason = Reason(code="None", message="done")
+        store.jobs.change([AttemptChange(job_id=job.id, attempt=1, state=JobState.FAILED, reason=reason, ended_at=at)], now=at)
+    found = store.jobs.used(since=0.0)
+    assert [(item.owner, item.account, item.gpus, item.cpus, item.until) for item in found] == [
+        ("alice", "default", 1, 1, 100.0),
+        ("bob", "default", 0, 1, 200.0),
+    ]
+    assert all(item.since < item.until for item in found)
+    assert [item.owner for item in store.jobs.used(since=150.0)] == ["bob"]
+
+
+def test_what_cells_were_charged_stays_with_the_attempt_and_only_grows(store: Store) -> None:
+    session, task = start(store, submit(store)), start(store, submit(store, "bob"))
+    assert [row.lease_seconds for row in store.jobs.attempts(session.id)] == [0.0]
+    store.jobs.charge({(session.id, 1): 12.5})
+    store.jobs.charge({(session.id, 1): 11.0, (session.id, 2): 99.0, (4711, 1): 99.0})
+    assert [row.lease_seconds for row in store.jobs.attempts(session.id)] == [12.5]
+    done = {"state": JobState.COMPLETED, "reason": COMPLETED.reason}
+    first = AttemptChange(job_id=session.id, attempt=1, ended_at=30.0, lease_seconds=13.0, **done)
+    store.jobs.change([first, AttemptChange(job_id=task.id, attempt=1, ended_at=31.0, **done)], now=31.0)
+    store.jobs.charge({(session.id, 1): 14.0})  # the broker's last word comes after the end
+    assert [(item.owner, item.lease_seconds) for item in store.jobs.used(since=0.0)] == [("alice", 14.0), ("bob", 0.0)]
+
+
+def test_the_end_of_an_attempt_does_not_take_back_what_was_charged(store: Store) -> None:
+    session = start(store, submit(store))
+    store.jobs.charge({(session.id, 1): 12.5})
+    fewer = AttemptChange(
+        job_id=session.id, attempt=1, state=JobState.COMPLETED, reason=COMPLETED.reason, ended_at=30.0, lease_seconds=12.0
+    )
+    store.jobs.change([fewer], now=30.0)
+    assert [item.lease_seconds for item in store.jobs.used(since=0.0)] == [12.5]
 
 
 def submit(
@@ -251,3 +291,14 @@ def test_a_full_disk_is_a_clear_error_and_the_store_stays_sound(tmp_path: Path) 
     with store.database.read() as connection:
         assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
     store.close()
+
+
+def test_drained_nodes_are_remembered_until_they_are_not(store: Store) -> None:
+    assert store.drains.all() == []
+    store.drains.put(Drain(node="n2", reason="new GPUs", by="alice", since=1.0))
+    store.drains.put(Drain(node="n1", reason="fire", by="alice", since=2.0))
+    store.drains.put(Drain(node="n2", reason="newer GPUs", by="alice", since=3.0))
+    assert [(one.node, one.reason, one.since) for one in store.drains.all()] == [("n1", "fire", 2.0), ("n2", "newer GPUs", 3.0)]
+    assert store.drains.remove("n1")
+    assert not store.drains.remove("n1")
+    assert [one.node for one in store.drains.all()] == ["n2"]

@@ -1,8 +1,10 @@
-"""`carrel nodes`, `carrel lab` and `carrel version`: what there is."""
+"""`carrel nodes`, `carrel lab`, `carrel reload`, `carrel drain` and `carrel version`: what there is, and what takes jobs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
@@ -48,7 +50,7 @@ def _print_node(node: NodeView) -> None:
 
 def _holder(device: DeviceView) -> str:
     if device.state == "withheld":
-        return "another lab on this machine"
+        return "cells of notebooks (carrel gpus), or another lab on this machine"
     holder = device.holder
     if holder is None:
         return ""
@@ -65,6 +67,69 @@ def lab_command(home: Home = None, as_json: AsJson = False) -> int:
         print_json({"url": url, **lab.model_dump(mode="json")})
     else:
         _print_lab(lab, url)
+    return OK
+
+
+def reload_command(home: Home = None, as_json: AsJson = False) -> int:
+    """Put in force the classes of service as carrel.toml says them now, without a restart.
+
+    For administrators. What is wrong in the file is said, and changes nothing. Jobs that are there keep their walltime.
+    """
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        changed = client.reload_rules()
+    if as_json:
+        print_json({"changed": changed})
+    else:
+        print("The rules are in force." if changed else "Nothing has changed.")
+    return OK
+
+
+def drain_command(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)],
+    reason: Annotated[
+        str, typer.Argument(metavar="REASON", help="Why: everybody who waits for it reads this.", show_default=False)
+    ],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Start nothing new on a node, for maintenance; what runs there goes on.
+
+    For administrators. It outlives a restart of the lab; `carrel undrain` ends it.
+    """
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        changed = client.drain(node, reason)
+        left = sum(device.state == "held" for one in client.nodes() if one.name == node for device in one.devices)
+    if as_json:
+        print_json({"node": node, "changed": changed, "gpus_held": left})
+    elif changed:
+        still = f"; {left} of its GPUs {'is' if left == 1 else 'are'} still held" if left else ""
+        print(f"Nothing new starts on {node}{still}.")
+    else:
+        print(f"{node} was drained for that reason already.")
+    return OK
+
+
+def undrain_command(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.", show_default=False)],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Let a drained node take jobs again.
+
+    For administrators. Jobs that waited for it are placed at once.
+    """
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        changed = client.undrain(node)
+    if as_json:
+        print_json({"node": node, "changed": changed})
+    else:
+        print(f"{node} takes jobs again." if changed else f"{node} was not drained.")
     return OK
 
 

@@ -29,7 +29,7 @@ def up_command(
     database: Annotated[str | None, typer.Option(metavar="URL", help=_HELP["database"])] = None,
     cpus: Annotated[int | None, typer.Option(min=1, metavar="N", help=_HELP["cpus"])] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help=_HELP["memory"])] = None,
-    default_qos: Annotated[str | None, typer.Option(metavar="QOS", help=f"{_HELP['default_qos']}  [normal]")] = None,
+    default_qos: Annotated[str | None, typer.Option(metavar="QOS", help=_HELP["default_qos"])] = None,
     as_json: AsJson = False,
 ) -> int:
     """Run a lab on this machine, until Ctrl-C.

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 from carrel.client.following import Absence, Position
 from carrel.client.locate import locate
-from carrel.client.transport import LabUnreachable, Transport, plain, read_events
+from carrel.client.transport import LabUnreachable, Transport, error_of_problem, plain, read_events, read_lines
 from carrel.domain.errors import CarrelError, Invalid, StorageFull, Unavailable
 from carrel.domain.serial import to_plain
 from carrel.wire import v1
@@ -67,9 +67,26 @@ class Client:
         """What this lab is, and who one is in it."""
         return self._http.get(v1.LabView, "/lab")
 
+    def share(self) -> v1.ShareView:
+        """Where one stands in fair share (administrators: everybody)."""
+        return self._http.get(v1.ShareView, "/share")
+
+    def reload_rules(self) -> bool:
+        """Have the lab read its rules again (administrators); True when they have changed."""
+        return self._http.post(v1.Reloaded, "/lab/reload").changed
+
     def nodes(self) -> list[v1.NodeView]:
         """Machines and devices, and who holds what."""
         return self._http.get(v1.NodeList, "/nodes").nodes
+
+    def drain(self, node: str, reason: str) -> bool:
+        """Start nothing new on a node; what runs there goes on. Returns whether it was otherwise before (administrators)."""
+        request = v1.DrainRequest.model_validate({"reason": reason})
+        return self._http.post(v1.DrainChange, f"/nodes/{quote(node, safe='')}/drain", request).changed
+
+    def undrain(self, node: str) -> bool:
+        """Let a node take jobs again; returns whether it was drained (administrators)."""
+        return self._http.post(v1.DrainChange, f"/nodes/{quote(node, safe='')}/undrain").changed
 
     def users(self) -> list[v1.UserView]:
         """All users (administrators)."""
@@ -82,6 +99,89 @@ class Client:
     def revoke_tokens(self, subject: str) -> None:
         """No token of the user is valid any more (administrators)."""
         self._http.call("POST", f"/users/{quote(subject, safe='')}/revoke")
+
+    # ---- sessions
+
+    def start_session(self, request: v1.SessionRequest | None = None, *, key: str | None = None) -> v1.SessionView:
+        """Start a session. A lost connection never makes a second one."""
+        headers = {"Idempotency-Key": key or secrets.token_urlsafe(18)}
+        body = request or v1.SessionRequest()
+        return self._again(lambda: self._http.post(v1.SessionView, "/sessions", body, headers=headers))
+
+    def sessions(self, *, everybody: bool = False, ended: bool = False) -> list[v1.SessionView]:
+        """Sessions, newest first: those that have not ended, or the last 200."""
+        query = {"owner": "all" if everybody else "me", "ended": "true" if ended else "false"}
+        return self._http.get(v1.SessionList, "/sessions", params=query).sessions
+
+    def session(self, job_id: int) -> v1.SessionView:
+        """One session."""
+        return self._http.get(v1.SessionView, f"/sessions/{job_id}")
+
+    def open_session(self, job_id: int, path: str = "") -> str:
+        """A link that lets one browser into the session, once, within a minute."""
+        return self._http.post(v1.SessionLink, f"/sessions/{job_id}/open", params={"path": path}).url
+
+    def join_hub(self, job_id: int, variables: Mapping[str, str]) -> int:
+        """Tell a session that waits for a JupyterHub what its single-user server must know; returns the port it listens on."""
+        content = v1.HubRequest(variables=dict(variables)).model_dump_json()
+        headers = {"Content-Type": "application/json"}
+        answer = self._http.call("PUT", f"/sessions/{job_id}/hub", content=content, headers=headers)
+        return v1.HubView.model_validate_json(answer.content).port
+
+    def gpus(self) -> v1.LendingView:
+        """Who has which GPU now, who waits, whose state is where."""
+        return self._http.get(v1.LendingView, "/gpus")
+
+    # ---- environments
+
+    def environments(self) -> v1.NamedEnvironmentList:
+        """Named environments: one's own, the site's, and those that others share."""
+        return self._http.get(v1.NamedEnvironmentList, "/environments")
+
+    def environment(self, name: str) -> v1.NamedEnvironmentView:
+        """One environment, with the history of its locks."""
+        return self._http.get(v1.NamedEnvironmentView, f"/environments/{quote(name)}")
+
+    def create_environment(
+        self, request: v1.EnvironmentRequest, *, report: Callable[[str], None] = lambda _message: None
+    ) -> v1.NamedEnvironmentView:
+        """Make an environment; `report` gets what is being done. A call that breaks off leaves nothing."""
+        return self._build("/environments", request, report)
+
+    def restore_environment(
+        self, name: str, lock: str | None = None, *, report: Callable[[str], None] = lambda _message: None
+    ) -> v1.NamedEnvironmentView:
+        """Go back to the lock whose digest begins so, None meaning the last that differs from what is installed."""
+        return self._build(f"/environments/{quote(name)}/restore", v1.EnvironmentRestoreRequest(lock=lock), report)
+
+    def environment_lock(self, name: str, lock: str | None = None) -> v1.EnvironmentLockText:
+        """What is installed in an environment, now or at the time of an earlier lock."""
+        query = {} if lock is None else {"lock": lock}
+        return self._http.get(v1.EnvironmentLockText, f"/environments/{quote(name)}/lock", params=query)
+
+    def share_environment(self, name: str, subjects: Sequence[str] | Literal["all"]) -> v1.NamedEnvironmentView:
+        """Let these users and no others use it, or "all"."""
+        request = v1.EnvironmentShareRequest(subjects="all" if subjects == "all" else list(subjects))
+        content = request.model_dump_json(by_alias=True)
+        headers = {"Content-Type": "application/json"}
+        answer = self._http.call("POST", f"/environments/{quote(name)}/share", content=content, headers=headers)
+        return v1.NamedEnvironmentView.model_validate_json(answer.content)
+
+    def remove_environment(self, name: str) -> None:
+        """Remove an environment with its history."""
+        self._http.call("DELETE", f"/environments/{quote(name)}")
+
+    def _build(self, path: str, request: v1.Request, report: Callable[[str], None]) -> v1.NamedEnvironmentView:
+        content, headers = request.model_dump_json(exclude_none=True), {"Content-Type": "application/json"}
+        with self._http.stream(path, method="POST", content=content, headers=headers) as response:
+            for line in read_lines(response):
+                said = v1.EnvironmentProgress.model_validate_json(line)
+                if said.problem is not None:
+                    raise error_of_problem(said.problem)
+                if said.environment is not None:
+                    return said.environment
+                report(said.message or "")
+        raise Unavailable("The lab broke off before the environment was ready.", remedy="Ask again.")
 
     # ---- submitting
 

@@ -107,15 +107,21 @@ class Transport:
 
     @contextmanager
     def stream(
-        self, path: str, *, headers: Mapping[str, str] | None = None, silence: float = 50.0, **request: Any
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        silence: float = 50.0,
+        **request: Any,
     ) -> Iterator[httpx.Response]:
-        """GET whose body is read as it comes; it fails when nothing comes for `silence` seconds.
+        """A request whose answer is read as it comes; it fails when nothing comes for `silence` seconds.
 
         The lab sends a sign of life every 15 s on an event stream; what is silent for longer than three of them is gone.
         """
         with self._explained():
             timeout = httpx.Timeout(60.0, read=silence)
-            with self._http.stream("GET", API + path, headers=headers, timeout=timeout, **request) as response:
+            with self._http.stream(method, API + path, headers=headers, timeout=timeout, **request) as response:
                 self.answered = True
                 if response.status_code >= 400:
                     response.read()
@@ -137,6 +143,12 @@ class LabUnreachable(errors.Unavailable):
     """No answer at all: the request may be sent again if it is safe to repeat."""
 
 
+def error_of_problem(problem: Problem) -> errors.CarrelError:
+    """The error that a problem describes."""
+    cls = _ERRORS.get(problem.type.rpartition(":")[2], errors.CarrelError)
+    return cls(problem.detail, remedy=problem.remedy, details=dict(problem.details))
+
+
 def error_of(response: httpx.Response) -> errors.CarrelError:
     """The error that a response describes (RFC 9457), or the nearest one when something else than a lab answered."""
     try:
@@ -145,8 +157,12 @@ def error_of(response: httpx.Response) -> errors.CarrelError:
         return errors.Unavailable(
             f"{response.url.host} answered {response.status_code} and not as a lab does.", remedy="Is CARREL_URL right?"
         )
-    cls = _ERRORS.get(problem.type.rpartition(":")[2], errors.CarrelError)
-    return cls(problem.detail, remedy=problem.remedy, details=dict(problem.details))
+    return error_of_problem(problem)
+
+
+def read_lines(response: httpx.Response) -> Iterator[str]:
+    """Each line of an answer that comes line by line, without those that are only signs of life."""
+    yield from (line for line in _lines(response) if line)
 
 
 def read_events(response: httpx.Response) -> Iterator[tuple[str, str]]:

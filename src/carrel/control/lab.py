@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+from carrel.control.drains import Drains
 from carrel.control.launching import read_job_token
 from carrel.control.loop import ControlLoop
 from carrel.control.ports import (
@@ -23,11 +24,13 @@ from carrel.control.ports import (
     Submitted,
     UserStore,
 )
-from carrel.control.views import DeviceStatus, LogChunk, NodeStatus
+from carrel.control.rules import RuleBook
+from carrel.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
+from carrel.domain.account import Standing
 from carrel.domain.errors import Denied, Invalid, NotFound, Unauthenticated
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import StoredFile
-from carrel.domain.node import Node
+from carrel.domain.node import Drain, Node
 from carrel.domain.placement import Hold
 from carrel.domain.ports import Clock, Engine
 from carrel.domain.qos import JobKind, QoS
@@ -35,8 +38,13 @@ from carrel.domain.resources import Resources
 from carrel.domain.serial import to_plain
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import Caller, Role, User
+from carrel.policy.accounts import choose_account
+from carrel.policy.feasible import feasible
+from carrel.policy.qos import choose_qos
 from carrel.spool import Spool
 
+#: How far ahead people are told what keeping and releasing would do to their standing, in seconds.
+AN_HOUR = 3600.0
 #: What a user's token starts with, so that a leaked one is recognised by people and by secret scanners.
 TOKEN_PREFIX = "carrel_"
 
@@ -53,15 +61,38 @@ class CodeStore(Protocol):
         ...
 
 
+#: Characters of the reason for which a node is drained.
+LONGEST_REASON = 200
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabPolicy:
     """The pure rules that a submission meets."""
 
-    #: By name; insertion order is the order of listing.
-    qos: Mapping[str, QoS]
-    default_qos: str
-    #: Raises `Impossible` when such a job can never run here.
-    feasible: Callable[[Resources, JobKind, QoS, Sequence[Node]], None]
+    rules: RuleBook
+
+    @property
+    def qos(self) -> Mapping[str, QoS]:
+        """Classes of service by name; insertion order is the order of listing."""
+        return self.rules.current.qos
+
+    def choose(self, name: str | None, kind: JobKind) -> QoS:
+        """The class of service called `name`, or the one for work of this kind that names none. Raises `Invalid`."""
+        rules = self.rules.current
+        return choose_qos(name, kind, rules.qos, default=rules.default_for(kind))
+
+    def account(self, name: str | None, user: User) -> str:
+        """The account that work of `user` is charged to. Raises `Invalid` and `Denied`."""
+        return choose_account(name, user.subject, user.account, self.rules.current.accounts)
+
+    def admits(self, name: str, user: User) -> bool:
+        """True when `user` may charge the account called `name` now."""
+        accounts = self.rules.current.accounts
+        return not accounts or (name in accounts and accounts[name].admits(user.subject))
+
+    def check(self, resources: Resources, kind: JobKind, qos: QoS, nodes: Sequence[Node]) -> None:
+        """Raise `Impossible` when such a job can never run here."""
+        feasible(resources, kind, qos, nodes, others=self.qos.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +130,7 @@ class Lab:
     loop: ControlLoop
     policy: LabPolicy
     files: LabFiles
+    drains: Drains
     clock: Clock
     #: Key of the job tokens.
     secret: bytes
@@ -153,6 +185,49 @@ class Lab:
             raise NotFound(f'There is no user "{subject}".', remedy="`carrel user list` shows all.")
         return self.people.revoke_tokens(subject, now=self.clock())
 
+    def reload_rules(self, caller: Caller) -> bool:
+        """Put in force what the administrator has written now; return whether it differs. Raises `Invalid`, changing nothing."""
+        self._only_admin(caller, "reload the lab's rules")
+        return self.apply_rules()
+
+    def apply_rules(self) -> bool:
+        """The same, asked for by the lab's own process."""
+        changed = self.policy.rules.reload()
+        if changed:
+            self.loop.look_again()
+        return changed
+
+    def drain(self, caller: Caller, node: str, reason: str) -> bool:
+        """Start nothing new on a node from now on; what runs there goes on. Returns whether that was otherwise before.
+
+        Raises `NotFound`, and `Invalid` without a reason.
+        """
+        self._only_admin(caller, "drain nodes")
+        reason = " ".join(reason.split())
+        if not reason or len(reason) > LONGEST_REASON:
+            raise Invalid(
+                f"The reason has {len(reason)} characters.",
+                remedy=f"Say in 1 to {LONGEST_REASON} why: everybody who waits reads it.",
+            )
+        self._check_node(node)
+        changed = self.drains.drain(Drain(node=node, reason=reason, by=caller.user.subject, since=self.clock()))
+        self.loop.look_again()
+        return changed
+
+    def undrain(self, caller: Caller, node: str) -> bool:
+        """Let a node take jobs again; return whether it was drained. Raises `NotFound`."""
+        self._only_admin(caller, "drain nodes")
+        removed = self.drains.undrain(node)
+        if not removed:  # a node that is gone may be drained still
+            self._check_node(node)
+        self.loop.look_again()
+        return removed
+
+    def _check_node(self, node: str) -> None:
+        names = sorted(known.name for known in self.engine.nodes())
+        if node not in names:
+            raise NotFound(f'There is no node "{node}".', remedy=f"There are: {', '.join(names)}.")
+
     def _only_admin(self, caller: Caller, what: str) -> None:
         if not caller.is_admin:
             raise Denied(f"{caller.user.name} may not {what}.", remedy="Ask an administrator of the lab.")
@@ -173,13 +248,13 @@ class Lab:
         key: str | None = None,
     ) -> Submitted:
         """Write the job down and put it in line. It can run here, its code is there: otherwise it is refused now."""
-        if not self.has_snapshot(caller, spec.snapshot):
+        if spec.session is None and not self.has_snapshot(caller, spec.snapshot):
             raise NotFound(f"There is no code {spec.snapshot} of yours.", remedy="Upload the snapshot first.")
-        self.policy.feasible(resources, kind, qos, self.engine.nodes())
+        self.policy.check(resources, kind, qos, self.engine.nodes())
         new = NewJob(
             kind=kind,
             owner=caller.user.subject,
-            account=account or caller.user.account,
+            account=self.policy.account(account, caller.user),
             name=name,
             qos=qos.name,
             resources=resources,
@@ -191,7 +266,7 @@ class Lab:
             now=self.clock(),
             key=key,
             request=_request_digest(new) if key is not None else "",
-            outbox=lambda job: self.describe_submission(job, spec, caller.user),
+            outbox=lambda job: self.describe_submission(job, spec, caller.user) if spec.session is None else (),
         )
         if submitted.created:
             self.loop.changed(submitted.job)
@@ -200,7 +275,9 @@ class Lab:
     def rerun(self, caller: Caller, job_id: int) -> Job:
         """The same task again: same code, same environment lock, same parameters; under the caller's name."""
         job, task = self.job(caller, job_id), self.task(caller, job_id)
-        qos = self.policy.qos.get(job.qos) or self.policy.qos[self.policy.default_qos]
+        if task.session is not None:
+            raise Invalid(f"Job {job_id} is a session.", remedy="Start another: `carrel notebook` finds the same files.")
+        qos = self.policy.choose(job.qos if job.qos in self.policy.qos else None, job.kind)
         if not self.has_snapshot(caller, task.snapshot):  # an administrator repeats somebody else's job
             self.people.add_snapshot(caller.user.subject, task.snapshot, now=self.clock())
         environment = replace(task.environment, lock=self._lock_of(job) or task.environment.lock)
@@ -211,7 +288,7 @@ class Lab:
             name=job.name,
             resources=job.resources,
             qos=qos,
-            account=job.account,
+            account=job.account if self.policy.admits(job.account, caller.user) else None,
             retries=job.retries_left + max(0, job.attempt - 1),
         ).job
 
@@ -225,12 +302,17 @@ class Lab:
 
     def cancel(self, caller: Caller, job_id: int) -> Job:
         """Ask for the job's end. A waiting job ends at once, a running one when its processes are gone."""
-        job = self.job(caller, job_id)
-        by = caller.user.name
+        return self._end(self.job(caller, job_id), by=caller.user.name)
+
+    def end_idle(self, job: Job, *, by: str) -> None:
+        """The lab itself asks for the end of a session that nobody uses; `by` says what for."""
+        self._end(job, by=by)
+
+    def _end(self, job: Job, *, by: str) -> Job:
         reason = Reason(code="Cancelled", message=f"Cancelled by {by} before it started.")
         after = self.jobs_store.request_cancel(job.id, by=by, reason=reason, now=self.clock(), outbox=self.describe_withdrawal)
         if after is None:  # pragma: no cover - jobs are never deleted
-            raise NotFound(f"There is no job {job_id}.")
+            raise NotFound(f"There is no job {job.id}.")
         self.loop.changed(after)
         return after
 
@@ -316,6 +398,26 @@ class Lab:
             **({"refused_by_tracking": refused} if refused else {}),
         }
 
+    # ---- fair share
+
+    def shares(self, caller: Caller) -> ShareReport:
+        """Where the caller stands on each of their accounts; an administrator sees everybody."""
+        now, rules, use = self.clock(), self.policy.rules.current, self.loop.use
+        me = caller.user.subject
+        others = [(self.policy.account(None, caller.user), me)]
+        found = use.standings(now, others)
+        seen = [standing for standing in found if caller.is_admin or standing.user == me]
+        return ShareReport(
+            standings=seen,
+            places={(standing.account, standing.user): place for place, standing in enumerate(found, start=1)},
+            of=len(found),
+            half_life=rules.half_life,
+            weight=rules.share_weight,
+            held=use.held_by(me),
+            kept=_factors(use.standings(now, others, ahead=AN_HOUR), me),
+            released=_factors(use.standings(now, others, ahead=AN_HOUR, released=me), me),
+        )
+
     # ---- events
 
     def events(self, caller: Caller, *, after: int, job_id: int | None = None, limit: int = 500) -> Sequence[Event]:
@@ -350,7 +452,7 @@ class Lab:
         withheld = self.engine.withheld()
         holders = {uuid: held.id for held in holding for uuid in held.devices}
         statuses = []
-        for node in self.engine.nodes():
+        for node in self.drains.apply(self.engine.nodes()):
             here = [held for held in holding if held.node == node.name]
             devices = tuple(
                 DeviceStatus(
@@ -375,6 +477,10 @@ class Lab:
         if job is None or job.state is JobState.PENDING:
             return None
         return job if caller.may_see(job.owner) else replace(job, name="", owner="")
+
+
+def _factors(standings: Sequence[Standing], user: str) -> Mapping[str, float]:
+    return {standing.account: standing.factor for standing in standings if standing.user == user}
 
 
 def token_digest(token: str) -> str:

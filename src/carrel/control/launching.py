@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from carrel.domain.job import Job
 from carrel.domain.launch import Launch, LaunchLimits, LaunchPaths, LaunchTracking
@@ -26,11 +26,14 @@ class LaunchSettings:
     #: Address of the lab's tracking server for jobs, or None when there is none.
     tracking_uri: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    #: True where GPU state of sessions can be moved to host memory, which then counts as theirs.
+    suspends: bool = False
 
 
 def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings) -> Launch:
     """The launch of the job's present attempt, on the node and devices that it has leased."""
-    known = {device.uuid: device for node in nodes if node.name == job.node for device in node.devices}
+    here = next((node for node in nodes if node.name == job.node), None)
+    known = {device.uuid: device for device in here.devices} if here is not None else {}
     return Launch(
         job_id=job.id,
         attempt=job.attempt,
@@ -44,11 +47,18 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         resources=job.resources,
         devices=tuple(known.get(uuid) or _vanished(uuid) for uuid in job.devices),
         paths=settings.paths,
-        limits=settings.limits,
+        limits=_limits(task, nodes, settings),
         gateway=settings.gateway,
         tracking=_tracking(job, task, settings),
         variables=settings.variables,
     )
+
+
+def _limits(task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings) -> LaunchLimits:
+    if task.session is None or not settings.suspends:
+        return settings.limits
+    largest = max((device.memory for node in nodes for device in node.devices if not device.simulated), default=0)
+    return replace(settings.limits, suspended=task.session.gpus * largest)
 
 
 def _tracking(job: Job, task: TaskSpec, settings: LaunchSettings) -> LaunchTracking | None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import StoredFile, Usage
+from carrel.domain.node import Drain, Share
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
 from carrel.domain.task import TaskSpec
@@ -43,6 +44,8 @@ class StartOrder:
     job_id: int
     node: str
     devices: tuple[str, ...]
+    #: On further nodes.
+    others: tuple[Share, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,8 @@ class AttemptChange:
     seeds: Mapping[str, str] | None = None
     inputs: Mapping[str, str] | None = None
     usage: Usage | None = None
+    #: What its cells were charged in all: devices × seconds. Fewer than are known change nothing.
+    lease_seconds: float | None = None
     outputs: tuple[StoredFile, ...] = ()
     events: tuple[NewEvent, ...] = ()
     outbox: tuple[OutboxEntry, ...] = ()
@@ -126,6 +131,8 @@ class AttemptRow:
     seeds: Mapping[str, str]
     inputs: Mapping[str, str]
     usage: Usage
+    #: What its cells were charged: devices × seconds.
+    lease_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +142,7 @@ class JobFilter:
     owner: str | None = None
     states: frozenset[JobState] = field(default_factory=frozenset)
     name: str | None = None
+    kind: JobKind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +153,50 @@ class Submitted:
     created: bool
 
 
-class JobStore(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What one attempt that is over held, from when to when (Unix seconds)."""
+
+    account: str
+    owner: str
+    kind: JobKind
+    gpus: int
+    cpus: int
+    since: float
+    until: float
+    #: What the cells of a session were charged beside it: devices × seconds.
+    lease_seconds: float = 0.0
+
+
+class SchedulerStore(Protocol):
+    """What one cycle of the lab needs remembered. Every method is one transaction."""
+
+    def active(self) -> Sequence[Job]:
+        """All jobs that have not ended, oldest first."""
+        ...
+
+    def task(self, job_id: int) -> TaskSpec | None:
+        """What the job was asked to do, or None."""
+        ...
+
+    def attempt(self, job_id: int, number: int) -> AttemptRow | None:
+        """One attempt, or None."""
+        ...
+
+    def start(self, orders: Sequence[StartOrder], *, now: float) -> Sequence[tuple[Job, TaskSpec]]:
+        """PENDING becomes CONFIGURING with a new attempt and its leases; who is not PENDING any more is left out."""
+        ...
+
+    def change(self, changes: Sequence[AttemptChange], *, now: float) -> Sequence[Job]:
+        """Apply what is still true; return the jobs as they are afterwards. News of an older attempt changes nothing."""
+        ...
+
+    def used(self, *, since: float) -> Sequence[Used]:
+        """What the attempts that ended after `since` held, in the order of their ends."""
+        ...
+
+
+class JobStore(SchedulerStore, Protocol):
     """Jobs, attempts, leases and outputs. Every method is one transaction."""
 
     def submit(
@@ -167,24 +218,8 @@ class JobStore(Protocol):
         """The job, or None."""
         ...
 
-    def task(self, job_id: int) -> TaskSpec | None:
-        """What the job was asked to do, or None."""
-        ...
-
     def list(self, which: JobFilter, *, before: int | None, limit: int) -> Sequence[Job]:
         """Newest first, ids smaller than `before`."""
-        ...
-
-    def active(self) -> Sequence[Job]:
-        """All jobs that have not ended, oldest first."""
-        ...
-
-    def start(self, orders: Sequence[StartOrder], *, now: float) -> Sequence[tuple[Job, TaskSpec]]:
-        """PENDING becomes CONFIGURING with a new attempt and its leases; who is not PENDING any more is left out."""
-        ...
-
-    def change(self, changes: Sequence[AttemptChange], *, now: float) -> Sequence[Job]:
-        """Apply what is still true; return the jobs as they are afterwards. News of an older attempt changes nothing."""
         ...
 
     def request_cancel(
@@ -203,12 +238,12 @@ class JobStore(Protocol):
         """All attempts, first to last."""
         ...
 
-    def attempt(self, job_id: int, number: int) -> AttemptRow | None:
-        """One attempt, or None."""
-        ...
-
     def outputs(self, job_id: int, attempt: int) -> Sequence[StoredFile]:
         """Stored outputs of one attempt, by path."""
+        ...
+
+    def charge(self, charges: Mapping[tuple[int, int], float]) -> None:
+        """By job and attempt: what the cells of a session were charged in all. Fewer seconds than before change nothing."""
         ...
 
     def holders(self) -> Mapping[str, int]:
@@ -216,12 +251,16 @@ class JobStore(Protocol):
         ...
 
 
-class EventStore(Protocol):
-    """The append-only event table."""
+class EventLog(Protocol):
+    """Takes events."""
 
     def append(self, events: Sequence[NewEvent], *, now: float) -> None:
         """Add events that belong to no other change."""
         ...
+
+
+class EventStore(EventLog, Protocol):
+    """The append-only event table."""
 
     def after(self, event_id: int, *, job_id: int | None, owner: str | None, limit: int) -> Sequence[Event]:
         """Events with larger ids, oldest first."""
@@ -233,6 +272,22 @@ class EventStore(Protocol):
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` (from any thread) after events were committed; the result ends it."""
+        ...
+
+
+class DrainStore(Protocol):
+    """Which nodes are drained."""
+
+    def put(self, drain: Drain) -> None:
+        """Drain a node; one that is drained already has another reason from now on."""
+        ...
+
+    def remove(self, node: str) -> bool:
+        """The node takes jobs again; returns whether it was drained."""
+        ...
+
+    def all(self) -> Sequence[Drain]:
+        """All drained nodes by name."""
         ...
 
 

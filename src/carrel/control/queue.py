@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 
 from carrel.domain.job import Job, JobState
 from carrel.domain.placement import Holding, Waiting
+from carrel.domain.qos import JobKind
+from carrel.domain.resources import Resources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,36 +31,49 @@ class Queue:
     _waiting: dict[int, Waiting] = field(default_factory=dict)
     _holding: dict[int, Holding] = field(default_factory=dict)
     _known: dict[int, Known] = field(default_factory=dict)
+    #: How many jobs of each (account, owner) are in line.
+    _line: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def put(self, job: Job, *, now: float, not_before: float = 0.0) -> None:
-        """The job is now as given: in line, on a node, or over (then nothing of it is kept)."""
-        self._waiting.pop(job.id, None)
+    def put(self, job: Job, *, now: float, not_before: float = 0.0) -> Waiting | Holding | None:
+        """The job is now as given: in line, on a node, or over (then nothing of it is kept). Return it as placement sees it."""
+        before = self._waiting.pop(job.id, None)
+        if before is not None:
+            self._leave(before)
         self._holding.pop(job.id, None)
         if job.state.ended:
             self._jobs.pop(job.id, None)
             self._known.pop(job.id, None)
-            return
+            return None
         self._jobs[job.id] = job
         if job.state is JobState.PENDING:
             self._known.pop(job.id, None)
-            self._waiting[job.id] = Waiting(
+            waiting = self._waiting[job.id] = Waiting(
                 id=job.id,
                 owner=job.owner,
+                account=job.account,
                 qos=job.qos,
-                resources=job.resources,
+                name=job.name,
+                resources=_counted(job),
                 submitted_at=job.submitted_at,
                 not_before=not_before,
             )
-        else:
-            self._holding[job.id] = Holding(
-                id=job.id,
-                owner=job.owner,
-                qos=job.qos,
-                resources=job.resources,
-                node=job.node or "",
-                devices=job.devices,
-                ends_by=(job.started_at or now) + job.resources.time,
-            )
+            who = (job.account, job.owner)
+            self._line[who] = self._line.get(who, 0) + 1
+            return waiting
+        holding = self._holding[job.id] = Holding(
+            id=job.id,
+            owner=job.owner,
+            account=job.account,
+            qos=job.qos,
+            name=job.name,
+            started_at=job.started_at,
+            resources=_counted(job),
+            node=job.node or "",
+            devices=job.devices,
+            others=job.others,
+            ends_by=(job.started_at or now) + job.resources.time,
+        )
+        return holding
 
     def job(self, job_id: int) -> Job | None:
         """The job as last put, or None when it is over or unknown."""
@@ -75,6 +91,17 @@ class Queue:
                 offset=known.offset if offset is None else offset, log_size=known.log_size if log_size is None else log_size
             )
 
+    def _leave(self, waiting: Waiting) -> None:
+        who = (waiting.account, waiting.owner)
+        self._line[who] -= 1
+        if not self._line[who]:
+            del self._line[who]
+
+    @property
+    def line(self) -> AbstractSet[tuple[str, str]]:
+        """Whose jobs are in line: (account, owner)."""
+        return self._line.keys()
+
     @property
     def waiting(self) -> Mapping[int, Waiting]:
         """Jobs in line."""
@@ -84,3 +111,8 @@ class Queue:
     def holding(self) -> Mapping[int, Holding]:
         """Jobs that hold resources."""
         return self._holding
+
+
+def _counted(job: Job) -> Resources:
+    """What placement keeps for the job. A session mostly waits for its user: it keeps no processors."""
+    return replace(job.resources, cpus=0) if job.kind is JobKind.SESSION else job.resources

@@ -1,9 +1,11 @@
-"""What the lab answers about logs and machines."""
+"""What the lab answers about logs, machines and fair share."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from carrel.domain.account import Standing
 from carrel.domain.job import Job
 from carrel.domain.node import Device, Node
 
@@ -39,3 +41,21 @@ class NodeStatus:
     cpus_free: int
     memory_free: int
     devices: tuple[DeviceStatus, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareReport:
+    """Fair share as one caller may see it."""
+
+    standings: Sequence[Standing]
+    #: Place of each (account, user) among `of`; 1 goes first.
+    places: Mapping[tuple[str, str], int]
+    of: int
+    #: Seconds after which use counts half, and seconds of waiting that the best standing is ahead of the worst.
+    half_life: float
+    weight: float
+    #: Charged seconds a second for what the caller holds now.
+    held: float
+    #: The caller's factor by account in an hour: when they keep what they hold, and when they release it now.
+    kept: Mapping[str, float]
+    released: Mapping[str, float]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from carrel.domain.errors import Conflict
+from carrel.domain.node import Share
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
 
@@ -83,6 +84,8 @@ REASONS: dict[str, str] = {
     "Priority": "Others are ahead of it in the queue.",
     "QOSMaxJobsPerUserLimit": "Its owner already holds as many jobs as the QoS allows.",
     "QOSMaxGRESPerUser": "Its owner already holds as many GPUs as the QoS allows.",
+    "MaxJobsPerAccount": "Its account already holds as many jobs as the QoS allows.",
+    "MaxGRESPerAccount": "Its account already holds as many GPUs as the QoS allows.",
     "ReqNodeNotAvail": "The nodes or GPUs that could run it are drained, withheld or unreachable.",
     "BeginTime": "Its earliest start has not come yet (the pause before a retry).",
     "InvalidQOS": "Its QoS does not exist in this lab any more.",
@@ -132,6 +135,8 @@ class Job:
     node: str | None = None
     #: UUIDs of the devices of the present or last attempt.
     devices: tuple[str, ...] = ()
+    #: What that attempt holds on further nodes.
+    others: tuple[Share, ...] = ()
     run_id: str | None = None
     #: Set when somebody asked for its end: their subject.
     cancelled_by: str | None = None

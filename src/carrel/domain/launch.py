@@ -35,6 +35,8 @@ class LaunchPaths:
     blobs: str
     #: Unix datagram socket that takes a line when the journal has grown ("<job> <attempt>"); may be absent or dead.
     doorbell: str = ""
+    #: Unix socket of the node's broker; "" where devices are not lent.
+    broker: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class LaunchLimits:
     outputs: int = 50 * 1024**3
     #: Seconds between samples of CPU, memory and GPU use.
     sample: float = 5.0
+    #: Bytes beyond the job's memory that it may take: GPU state that was moved to host memory counts as its own.
+    suspended: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

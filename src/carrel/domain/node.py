@@ -24,6 +24,26 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What a job that runs on several nodes holds on one of them."""
+
+    node: str
+    #: UUIDs.
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """An administrator's wish that nothing new starts on a node. What runs there goes on."""
+
+    node: str
+    reason: str
+    #: Subject of the administrator, and Unix seconds.
+    by: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One machine."""
 

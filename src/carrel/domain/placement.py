@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from carrel.domain.job import Reason
-from carrel.domain.node import Node
+from carrel.domain.node import Node, Share
 from carrel.domain.qos import QoS
 from carrel.domain.resources import Resources
 
@@ -26,6 +26,10 @@ class Waiting:
     priority: int = 0
     #: Not to be started before this moment (a retry's pause), or 0.
     not_before: float = 0.0
+    #: What its use is charged to.
+    account: str = ""
+    #: Jobs of one owner with one name are expected to run about as long.
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,17 @@ class Holding:
     devices: tuple[str, ...]
     #: When its walltime is over at the latest, Unix seconds.
     ends_by: float
+    account: str = ""
+    #: What it holds on further nodes.
+    others: tuple[Share, ...] = ()
+    name: str = ""
+    #: When its command was started, Unix seconds; None while it is being prepared.
+    started_at: float | None = None
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """What it holds, node by node."""
+        return (Share(node=self.node, devices=self.devices), *self.others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +70,12 @@ class Snapshot:
     withheld: frozenset[str] = frozenset()
     #: Seconds of waiting that outweigh one point of priority; so that no job waits for ever behind more urgent ones.
     age_weight: float = 600.0
+    #: Factor of each (account, owner), 0 to 1, larger for who has used less of their share (`policy.fairshare`); 1 for others.
+    standing: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    #: Seconds of waiting that the best standing is ahead of the worst.
+    share_weight: float = 0.0
+    #: Seconds of waiting that each GPU of a job counts for, `policy.order.MOST_SIZED` at most: so large jobs get their turn.
+    size_weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +85,8 @@ class Start:
     job_id: int
     node: str
     devices: tuple[str, ...] = ()
+    #: The same moment on further nodes.
+    others: tuple[Share, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +97,11 @@ class Hold:
     reason: Reason
     #: 1 for the first in line.
     position: int
-    #: When it should start if everything ahead of it uses its whole walltime, Unix seconds; None when nobody can say.
+    #: When it should start, Unix seconds; None when nobody can say. Where nothing is known about how long jobs run, when it would
+    #: start if everything ahead of it used its whole walltime.
     estimated_start: float | None = None
+    #: It should start between these two with a probability of 80 %; None where nothing is known.
+    estimated_range: tuple[float, float] | None = None
 
 
 @runtime_checkable

@@ -28,5 +28,10 @@ class QoS:
     max_jobs_per_user: int | None = None
     #: GPUs of one user that are held at the same time.
     max_gpus_per_user: int | None = None
+    #: The same of everybody who works for one account.
+    max_jobs_per_account: int | None = None
+    max_gpus_per_account: int | None = None
+    #: Seconds that a session may be idle (no cell runs, nobody is connected, no GPU work) before it is ended.
+    idle_time: int | None = None
     #: Larger goes first. One point is worth `Snapshot.age_weight` seconds of waiting.
     priority: int = 0

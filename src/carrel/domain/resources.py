@@ -10,9 +10,11 @@ from carrel.domain.units import format_duration, format_size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What a job asks for, on one node, for how long."""
+    """What a job asks for, on each of its nodes, for how long."""
 
-    #: Whole processors.
+    #: Nodes that it runs on at the same time; cpus, memory and gpus are had on each of them.
+    nodes: int = 1
+    #: Whole processors. 0 only where placement counts a session, which takes what is idle.
     cpus: int = 1
     #: Bytes of host memory.
     memory: int = 2 * 1024**3
@@ -23,8 +25,15 @@ class Resources:
     #: Walltime limit in seconds, counted from the start of the user's command.
     time: int = 3600
 
+    @property
+    def total_gpus(self) -> int:
+        """GPUs over all nodes."""
+        return self.gpus * self.nodes
+
     def __post_init__(self) -> None:
-        if self.cpus < 1:
+        if self.nodes < 1:
+            raise Invalid(f"nodes is {self.nodes}.", remedy="A job needs at least 1.")
+        if self.cpus < 0:
             raise Invalid(f"cpus is {self.cpus}.", remedy="A job needs at least 1.")
         if self.memory < 1024**2:
             raise Invalid(f"memory is {self.memory} bytes.", remedy='A job needs at least "1M".')
@@ -41,4 +50,6 @@ class Resources:
         if self.gpus:
             kind = f" ({self.gpu_type})" if self.gpu_type else ""
             gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}{kind}, "
-        return f"{gpus}{self.cpus} CPU{'s' if self.cpus > 1 else ''}, {format_size(self.memory)} for {format_duration(self.time)}"
+        nodes = f"{self.nodes} nodes with " if self.nodes > 1 else ""
+        cpus = f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}"
+        return f"{nodes}{gpus}{cpus}, {format_size(self.memory)} for {format_duration(self.time)}"

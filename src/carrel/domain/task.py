@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from carrel.domain.session import SessionSpec
+
 
 class EnvironmentKind(StrEnum):
     """Where a task's environment comes from."""
@@ -81,7 +83,7 @@ class TaskSpec:
     entry_point: str
     #: The shell command line, with every parameter in its place and quoted.
     command: str
-    #: Digest of the code snapshot ("sha256:…").
+    #: Digest of the code snapshot ("sha256:…"); "" for a session, whose files lie in its own directory.
     snapshot: str
     #: Directory inside the snapshot in which the command runs.
     directory: str = "."
@@ -101,3 +103,5 @@ class TaskSpec:
     git: GitState | None = None
     #: The job that this one repeats, if any.
     rerun_of: int | None = None
+    #: What makes it interactive; None for a task.
+    session: SessionSpec | None = None

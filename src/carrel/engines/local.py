@@ -41,12 +41,15 @@ class LocalEngine:
         monotonic: Clock = time.monotonic,
         locks: DeviceLocks | None = None,
         cgroups: bool = True,
+        lent: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         """Make the sockets and start the nursery.
 
         `run_dir` is a directory of the lab's own (it is made, mode 0700), always the same for the same spool; `environ` are
         the server's variables, of which jobs get a short list. With `cgroups` false, runners watch memory by themselves.
+        `lent` says which devices the node's broker keeps for cells of sessions.
         """
+        self._lent = lent
         self._spool = Spool(spool.root.absolute())
         self._node = node
         self._monotonic = monotonic
@@ -79,7 +82,10 @@ class LocalEngine:
         return (self._node,)
 
     def withheld(self) -> frozenset[str]:
-        """UUIDs of devices that another lab on this machine holds; at most 2 s old."""
+        """UUIDs of devices that another lab on this machine holds (at most 2 s old) or that cells of sessions use or want."""
+        return self._elsewhere() | self._lent()
+
+    def _elsewhere(self) -> frozenset[str]:
         now = self._monotonic()
         if now >= self._withheld_until:
             own = {device.uuid for watched in self._observer.all() for device in watched.launch.devices}

@@ -60,10 +60,10 @@ def build_conda(recipe: EnvironmentRecipe, tool: Path, target: Path, bench: Benc
     version = _python_version(prefix)
     if version is None:
         raise EnvironmentFailed(f"{doing} gave an environment without Python.", remedy="Add `python` to its dependencies.")
-    return prefix, _lock(prefix), version
+    return prefix, explicit_lock(prefix), version
 
 
-def _lock(prefix: Path) -> str:
+def explicit_lock(prefix: Path) -> str:
     """Return conda's explicit list of packages, with what pip installed as comments."""
     lines = ["@EXPLICIT"]
     for record in _records(prefix):

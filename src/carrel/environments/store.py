@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from carrel.domain.errors import NotFound
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.environments.building import Bench
+from carrel.environments.equipment import address_secrets, cache_beside, find_uv
 from carrel.environments.errors import EnvironmentFailed, from_os_error
 from carrel.environments.guards import Hold, Patience, try_shared
 from carrel.environments.inventory import EnvironmentInfo, collect_environments, list_environments
@@ -21,7 +21,7 @@ from carrel.environments.preparation import Request, find_lock, is_current, make
 from carrel.environments.pythons import Interpreter, identity, lab_interpreter, platform_tag
 from carrel.environments.records import Layout, LockEntry, read_lock, read_marker, recipe_key
 from carrel.environments.tools import Workshop
-from carrel.environments.words import Redactor, secrets_in
+from carrel.environments.words import Redactor
 
 #: Builds that the collector may remove before they are used, one after the other, until we call it a fault.
 _ATTEMPTS = 3
@@ -175,11 +175,11 @@ class EnvironmentStore:
         self, request: Request, patience: Patience, report: Callable[[str], None], log: Path | None, scratch: Path
     ) -> Bench:
         lines = [*request.recipe.requirements, *request.recipe.files.values()]
-        secrets = {secret for line in lines for word in line.split() if "://" in word for secret in _address_secrets(word)}
+        secrets = {secret for line in lines for word in line.split() if "://" in word for secret in address_secrets(word)}
         redactor = Redactor(request.mirrors.secrets | secrets)
         variables = dict(request.mirrors.variables)
         if "UV_CACHE_DIR" not in variables:
-            variables.update(_cache_beside(self._layout.root, variables))
+            variables.update(cache_beside(self._layout.root, variables))
         workshop = Workshop(
             variables=variables,
             patience=patience,
@@ -189,7 +189,7 @@ class EnvironmentStore:
         )
         return Bench(
             workshop=workshop,
-            uv=_find_uv(self._settings.uv, variables),
+            uv=find_uv(self._settings.uv, variables),
             options=() if self._settings.download_python else ("--no-python-downloads",),
             index_options=request.mirrors.options,
             compile_bytecode=self._settings.compile_bytecode,
@@ -238,40 +238,3 @@ class EnvironmentStore:
         raise EnvironmentFailed(
             f"The environment {entry.environment} was built and is not there.", remedy="Submit again; look at what removes it."
         )
-
-
-def _address_secrets(word: str) -> frozenset[str]:
-    try:
-        return secrets_in(word[word.find("=") + 1 :] if word.startswith("--") else word)
-    except ValueError:
-        return frozenset()
-
-
-def _cache_beside(root: Path, variables: Mapping[str, str]) -> dict[str, str]:
-    """Keep uv's usual cache where it can hard-link into the store; on another file system use one inside the store."""
-    home = variables.get("XDG_CACHE_HOME") or (f"{variables['HOME']}/.cache" if variables.get("HOME") else "")
-    usual = Path(home) if home else None
-    while usual is not None and not usual.exists() and usual != usual.parent:
-        usual = usual.parent
-    if usual is not None and os.access(usual, os.W_OK) and usual.stat().st_dev == root.stat().st_dev:
-        return {}
-    return {"UV_CACHE_DIR": str(root / "cache")}
-
-
-def _find_uv(configured: Path | None, variables: Mapping[str, str]) -> Path:
-    if configured is not None:
-        return configured
-    try:
-        import uv
-    except ImportError:
-        found = shutil.which("uv", path=variables.get("PATH"))
-    else:
-        try:
-            found = str(uv.find_uv_bin())
-        except FileNotFoundError:
-            found = shutil.which("uv", path=variables.get("PATH"))
-    if found is None:
-        raise EnvironmentFailed(
-            "uv is not installed, and environments are built with it.", remedy="Run `pip install 'carrel[server]'`."
-        )
-    return Path(found)

@@ -16,14 +16,19 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
 from carrel.control.lab import Lab
+from carrel.control.sessions import Sessions
 from carrel.domain.errors import CarrelError
+from carrel.environments.named import NamedEnvironments
 from carrel.gateway.boundary import Boundary
 from carrel.gateway.context import Gateway, Pages, TrackingStatus
+from carrel.gateway.environments import Environments
 from carrel.gateway.errors import invalid_request, problem_of, problem_of_framework, problem_response
 from carrel.gateway.gate import Gate, Zone, Zones
 from carrel.gateway.openapi import document
+from carrel.gateway.routes import environments as environment_routes
 from carrel.gateway.routes import events, files, jobs
 from carrel.gateway.routes import lab as lab_routes
+from carrel.gateway.routes import sessions as session_routes
 from carrel.gateway.settings import GatewaySettings
 from carrel.gateway.streams import Doorbell, Streams
 from carrel.gateway.submission import Submissions
@@ -40,6 +45,8 @@ def create_app(
     tracking_status: Callable[[], TrackingStatus] = lambda: TrackingStatus(state="off"),
     tracking_proxy: ASGIApp | None = None,
     pages: Pages | None = None,
+    sessions: Sessions | None = None,
+    environments: NamedEnvironments | None = None,
     new_incident: Callable[[], str] = lambda: secrets.token_hex(6),
 ) -> FastAPI:
     """The lab's HTTP application.
@@ -57,6 +64,8 @@ def create_app(
         submissions=Submissions(lab, snapshots, remembered=settings.described_tasks),
         run_of=run_of,
         tracking_status=tracking_status,
+        sessions=sessions,
+        environments=None if environments is None else Environments(environments),
     )
     zones = _zones(settings, pages)
     answers = _Answers(zones, pages)
@@ -79,10 +88,10 @@ def create_app(
     )
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
     app.state.gateway = gateway
-    app.state.close_streams = doorbell.close
+    app.state.close_streams = gateway.close
     answers.install(app)
     app.add_api_route("/health", _health, methods=["GET"], summary="Is the lab there?", tags=["lab"])
-    for module in (lab_routes, jobs, files, events):
+    for module in (lab_routes, jobs, files, events, session_routes, environment_routes):
         app.include_router(module.router)
     if tracking_proxy is not None:
         app.add_api_route(settings.tracking_path, _to_directory, include_in_schema=False)

@@ -10,8 +10,10 @@ from fastapi import Depends, FastAPI, Path, Request
 from starlette.responses import Response
 
 from carrel.control.lab import Lab
+from carrel.control.sessions import Sessions
 from carrel.domain.job import Job
 from carrel.domain.user import Caller
+from carrel.gateway.environments import Environments
 from carrel.gateway.gate import Grant, SignedIn
 from carrel.gateway.settings import GatewaySettings
 from carrel.gateway.streams import Streams
@@ -47,6 +49,15 @@ class Gateway:
     #: Run id and experiment id of a job's run, or None while there is none.
     run_of: Callable[[int], tuple[str, str] | None]
     tracking_status: Callable[[], TrackingStatus]
+    #: None in a lab without sessions.
+    sessions: Sessions | None = None
+    environments: Environments | None = None
+
+    def close(self) -> None:
+        """End all streams, and what is built for them; any thread may call it."""
+        self.streams.doorbell.close()
+        if self.environments is not None:
+            self.environments.close()
 
     def run_url(self, base: str, run_id: str | None) -> str | None:
         """Address of a run in the tracking pages; `base` is the lab's own address, or "" for a link on its pages."""

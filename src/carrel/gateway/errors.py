@@ -23,6 +23,7 @@ from carrel.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
+from carrel.environments import EnvironmentFailed
 from carrel.tasks.suggest import suggest
 from carrel.wire.v1 import Problem
 
@@ -39,6 +40,7 @@ _TABLE: tuple[tuple[type[CarrelError], int, str, Mapping[str, str]], ...] = (
     (Conflict, 409, "Not possible in the present state", {}),
     (StorageFull, 507, "No room left", {}),
     (Unavailable, 503, "Not possible right now", {"Retry-After": "2"}),
+    (EnvironmentFailed, 422, "The environment could not be built", {}),
     (CarrelError, 500, "The lab failed", {}),
 )
 

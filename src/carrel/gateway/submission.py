@@ -17,7 +17,7 @@ from pydantic_core import PydanticSerializationError
 from carrel.control.lab import Lab
 from carrel.control.ports import Submitted
 from carrel.domain.errors import Invalid, NotFound
-from carrel.domain.qos import QoS
+from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.task import EnvironmentRecipe, GitState, TaskSpec, TrackingTarget
 from carrel.domain.units import parse_duration, parse_size
@@ -25,7 +25,6 @@ from carrel.domain.user import Caller
 from carrel.snapshots import SnapshotStore
 from carrel.tasks import BackendConfig, ResourceOverrides, TaskDescription, describe, read_backend_config
 from carrel.tasks.section import MAX_RETRIES, check_variable
-from carrel.tasks.suggest import suggest
 from carrel.wire.v1 import ResourceRequest, TaskRequest
 
 T = TypeVar("T")
@@ -51,7 +50,8 @@ class Submissions:
             raise NotFound(f"There is no code {request.snapshot} of yours.", remedy="Upload the snapshot first.")
         config = read_backend_config(request.backend_config)
         described = self._describe(request)
-        qos = self._qos(_first(request.qos, config.qos, self._qos_of_partition(config), described.qos))
+        named = _first(request.qos, config.qos, self._qos_of_partition(config), described.qos)
+        qos = self._lab.policy.choose(named, JobKind.TASK)
         retries = _first(request.retries, described.retries) or 0
         if not 0 <= retries <= MAX_RETRIES:
             raise Invalid(f"retries is {retries}.", remedy=f"Ask for 0 to {MAX_RETRIES}.")
@@ -92,13 +92,6 @@ class Submissions:
             while len(self._described) > self._remembered:
                 self._described.popitem(last=False)
         return made
-
-    def _qos(self, name: str | None) -> QoS:
-        policy = self._lab.policy
-        qos = policy.qos.get(name or policy.default_qos)
-        if qos is None:
-            raise Invalid(f'There is no QoS "{name}" here.', remedy=suggest(name or "", list(policy.qos), what="QoS of this lab"))
-        return qos
 
     def _qos_of_partition(self, config: BackendConfig) -> str | None:
         """One machine has no partitions; where a QoS has the partition's name, that is what was meant."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from carrel.control.ports import AttemptRow
-from carrel.control.views import DeviceStatus, NodeStatus
+from carrel.control.sessions import SessionStatus
+from carrel.control.views import DeviceStatus, NodeStatus, ShareReport
 from carrel.domain.job import Job
 from carrel.domain.launch import StoredFile, Usage
 from carrel.domain.placement import Hold
 from carrel.domain.qos import QoS
+from carrel.domain.session import SessionSpec
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import User
 from carrel.wire import v1
@@ -61,7 +64,11 @@ def queue_view(hold: Hold | None) -> v1.QueueView | None:
     """Where a waiting job stands."""
     if hold is None:
         return None
-    return v1.QueueView(position=hold.position, estimated_start=moment(hold.estimated_start))
+    between = None
+    if hold.estimated_range is not None:
+        low, high = hold.estimated_range
+        between = (datetime.fromtimestamp(low, UTC), datetime.fromtimestamp(high, UTC))
+    return v1.QueueView(position=hold.position, estimated_start=moment(hold.estimated_start), estimated_range=between)
 
 
 def job_view(job: Job, hold: Hold | None = None, run_url: str | None = None) -> v1.JobView:
@@ -157,6 +164,30 @@ def user_view(user: User) -> v1.UserView:
     return v1.UserView(subject=user.subject, name=user.name, role=user.role.value, account=user.account)
 
 
+def share_view(report: ShareReport) -> v1.ShareView:
+    """Fair share."""
+    return v1.ShareView(
+        standings=[
+            v1.StandingView(
+                account=standing.account,
+                user=standing.user,
+                factor=standing.factor,
+                place=report.places[standing.account, standing.user],
+                share=standing.share,
+                used=standing.used,
+                hours=standing.seconds / 3600,
+            )
+            for standing in report.standings
+        ],
+        of=report.of,
+        half_life=report.half_life,
+        weight=report.weight,
+        held=report.held,
+        in_an_hour_kept=dict(report.kept),
+        in_an_hour_released=dict(report.released),
+    )
+
+
 def qos_view(qos: QoS, *, default: bool) -> v1.QoSView:
     """One class of service."""
     return v1.QoSView(
@@ -167,5 +198,30 @@ def qos_view(qos: QoS, *, default: bool) -> v1.QoSView:
         max_time=qos.max_time,
         max_jobs_per_user=qos.max_jobs_per_user,
         max_gpus_per_user=qos.max_gpus_per_user,
+        max_jobs_per_account=qos.max_jobs_per_account,
+        max_gpus_per_account=qos.max_gpus_per_account,
+        idle_time=qos.idle_time,
         priority=qos.priority,
     )
+
+
+def session_view(job: v1.JobView, spec: SessionSpec, status: SessionStatus) -> v1.SessionView:
+    """One session."""
+    return v1.SessionView(
+        job=job,
+        kind=spec.kind.value,
+        directory=spec.directory,
+        environment=spec.environment,
+        gpus=spec.gpus,
+        reserve=spec.reserve,
+        ready=status.ready,
+        connections=status.connections,
+        idle_since=moment(status.idle_since),
+        idle_end=moment(status.idle_end),
+        hub=spec.hub or None,
+    )
+
+
+def lending_view(status: Mapping[str, Any]) -> v1.LendingView:
+    """The broker's status."""
+    return v1.LendingView.model_validate({"available": bool(status), **status})

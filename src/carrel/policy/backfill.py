@@ -5,79 +5,135 @@ Source of the idea: D. Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from bisect import insort
+from collections.abc import Iterable, Sequence
 from math import inf
 
+from carrel.domain.node import Share
 from carrel.domain.placement import Waiting
 from carrel.domain.resources import Resources
+from carrel.policy.fit import Fit
 from carrel.policy.rooms import Room
 
+#: A moment, and the rooms.
+Slot = tuple[float, Sequence[Room]]
 
-def earliest(wanted: Resources, rooms: Iterable[Room], now: float) -> tuple[float, Room] | None:
+
+def earliest(wanted: Resources, rooms: Iterable[Room], now: float) -> Slot | None:
     """Return when and where `wanted` first fits if every job ends at its walltime and nothing else starts.
 
-    None when it never fits. Ties go to the node with the fewest GPUs free at that moment, then to the first by name.
+    None when it never fits. Ties go to the nodes with the fewest GPUs free at that moment, then to the first by name.
     """
-    best: tuple[float, int, int] | None = None
-    found: Room | None = None
+    count = wanted.nodes
+    best: list[tuple[float, int, int]] = []
+    found: dict[int, Room] = {}
     for room in rooms:
         if not room.could_hold(wanted):
             continue
-        moment = _first_fit(wanted, room, now, best[0] if best else inf)
+        moment = first_fit(wanted, room, now, best[-1][0] if len(best) == count else inf)
         if moment is not None:
-            candidate = (*moment, room.index)
-            if best is None or candidate < best:
-                best, found = candidate, room
-    return None if best is None or found is None else (best[0], found)
+            found[room.index] = room
+            insort(best, (*moment, room.index))
+            del best[count:]
+    return (best[-1][0], [found[index] for _, _, index in best]) if len(best) == count else None
 
 
-def _first_fit(wanted: Resources, room: Room, now: float, no_later: float) -> tuple[float, int] | None:
+def first_fit(wanted: Resources, room: Room, now: float, no_later: float) -> tuple[float, int] | None:
     """Return the first moment up to `no_later` at which `wanted` fits in `room`, and the GPUs free then."""
     cpus, memory, gpus = room.cpus, room.memory, room.free_of(wanted.gpu_type)
     if cpus >= wanted.cpus and memory >= wanted.memory and gpus >= wanted.gpus:
         return now, gpus
-    for release in sorted(room.releases):
+    for release in sorted(room.releases.values()):
         if release.at > no_later:
             return None
         cpus += release.cpus
         memory += release.memory
         gpus += len(release.gpus) if wanted.gpu_type is None else release.gpus.count(wanted.gpu_type)
         if cpus >= wanted.cpus and memory >= wanted.memory and gpus >= wanted.gpus:
-            return release.at, gpus
+            return max(release.at, now), gpus
     return None
 
 
 class Reservation:
-    """The promise to the first blocked job: this node, at this moment."""
+    """The promise to the first blocked job: these nodes, at this moment."""
 
-    def __init__(self, job: Waiting, at: float, room: Room) -> None:
+    def __init__(self, job: Waiting, at: float, rooms: Sequence[Room]) -> None:
         self.job = job
         self.at = at
-        self.room = room
-        # What will be free on the node at that moment.
-        ended = [release for release in room.releases if release.at <= at]
-        self._cpus = room.cpus + sum(release.cpus for release in ended)
-        self._memory = room.memory + sum(release.memory for release in ended)
-        self._gpus = Counter({name: len(uuids) for name, uuids in room.free.items()})
-        for release in ended:
-            self._gpus.update(release.gpus)
+        self.rooms = rooms
+        #: Of the rooms.
+        self.indexes = frozenset(room.index for room in rooms)
+        # What will be free there at that moment.
+        self._left = {room.index: _Left(room, at, job.resources.gpu_type) for room in rooms}
 
-    def admits(self, wanted: Resources, ends_by: float) -> bool:
-        """True when `wanted` fits on the reserved node now, and ends before it is needed or leaves enough beside it."""
-        if not self.room.has_free(wanted):
+    def admits(self, room: Room, wanted: Resources, ends_by: float) -> bool:
+        """True when `wanted` fits in a reserved `room` now, and ends before it is needed or leaves enough beside it.
+
+        Of all that asks for the same, what is too long is so for one reason: it ends after `at`.
+        """
+        if not room.has_free(wanted):
             return False
-        if ends_by <= self.at:
-            return True
-        mine = self.job.resources
-        left = self._gpus.copy()
-        left.subtract(dict(self.room.choose(wanted)))
-        gpus = left.total() if mine.gpu_type is None else left[mine.gpu_type]
-        return gpus >= mine.gpus and self._cpus - wanted.cpus >= mine.cpus and self._memory - wanted.memory >= mine.memory
+        return ends_by <= self.at or self._left[room.index].holds_beside(room, wanted, self.job.resources)
 
-    def note(self, wanted: Resources, ends_by: float) -> None:
-        """Count in a job that is about to start on the node and that `admits` let through."""
+    def note(self, room: Room, wanted: Resources, ends_by: float) -> None:
+        """Count in a job that is about to start in a reserved `room` and that `admits` let through."""
         if ends_by > self.at:
-            self._cpus -= wanted.cpus
-            self._memory -= wanted.memory
-            self._gpus.subtract(dict(self.room.choose(wanted)))
+            self._left[room.index].lose(room, wanted)
+
+
+class _Left:
+    """What will be free in one room at some moment, as far as one kind of job is concerned."""
+
+    __slots__ = ("_cpus", "_gpu_type", "_gpus", "_memory")
+
+    def __init__(self, room: Room, at: float, gpu_type: str | None) -> None:
+        self._gpu_type = gpu_type
+        self._cpus, self._memory, self._gpus = room.cpus, room.memory, room.free_of(gpu_type)
+        for release in room.releases.values():
+            if release.at <= at:
+                self._cpus += release.cpus
+                self._memory += release.memory
+                self._gpus += len(release.gpus) if gpu_type is None else release.gpus.count(gpu_type)
+
+    def holds_beside(self, room: Room, other: Resources, mine: Resources) -> bool:
+        """True when `mine` would fit then although `other` had started in the room now."""
+        enough = self._cpus - other.cpus >= mine.cpus and self._memory - other.memory >= mine.memory
+        return enough and self._gpus - self._taken(room, other) >= mine.gpus
+
+    def lose(self, room: Room, other: Resources) -> None:
+        """`other` starts in the room now, and is still there then."""
+        self._gpus -= self._taken(room, other)
+        self._cpus -= other.cpus
+        self._memory -= other.memory
+
+    def _taken(self, room: Room, other: Resources) -> int:
+        """How many of the GPUs in question `other` would get."""
+        if self._gpu_type is None:
+            return other.gpus
+        return sum(count for name, count in room.choose(other) if name == self._gpu_type)
+
+
+def rooms_for(wanted: Resources, ends_by: float, fit: Fit, reservation: Reservation | None) -> list[Room]:
+    """Return where `wanted` can start now: best fit on the free nodes, then on reserved ones where it harms nobody.
+
+    Fewer rooms than it has nodes when it cannot.
+    """
+    if reservation is None:
+        return fit.find(wanted)
+    rooms = fit.find(wanted, reservation.indexes)
+    for room in reservation.rooms:
+        if len(rooms) == wanted.nodes:
+            break
+        if reservation.admits(room, wanted, ends_by):
+            rooms.append(room)
+    return rooms
+
+
+def start_in(rooms: Sequence[Room], job: Waiting, ends_by: float, fit: Fit, reservation: Reservation | None) -> tuple[Share, ...]:
+    """Give `job` what it asks for in these rooms, and return what it got in each."""
+    shares = []
+    for room in rooms:
+        if reservation is not None and room.index in reservation.indexes:
+            reservation.note(room, job.resources, ends_by)
+        shares.append(Share(node=room.name, devices=fit.take(room, job.id, job.resources, ends_by)))
+    return tuple(shares)

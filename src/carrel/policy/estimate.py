@@ -14,7 +14,7 @@ from math import inf, isfinite
 
 from carrel.domain.resources import Resources
 from carrel.policy.backfill import earliest
-from carrel.policy.limits import MAX_GPUS, MAX_JOBS, Limit
+from carrel.policy.limits import CODES, MAX_ACCOUNT_GPUS, MAX_GPUS, Limit
 from carrel.policy.situation import INVALID_QOS, PRIORITY, RESOURCES, UNAVAILABLE, Held, Situation
 
 
@@ -75,15 +75,15 @@ class Pool:
         del self._moments[place:end]
 
 
-class Forecast:
+class ListSchedule:
     """The pools of one placement, after its starts."""
 
     def __init__(self, situation: Situation) -> None:
         self._situation = situation
         self._now = now = situation.now
         rooms = situation.rooms
-        releases = [release for room in rooms for release in room.releases]
-        self._next_release = min((release.at for release in releases), default=now)
+        releases = [release for room in rooms for release in room.releases.values()]
+        self._next_release = max(now, min((release.at for release in releases), default=now))
         self._cpus = Pool(sum(room.all_cpus for room in rooms), [(r.at, r.cpus) for r in releases], now)
         self._memory = Pool(sum(room.all_memory for room in rooms), [(r.at, r.memory) for r in releases], now)
         self._gpus = {
@@ -97,7 +97,7 @@ class Forecast:
         self._limits: dict[Limit, list[tuple[Pool, bool]]] = {}
         #: Start of the last job that a user's GPU limit held back: the next of theirs does not overtake it.
         self._last: dict[Limit, float] = {}
-        self._floors: dict[tuple[str | None, int], float] = {}
+        self._floors: dict[tuple[str | None, int, int], float] = {}
 
     def starts(self) -> Iterator[float | None]:
         """Yield the estimated start of every held job, in the order of the queue; None where nobody can say.
@@ -128,8 +128,10 @@ class Forecast:
             if units:
                 pool.take(units, start)
                 pool.put(units, start + wanted.time)
-        if held.limit is not None and code == MAX_GPUS:
-            self._last[held.limit] = start
+        if held.limit is not None and code in (MAX_GPUS, MAX_ACCOUNT_GPUS):
+            limit = held.limit.of_code(code)
+            if limit is not None:
+                self._last[limit] = start
         return start
 
     def _floor(self, held: Held, code: str) -> float:
@@ -140,31 +142,33 @@ class Forecast:
         floor = max(self._now, held.job.not_before)
         if code == PRIORITY:
             floor = max(floor, self._next_release, self._gpu_floor(wanted))
-        elif code in (MAX_GPUS, MAX_JOBS) and held.limit is not None:
-            floor = max(floor, self._last.get(held.limit, floor))
+        elif code in CODES and held.limit is not None:
+            limit = held.limit.of_code(code)
+            floor = max(floor, self._last.get(limit, floor) if limit is not None else floor)
         return floor
 
     def _gpu_floor(self, wanted: Resources) -> float:
         """Return when so many GPUs of that type are first free on one node."""
         if wanted.gpus == 0:
             return self._now
-        key = (wanted.gpu_type, wanted.gpus)
+        key = (wanted.gpu_type, wanted.gpus, wanted.nodes)
         floor = self._floors.get(key)
         if floor is None:
-            bare = Resources(gpus=wanted.gpus, gpu_type=wanted.gpu_type, cpus=1, memory=1024**2)
+            bare = Resources(nodes=wanted.nodes, gpus=wanted.gpus, gpu_type=wanted.gpu_type, cpus=1, memory=1024**2)
             found = earliest(bare, self._situation.rooms, self._now)
             floor = self._floors[key] = found[0] if found else inf
         return floor
 
     def _pools(self, held: Held) -> list[tuple[Pool, int]]:
         wanted = held.job.resources
-        pools = [(self._cpus, wanted.cpus), (self._memory, wanted.memory)]
+        pools = [(self._cpus, wanted.cpus * wanted.nodes), (self._memory, wanted.memory * wanted.nodes)]
         if wanted.gpus:
             gpus = self._gpu_pool(wanted)
             if gpus is not None:
-                pools.append((gpus, wanted.gpus))
+                pools.append((gpus, wanted.total_gpus))
         if held.limit is not None:
-            pools += [(pool, wanted.gpus if in_gpus else 1) for pool, in_gpus in self._limit_pools(held.limit)]
+            for limit in held.limit.parts:
+                pools += [(pool, wanted.total_gpus if in_gpus else 1) for pool, in_gpus in self._limit_pools(limit)]
         return pools
 
     def _gpu_pool(self, wanted: Resources) -> Pool | None:
@@ -173,7 +177,7 @@ class Forecast:
             return self._gpus.get(wanted.gpu_type)
         if len(self._gpus) == 1:
             return next(iter(self._gpus.values()))
-        moment, name = min(((pool.when(wanted.gpus), name) for name, pool in self._gpus.items()), default=(inf, ""))
+        moment, name = min(((pool.when(wanted.total_gpus), name) for name, pool in self._gpus.items()), default=(inf, ""))
         return self._gpus[name] if isfinite(moment) else None
 
     def _limit_pools(self, limit: Limit) -> list[tuple[Pool, bool]]:
@@ -181,9 +185,10 @@ class Forecast:
         pools = self._limits.get(limit)
         if pools is None:
             pools = []
+            holds = limit.holds.values()
             if isfinite(limit.max_jobs):
-                pools.append((Pool(int(limit.max_jobs), [(at, 1) for at, _ in limit.holds], self._now), False))
+                pools.append((Pool(int(limit.max_jobs), [(at, 1) for at, _ in holds], self._now), False))
             if isfinite(limit.max_gpus):
-                pools.append((Pool(int(limit.max_gpus), [(at, gpus) for at, gpus in limit.holds if gpus], self._now), True))
+                pools.append((Pool(int(limit.max_gpus), [(at, gpus) for at, gpus in holds if gpus], self._now), True))
             self._limits[limit] = pools
         return pools

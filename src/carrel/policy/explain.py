@@ -7,13 +7,15 @@ from itertools import islice
 from threading import Lock
 from typing import overload
 
+from carrel.domain.expectation import Expect
 from carrel.domain.job import Reason
 from carrel.domain.node import Node
 from carrel.domain.placement import Hold
 from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
-from carrel.policy.estimate import Forecast
-from carrel.policy.limits import MAX_GPUS, MAX_JOBS
+from carrel.policy.estimate import ListSchedule
+from carrel.policy.forecast import Forecast
+from carrel.policy.limits import CODES, MAX_ACCOUNT_GPUS, MAX_ACCOUNT_JOBS
 from carrel.policy.rooms import Room
 from carrel.policy.situation import BEGIN_TIME, INVALID_QOS, PRIORITY, UNAVAILABLE, Held, Situation
 
@@ -27,13 +29,14 @@ class Holds(Sequence[Hold]):
     Making one estimates its start and those of all ahead of it, once. Safe to read from several threads.
     """
 
-    def __init__(self, situation: Situation) -> None:
+    def __init__(self, situation: Situation, expect: Expect | None = None) -> None:
         self._situation = situation
         self._places: dict[int, int] | None = None
         self._estimates: list[float | None] = []
-        self._forecast: Iterator[float | None] | None = None
+        self._schedule: Iterator[float | None] | None = None
+        self._forecast = None if expect is None else Forecast(situation.snapshot, situation.now, expect)
         self._lock = Lock()
-        self._shortages: dict[tuple[int, str | None, int, int], str] = {}
+        self._shortages: dict[tuple[int, int, str | None, int, int], str] = {}
 
     def __len__(self) -> int:
         return len(self._situation.held)
@@ -69,31 +72,51 @@ class Holds(Sequence[Hold]):
         return None if place is None else self._hold(place)
 
     def _hold(self, place: int) -> Hold:
-        held, start = self._situation.held[place], self._estimate(place)
+        held = self._situation.held[place]
         code = self._situation.code(held)
-        message = f"{self._cause(held, code, place)}; {self._about(start)}"
-        return Hold(job_id=held.job.id, reason=Reason(code=code, message=message), position=place + 1, estimated_start=start)
+        start, between = self._estimate(place), None
+        foreseen = None if start is None else self._foreseen(held.job.id)
+        if foreseen is not None:
+            start, *between = foreseen
+        message = f"{self._cause(held, code, place)}; {self._about(start, between)}"
+        return Hold(
+            job_id=held.job.id,
+            reason=Reason(code=code, message=message),
+            position=place + 1,
+            estimated_start=start,
+            estimated_range=None if between is None else (between[0], between[1]),
+        )
 
     def _estimate(self, place: int) -> float | None:
         if place >= len(self._estimates):
             with self._lock:
-                if self._forecast is None:
-                    self._forecast = Forecast(self._situation).starts()
-                self._estimates.extend(islice(self._forecast, max(0, place + 1 - len(self._estimates))))
+                if self._schedule is None:
+                    self._schedule = ListSchedule(self._situation).starts()
+                self._estimates.extend(islice(self._schedule, max(0, place + 1 - len(self._estimates))))
         return self._estimates[place]
 
-    def _about(self, start: float | None) -> str:
+    def _foreseen(self, job_id: int) -> tuple[float, float, float] | None:
+        if self._forecast is None:
+            return None
+        with self._lock:
+            return self._forecast.between(job_id)
+
+    def _about(self, start: float | None, between: Sequence[float] | None) -> str:
         if start is None:
             return "start unknown"
         wait = start - self._situation.now
-        return f"about {format_duration(wait)}" if wait >= 0.5 else "any moment now"
+        about = f"about {format_duration(wait)}" if wait >= 0.5 else "any moment now"
+        if between is None:
+            return about
+        low, high = (format_duration(max(0.0, moment - self._situation.now)) for moment in between)
+        return about if low == high else f"{about} ({low} to {high})"
 
     def _cause(self, held: Held, code: str, ahead: int) -> str:
         if code == INVALID_QOS:
             return f'QoS "{held.job.qos}" does not exist in this lab'
         if code == BEGIN_TIME:
             return "pauses before it is tried again"
-        if code in (MAX_JOBS, MAX_GPUS):
+        if code in CODES:
             return _over_limit(held, code)
         if code == UNAVAILABLE:
             return _unavailable(held.job.resources, self._situation)
@@ -103,7 +126,7 @@ class Holds(Sequence[Hold]):
         return shortage
 
     def _shortage(self, wanted: Resources) -> str:
-        key = (wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory)
+        key = (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory)
         text = self._shortages.get(key)
         if text is None:
             text = self._shortages[key] = _shortage(wanted, self._situation)
@@ -119,6 +142,11 @@ def _gpus(wanted: Resources) -> str:
     return f"{_count(wanted.gpus, 'GPU')}{kind}"
 
 
+def _several(wanted: Resources) -> str:
+    gpus = f"{_gpus(wanted)}, " if wanted.gpus else ""
+    return f"{wanted.nodes} nodes with {gpus}{_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)} each"
+
+
 def _at_most(number: int) -> str:
     if number <= 0:
         return "none is free"
@@ -128,6 +156,11 @@ def _at_most(number: int) -> str:
 def _shortage(wanted: Resources, situation: Situation) -> str:
     """Name the first thing that no node has enough of: GPUs, then cpus, then memory."""
     rooms = situation.rooms
+    if wanted.nodes > 1:
+        fitting = sum(room.has_free(wanted) for room in rooms)
+        if fitting >= wanted.nodes:
+            return _kept(wanted, situation)
+        return f"needs {_several(wanted)}; {fitting} {'has' if fitting == 1 else 'have'} so much free"
     most_gpus = max((room.free_of(wanted.gpu_type) for room in rooms), default=0)
     if most_gpus < wanted.gpus:
         return f"needs {_gpus(wanted)} on one node; {_at_most(most_gpus)}"
@@ -153,33 +186,43 @@ def _kept(wanted: Resources, situation: Situation) -> str:
     what = f"{_gpus(wanted)} and {_count(wanted.cpus, 'CPU')}" if wanted.gpus else _count(wanted.cpus, "CPU")
     if situation.reservation is None:  # Cannot be: without a reservation whatever fits is started.
         return f"needs {what}"
-    room, job = situation.reservation.room, situation.reservation.job
-    return f"needs {what} for {format_duration(wanted.time)}; what is free on {room.name} is kept for job {job.id}"
+    rooms, job = situation.reservation.rooms, situation.reservation.job
+    where = rooms[0].name if len(rooms) == 1 else f"{len(rooms)} nodes"
+    return f"needs {what} for {format_duration(wanted.time)}; what is free on {where} is kept for job {job.id}"
 
 
 def _over_limit(held: Held, code: str) -> str:
-    limit = held.limit
-    if limit is None:  # Cannot be: only a limit gives these codes.
+    limit = held.limit.of_code(code) if held.limit is not None else None
+    if held.limit is None or limit is None:  # Cannot be: only a limit gives these codes.
         return "over a limit"
-    name, wanted = limit.qos.name, held.job.resources
-    if wanted.gpus > limit.max_gpus and code == MAX_GPUS:
-        return f'needs {_gpus(wanted)}; QoS "{name}" allows {int(limit.max_gpus)} per user'
-    if code == MAX_JOBS:
-        text = f"its owner holds {limit.jobs} of at most {_count(int(limit.max_jobs), 'job')}"
-        over = limit.jobs >= limit.max_jobs
+    name, job = held.limit.qos.name, held.job
+    wanted, whole = job.resources, code in (MAX_ACCOUNT_JOBS, MAX_ACCOUNT_GPUS)
+    holder, per = (f'account "{job.account}"', "account") if whole else ("its owner", "user")
+    of_gpus = code == limit.gpus_code
+    gpus = wanted.total_gpus
+    needs = f"needs {_gpus(wanted)}" if wanted.nodes == 1 else f"needs {_count(gpus, 'GPU')} on {wanted.nodes} nodes"
+    if gpus > limit.max_gpus and of_gpus:
+        return f'{needs}; QoS "{name}" allows {int(limit.max_gpus)} per {per}'
+    if of_gpus:
+        text = f"{needs}; {holder} holds {limit.gpus} of at most {_count(int(limit.max_gpus), 'GPU')}"
+        over = limit.gpus + gpus > limit.max_gpus
     else:
-        text = f"needs {_gpus(wanted)}; its owner holds {limit.gpus} of at most {_count(int(limit.max_gpus), 'GPU')}"
-        over = limit.gpus + wanted.gpus > limit.max_gpus
+        text = f"{holder} holds {limit.jobs} of at most {_count(int(limit.max_jobs), 'job')}"
+        over = limit.jobs >= limit.max_jobs
     text = f'{text} in QoS "{name}"'
-    first = limit.closed_by if code == MAX_GPUS and limit.closed_by is not held.job else None
-    first = first or limit.claimed_by
-    return text if over or first is None else f"{text}, and their job {first.id} is ahead of it"
+    first = limit.first_kept_out() if of_gpus else None
+    first = limit.claimed_by if first is None or first is job else first
+    return text if over or first is None else f"{text}, and {'its' if whole else 'their'} job {first.id} is ahead of it"
 
 
 def _unavailable(wanted: Resources, situation: Situation) -> str:
     """Say what keeps the nodes that could run the job from it: drained, withheld, or not there."""
     what = f"needs {_gpus(wanted)}" if wanted.gpus else f"needs {_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)}"
     nodes = sorted(situation.snapshot.nodes, key=lambda node: node.name)
+    if wanted.nodes > 1:
+        able = sum(node.drained is None and _holds(node, wanted) for node in nodes)
+        what = f"needs {_several(wanted)}"
+        return f"{what}; {able} of the lab's nodes that take jobs {'is' if able == 1 else 'are'} large enough"
     drained = [f"{node.name} ({node.drained})" for node in nodes if node.drained is not None and _holds(node, wanted)]
     if drained:
         more = f" and {len(drained) - NAMED} more" if len(drained) > NAMED else ""
@@ -189,7 +232,7 @@ def _unavailable(wanted: Resources, situation: Situation) -> str:
         if node.drained is None and _holds(node, wanted):
             suited = [device for device in node.devices if wanted.gpu_type in (None, device.type)]
             away = sum(device.uuid in withheld for device in suited)
-            return f"{what} on one node; {away} of {len(suited)} on {node.name} are withheld (in use elsewhere, or faulty)"
+            return f"{what} on one node; {away} of {len(suited)} on {node.name} are withheld (lent to cells, or in use elsewhere)"
     return f"{what} on one node; no node of the lab has so much"
 
 

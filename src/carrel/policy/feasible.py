@@ -3,47 +3,74 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
+from typing import Any
 
-from carrel.domain.errors import Impossible
+from carrel.domain.errors import Impossible, Invalid
 from carrel.domain.node import Node
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
 
 
-def feasible(resources: Resources, kind: JobKind, qos: QoS, nodes: Sequence[Node]) -> None:
+def feasible(resources: Resources, kind: JobKind, qos: QoS, nodes: Sequence[Node], *, others: Iterable[QoS] = ()) -> None:
     """Return when the job can start here some day; raise `Impossible`, with what would fit, when it never can.
 
-    Drained nodes count: they come back. Who else waits does not matter.
+    Drained nodes count: they come back. Who else waits does not matter. `others` are the classes of service that a remedy
+    may name.
     """
-    _check_qos(resources, kind, qos)
+    if resources.cpus < 1:
+        raise Invalid(f"cpus is {resources.cpus}.", remedy="A job needs at least 1.")
+    _check_qos(resources, kind, qos, others)
     if not nodes:
         raise Impossible("The lab has no node.", remedy="Ask an administrator.")
     _check_gpus(resources, nodes)
     _check_node(resources, nodes)
+    _check_nodes(resources, nodes)
 
 
-def _check_qos(resources: Resources, kind: JobKind, qos: QoS) -> None:
+def _check_qos(resources: Resources, kind: JobKind, qos: QoS, others: Iterable[QoS]) -> None:
+    refusal = _refusal(resources, kind, qos)
+    if refusal is None:
+        return
+    message, less, details = refusal
+    fitting = [f'"{other.name}"' for other in others if _refusal(_as_in(other, resources, qos), kind, other) is None]
+    another = f"choose QoS {' or '.join(fitting)}, which allows it" if fitting else "choose another QoS"
+    remedy = f"{less}, or {another}." if less else f"{another[0].upper()}{another[1:]}."
+    raise Impossible(message, remedy=remedy, details=details)
+
+
+def _as_in(other: QoS, resources: Resources, qos: QoS) -> Resources:
+    """A walltime that is just the default of its class would be another one in the `other`."""
+    return replace(resources, time=other.default_time) if resources.time == qos.default_time else resources
+
+
+def _refusal(resources: Resources, kind: JobKind, qos: QoS) -> tuple[str, str, dict[str, Any]] | None:
+    """Return why `qos` never lets such a job in, what would be little enough, and the numbers; None when it does."""
     if kind not in qos.kinds:
         takes = " and ".join(sorted(qos.kinds)) or "nothing"
-        raise Impossible(f'QoS "{qos.name}" does not take a {kind}.', remedy=f"It takes: {takes}. Choose another QoS.")
+        return f'QoS "{qos.name}" does not take a {kind}; it takes: {takes}.', "", {}
     if qos.max_time is not None and resources.time > qos.max_time:
-        raise Impossible(
-            f'The job asks for {format_duration(resources.time)}, but QoS "{qos.name}" allows {format_duration(qos.max_time)}.',
-            remedy=f"Ask for {format_duration(qos.max_time)} or less, or choose another QoS.",
-            details={"time": resources.time, "max_time": qos.max_time},
+        most, asked = format_duration(qos.max_time), format_duration(resources.time)
+        if asked == most:
+            most, asked = f"{qos.max_time} s", f"{resources.time} s"
+        return (
+            f'The job asks for {asked}, but QoS "{qos.name}" allows {most}.',
+            f"Ask for {most} or less",
+            {"time": resources.time, "max_time": qos.max_time},
         )
-    if qos.max_jobs_per_user is not None and qos.max_jobs_per_user < 1:
-        raise Impossible(f'QoS "{qos.name}" allows no jobs.', remedy="Choose another QoS.")
-    if qos.max_gpus_per_user is not None and resources.gpus > qos.max_gpus_per_user:
-        less = f"Ask for {qos.max_gpus_per_user} or fewer" if qos.max_gpus_per_user else "Ask for none"
-        raise Impossible(
-            f'The job asks for {_count(resources.gpus)}, but QoS "{qos.name}" allows {qos.max_gpus_per_user} per user.',
-            remedy=f"{less}, or choose another QoS.",
-            details={"gpus": resources.gpus, "max_gpus_per_user": qos.max_gpus_per_user},
-        )
+    if 0 in (qos.max_jobs_per_user, qos.max_jobs_per_account):
+        return f'QoS "{qos.name}" allows no jobs.', "", {}
+    for most_gpus, holder in ((qos.max_gpus_per_user, "user"), (qos.max_gpus_per_account, "account")):
+        if most_gpus is not None and resources.total_gpus > most_gpus:
+            return (
+                f'The job asks for {_count(resources.total_gpus)}, but QoS "{qos.name}" allows {most_gpus} per {holder}.',
+                f"Ask for {most_gpus} or fewer" if most_gpus else "Ask for none",
+                {"gpus": resources.total_gpus, f"max_gpus_per_{holder}": most_gpus},
+            )
+    return None
 
 
 def _check_gpus(resources: Resources, nodes: Sequence[Node]) -> None:
@@ -100,6 +127,20 @@ def _check_node(resources: Resources, nodes: Sequence[Node]) -> None:
             f"No {where} has {resources.cpus} CPUs and {format_size(resources.memory)} of memory together.",
             remedy=f'With {resources.cpus} CPUs, ask for "{_floor_size(beside)}" or less of memory.',
             details={"cpus": resources.cpus, "memory": resources.memory, "largest": beside},
+        )
+
+
+def _check_nodes(resources: Resources, nodes: Sequence[Node]) -> None:
+    """There are as many such nodes as the job asks for."""
+    able = sum(
+        _gpus_of(node, resources.gpu_type) >= resources.gpus and node.cpus >= resources.cpus and node.memory >= resources.memory
+        for node in nodes
+    )
+    if able < resources.nodes:
+        raise Impossible(
+            f"The job asks for {resources.nodes} nodes, but the lab has {able} that {'is' if able == 1 else 'are'} large enough.",
+            remedy=f"Ask for {able} or fewer, or for less on each.",
+            details={"nodes": resources.nodes, "largest": able},
         )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
+from carrel.domain.placement import Holding
 from carrel.domain.resources import Resources
 from carrel.policy.rooms import Room
 
@@ -23,7 +25,7 @@ class Shelf:
 
     def __init__(self, gpu_type: str | None, rooms: Sequence[Room]) -> None:
         self._gpu_type = gpu_type
-        most = max((room.free_of(gpu_type) for room in rooms), default=0)
+        most = max((room.all_of(gpu_type) for room in rooms), default=0)
         self._levels: list[list[Entry]] = [[] for _ in range(most + 2)]
         for room in rooms:
             level = self._level(room)
@@ -31,8 +33,8 @@ class Shelf:
                 level.append((room.cpus, room.memory, room.index))
         for level in self._levels:
             level.sort()
-        # Upper bound of the free memory in rooms with so many free GPUs and cpus. Rooms only ever get fuller during
-        # a placement, so a bound once found stays one, and what is above it need not be searched for again.
+        # Upper bound of the free memory in rooms with so many free GPUs and cpus. Until somebody gives something back rooms
+        # only get fuller, so a bound once found stays one, and what is above it need not be searched for again.
         self._most_memory: dict[tuple[int, int], int] = {}
 
     def _level(self, room: Room) -> list[Entry] | None:
@@ -53,24 +55,31 @@ class Shelf:
         if level is not None:
             del level[bisect_left(level, (room.cpus, room.memory, room.index))]
 
-    def find(self, gpus: int, cpus: int, memory: int) -> int | None:
-        """Return the index of the room that fits most tightly (GPUs, then cpus, then memory, then name), or None."""
+    def find(self, wanted: Resources, but: AbstractSet[int]) -> list[int]:
+        """Return the indexes of the rooms that fit most tightly (GPUs, then cpus, then memory, then name).
+
+        As many as `wanted` has nodes, or fewer where there are no more. Those in `but` are passed over.
+        """
+        gpus, cpus, memory = wanted.gpus, wanted.cpus, wanted.memory
+        found: list[int] = []
         bound = self._most_memory.get((gpus, cpus))
         if bound is not None and memory > bound:
-            return None
-        lowest = gpus + 1 if gpus else 0
-        levels = self._levels[lowest:]
-        for level in levels:
-            for place in range(bisect_left(level, (cpus, memory, -1)), len(level)):
-                entry = level[place]
-                if entry[1] >= memory:
-                    return entry[2]
+            return found
         most = -1
-        for level in levels:
+        for level in self._levels[gpus + 1 if gpus else 0 :]:
             for place in range(bisect_left(level, (cpus, -1, -1)), len(level)):
-                most = max(most, level[place][1])
+                entry = level[place]
+                if entry[1] >= memory and entry[2] not in but:
+                    found.append(entry[2])
+                    if len(found) == wanted.nodes:
+                        return found
+                most = max(most, entry[1])
         self._most_memory[gpus, cpus] = most
-        return None
+        return found
+
+    def grew(self) -> None:
+        """Some room has more than before."""
+        self._most_memory.clear()
 
 
 class Fit:
@@ -79,30 +88,39 @@ class Fit:
     def __init__(self, rooms: Sequence[Room]) -> None:
         self._rooms = rooms
         self._shelves: dict[str | None, Shelf] = {}
-        self._withdrawn: Room | None = None
 
-    def find(self, wanted: Resources) -> Room | None:
-        """Return the room that `wanted` should go to now, or None."""
+    def find(self, wanted: Resources, but: AbstractSet[int] = frozenset()) -> list[Room]:
+        """Return the rooms that `wanted` should go to now; fewer than it has nodes when there is not enough.
+
+        Those in `but` (by index) are passed over: somebody else decides who goes there.
+        """
         shelf = self._shelves.get(wanted.gpu_type)
         if shelf is None:
-            shelf = Shelf(wanted.gpu_type, [room for room in self._rooms if room is not self._withdrawn])
-            self._shelves[wanted.gpu_type] = shelf
-        index = shelf.find(wanted.gpus, wanted.cpus, wanted.memory)
-        return None if index is None else self._rooms[index]
+            shelf = self._shelves[wanted.gpu_type] = Shelf(wanted.gpu_type, self._rooms)
+        return [self._rooms[index] for index in shelf.find(wanted, but)]
 
-    def take(self, room: Room, wanted: Resources, ends_by: float) -> tuple[str, ...]:
-        """Give `wanted` away in `room`; return the devices."""
-        if room is self._withdrawn:
-            return room.take(wanted, ends_by)
+    def take(self, room: Room, job_id: int, wanted: Resources, ends_by: float) -> tuple[str, ...]:
+        """Give `wanted` in `room` to a job; return the devices."""
         for shelf in self._shelves.values():
             shelf.drop(room)
-        devices = room.take(wanted, ends_by)
+        devices = room.take(job_id, wanted, ends_by)
         for shelf in self._shelves.values():
             shelf.add(room)
         return devices
 
-    def withdraw(self, room: Room) -> None:
-        """Never find `room` again: somebody else decides who may go there. At most one room per placement."""
+    def hold(self, room: Room, held: Holding, devices: Sequence[str]) -> None:
+        """A job has these devices in `room` already."""
         for shelf in self._shelves.values():
             shelf.drop(room)
-        self._withdrawn = room
+        room.hold(held.id, held.resources, devices, held.ends_by)
+        for shelf in self._shelves.values():
+            shelf.add(room)
+
+    def give_back(self, room: Room, job_id: int, devices: Sequence[str]) -> None:
+        """A job in `room` is over that had these devices."""
+        for shelf in self._shelves.values():
+            shelf.drop(room)
+        room.give_back(job_id, devices)
+        for shelf in self._shelves.values():
+            shelf.add(room)
+            shelf.grew()

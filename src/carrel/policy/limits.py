@@ -1,4 +1,4 @@
-"""How much one user may hold at the same time in one QoS."""
+"""What one user, and one account, may hold at the same time in one QoS."""
 
 from __future__ import annotations
 
@@ -10,79 +10,194 @@ from carrel.domain.qos import QoS
 
 MAX_JOBS = "QOSMaxJobsPerUserLimit"
 MAX_GPUS = "QOSMaxGRESPerUser"
+MAX_ACCOUNT_JOBS = "MaxJobsPerAccount"
+MAX_ACCOUNT_GPUS = "MaxGRESPerAccount"
+#: The codes of jobs that wait for nothing but a limit.
+CODES = frozenset({MAX_JOBS, MAX_GPUS, MAX_ACCOUNT_JOBS, MAX_ACCOUNT_GPUS})
 
 
 class Limit:
-    """What one user holds in one QoS, counting this cycle's starts, against what they may hold."""
+    """What one holder (a user or an account) has in one QoS, counting this cycle's starts, against what it may have."""
 
-    __slots__ = ("_claim_at", "claimed_by", "closed_by", "gpus", "holds", "jobs", "max_gpus", "max_jobs", "qos")
+    __slots__ = (
+        *("jobs", "jobs_code", "max_jobs", "gpus", "gpus_code", "max_gpus"),
+        *("_ahead", "_claim_at", "_others", "_own_most", "claimed_by", "holds"),
+    )
 
-    def __init__(self, qos: QoS) -> None:
-        self.qos = qos
-        self.max_jobs: float = inf if qos.max_jobs_per_user is None else qos.max_jobs_per_user
-        self.max_gpus: float = inf if qos.max_gpus_per_user is None else qos.max_gpus_per_user
+    def __init__(self, max_jobs: int | None, max_gpus: int | None, jobs_code: str, gpus_code: str) -> None:
+        self.max_jobs: float = inf if max_jobs is None else max_jobs
+        self.max_gpus: float = inf if max_gpus is None else max_gpus
+        self.jobs_code = jobs_code
+        self.gpus_code = gpus_code
         self.jobs = 0
         self.gpus = 0
-        #: End and GPUs of each job that is held.
-        self.holds: list[tuple[float, int]] = []
-        #: The first of the user's jobs that the GPU limit stopped in this cycle.
-        self.closed_by: Waiting | None = None
-        #: The user's job that has the reservation, if any.
+        #: End and GPUs of each job that is held, by its id.
+        self.holds: dict[int, tuple[float, int]] = {}
+        #: The holder's job that has the reservation, if any.
         self.claimed_by: Waiting | None = None
         self._claim_at = -inf
+        # The first job that waits for so many GPUs, with the user's own limit where this is an account's.
+        self._ahead: dict[tuple[Limit | None, int], Waiting] = {}
+        # The most GPUs among those that need no look at a user's limit; whether there are others.
+        self._own_most = 0
+        self._others = False
 
-    def refuses(self, job: Waiting, ends_by: float) -> str | None:
-        """Return the code of the limit that stops `job` from starting now, or None.
+    def refuses(self, wanted: int, ends_by: float, ahead: int) -> str | None:
+        """Return the code of the limit that stops a job of `wanted` GPUs from starting now, or None.
 
-        Once the GPU limit stops one job, no later job of the same user and QoS takes GPUs: otherwise a user's stream of
-        small jobs would keep their own large job waiting for ever.
+        `ahead` are the GPUs of the largest of the holder's jobs that wait ahead of it. When the limit does not let that one
+        in, no later job takes GPUs: otherwise a stream of small jobs would keep the large one waiting for ever.
         """
-        jobs, gpus, wanted = self.jobs, self.gpus, job.resources.gpus
+        jobs, gpus = self.jobs, self.gpus
         if self.claimed_by is not None and ends_by > self._claim_at:
             jobs += 1
-            gpus += self.claimed_by.resources.gpus
+            gpus += self.claimed_by.resources.total_gpus
         if jobs >= self.max_jobs:
-            return MAX_JOBS
+            return self.jobs_code
         if wanted == 0:
             return None
-        if wanted > self.max_gpus:  # Never, unless the limit changes: it must not stop the others.
-            return MAX_GPUS
-        if self.closed_by is not None:
-            return MAX_GPUS
-        if gpus + wanted > self.max_gpus:
-            self.closed_by = job
-            return MAX_GPUS
-        return None
+        return self.gpus_code if gpus + wanted > self.max_gpus or self.gpus + ahead > self.max_gpus else None
 
-    def charge(self, gpus: int, ends_by: float) -> None:
+    @property
+    def limits_gpus(self) -> bool:
+        """True when there is a limit to GPUs at all."""
+        return self.max_gpus != inf
+
+    def admits(self, gpus: int) -> bool:
+        """True when a job of so many GPUs could start now, as far as this limit goes and whoever is ahead."""
+        return self.jobs < self.max_jobs and (gpus == 0 or self.gpus + gpus <= self.max_gpus)
+
+    def charge(self, job_id: int, gpus: int, ends_by: float) -> None:
         """Count a job that holds resources."""
         self.jobs += 1
         self.gpus += gpus
-        self.holds.append((ends_by, gpus))
+        self.holds[job_id] = (ends_by, gpus)
+
+    def discharge(self, job_id: int) -> None:
+        """A job holds nothing any more."""
+        _, gpus = self.holds.pop(job_id)
+        self.jobs -= 1
+        self.gpus -= gpus
 
     def claim(self, job: Waiting, at: float) -> None:
         """Keep room within the limit for `job`, which is to start at `at`: jobs that end later count it in."""
         self.claimed_by = job
         self._claim_at = at
 
+    def unclaim(self) -> None:
+        """The reservation is over."""
+        self.claimed_by = None
+        self._claim_at = -inf
+
+    def waits(self, job: Waiting, user: Limit | None) -> None:
+        """`job` does not start in this cycle; later ones are behind it. `user` limits it too, when this is an account."""
+        if self.max_gpus == inf:
+            return
+        gpus = job.resources.total_gpus
+        if gpus and (user, gpus) not in self._ahead:
+            self._ahead[user, gpus] = job
+            if user is None and self._own_most < gpus <= self.max_gpus:
+                self._own_most = gpus
+            self._others = self._others or user is not None
+
+    def ahead(self) -> int:
+        """GPUs of the largest job that waits so far and that nothing but this limit keeps out; 0 for none."""
+        if not self._others:
+            return self._own_most
+        return max((gpus for user, gpus in self._ahead if self.counts(user, gpus)), default=0)
+
+    def counts(self, user: Limit | None, gpus: int) -> bool:
+        """True when a waiting job of so many GPUs stands before later ones: it may have them some day, and its user now."""
+        return gpus <= self.max_gpus and (user is None or user.admits(gpus))
+
+    def first_kept_out(self) -> Waiting | None:
+        """Return the first job that this limit keeps out because of what is held already, or None."""
+        kept = (job for (_, gpus), job in self._ahead.items() if self.max_gpus - self.gpus < gpus <= self.max_gpus)
+        return next(kept, None)
+
+
+class Limits:
+    """All that limits one user who works for one account in one QoS."""
+
+    __slots__ = ("parts", "qos")
+
+    def __init__(self, qos: QoS, parts: tuple[Limit, ...]) -> None:
+        self.qos = qos
+        #: That of the user first, then that of the account where there is one.
+        self.parts = parts
+
+    def refuses(self, job: Waiting, ends_by: float) -> str | None:
+        """Return the code of the first limit that stops `job` from starting now, or None."""
+        for limit in self.parts:
+            code = limit.refuses(job.resources.total_gpus, ends_by, limit.ahead())
+            if code is not None:
+                return code
+        return None
+
+    def charge(self, job_id: int, gpus: int, ends_by: float) -> None:
+        """Count a job that holds resources."""
+        for limit in self.parts:
+            limit.charge(job_id, gpus, ends_by)
+
+    def discharge(self, job_id: int) -> None:
+        """A job holds nothing any more."""
+        for limit in self.parts:
+            limit.discharge(job_id)
+
+    def waits(self, job: Waiting) -> None:
+        """`job` does not start in this cycle."""
+        user = None
+        for limit in self.parts:
+            limit.waits(job, user)
+            user = limit
+
+    def claim(self, job: Waiting, at: float) -> None:
+        """Keep room within the limits for `job`, which is to start at `at`."""
+        for limit in self.parts:
+            limit.claim(job, at)
+
+    def unclaim(self) -> None:
+        """The reservation is over."""
+        for limit in self.parts:
+            limit.unclaim()
+
+    def of_code(self, code: str) -> Limit | None:
+        """Return the limit that gives `code`, or None."""
+        return next((limit for limit in self.parts if code in (limit.jobs_code, limit.gpus_code)), None)
+
 
 class Ledger:
     """The limits of everybody, made when first asked for."""
 
-    def __init__(self, qos: Mapping[str, QoS], holding: Iterable[Holding], now: float) -> None:
+    def __init__(self, qos: Mapping[str, QoS], holding: Iterable[Holding], now: float = -inf) -> None:
         self._qos = qos
-        self._limits: dict[tuple[str, str], Limit] = {}
+        self._limits: dict[tuple[str, str, str], Limits] = {}
+        self._users: dict[tuple[str, str], Limit] = {}
+        self._accounts: dict[tuple[str, str], Limit] = {}
         for held in holding:
-            limit = self.of(held.owner, held.qos)
-            if limit is not None:
-                limit.charge(held.resources.gpus, max(held.ends_by, now))
+            limits = self.of(held.owner, held.account, held.qos)
+            if limits is not None:
+                limits.charge(held.id, held.resources.total_gpus, max(held.ends_by, now))
 
-    def of(self, owner: str, qos: str) -> Limit | None:
-        """Return the limit of `owner` in `qos`, or None when there is no such QoS."""
-        limit = self._limits.get((owner, qos))
-        if limit is None:
+    def of(self, owner: str, account: str, qos: str) -> Limits | None:
+        """Return what limits `owner`, working for `account`, in `qos`; None when there is no such QoS."""
+        limits = self._limits.get((owner, account, qos))
+        if limits is None:
             service = self._qos.get(qos)
             if service is None:
                 return None
-            limit = self._limits[owner, qos] = Limit(service)
-        return limit
+            limits = self._limits[owner, account, qos] = Limits(service, self._parts(owner, account, service))
+        return limits
+
+    def _parts(self, owner: str, account: str, qos: QoS) -> tuple[Limit, ...]:
+        user = self._users.get((owner, qos.name))
+        if user is None:
+            user = self._users[owner, qos.name] = Limit(qos.max_jobs_per_user, qos.max_gpus_per_user, MAX_JOBS, MAX_GPUS)
+        if qos.max_jobs_per_account is None and qos.max_gpus_per_account is None:
+            return (user,)
+        whole = self._accounts.get((account, qos.name))
+        if whole is None:
+            whole = self._accounts[account, qos.name] = Limit(
+                qos.max_jobs_per_account, qos.max_gpus_per_account, MAX_ACCOUNT_JOBS, MAX_ACCOUNT_GPUS
+            )
+        return (user, whole)

@@ -2,23 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 
-from carrel.domain.placement import Waiting
+from carrel.domain.placement import Snapshot, Waiting
 from carrel.domain.qos import QoS
+from carrel.domain.rules import LabRules
+
+#: GPUs of a job that its size counts for.
+MOST_SIZED = 64
 
 
-def in_order(waiting: Iterable[Waiting], qos: Mapping[str, QoS], age_weight: float) -> list[Waiting]:
-    """Return the jobs, first in line first.
+class Order:
+    """The order of a queue.
 
-    A job's worth is ``(qos.priority + job.priority) * age_weight + (now - submitted_at)``: priority counted in seconds,
-    plus the seconds that it has waited. All jobs age alike, so `now` falls out of every comparison and the order of two
-    jobs never changes while they wait. Whatever its priority, a job submitted more than `age_weight` seconds later per
-    point of difference never goes ahead: that is why nobody waits for ever. Ties go to the smaller id.
+    A job's worth is counted in seconds of waiting: ``(qos.priority + job.priority) * age_weight``, plus its owner's standing
+    times `share_weight`, plus its GPUs (up to `MOST_SIZED`) times `size_weight`, plus the seconds that it has waited. All jobs
+    age alike, so `now` falls out of every comparison: only a change of somebody's standing changes the order of two jobs that
+    wait. Every part but the last is bounded, so a job that is submitted later by more than their sum never goes
+    ahead: that is why nobody waits for ever. Ties go to the smaller id.
     """
-    points = {name: service.priority * age_weight for name, service in qos.items()}
+
+    def __init__(
+        self,
+        qos: Mapping[str, QoS],
+        standing: Mapping[tuple[str, str], float],
+        *,
+        age_weight: float,
+        share_weight: float,
+        size_weight: float,
+    ) -> None:
+        self.age_weight = age_weight
+        self._points = {name: service.priority * age_weight for name, service in qos.items()}
+        self._shares = {who: (1.0 - factor) * share_weight for who, factor in standing.items()} if share_weight else {}
+        self._size_weight = size_weight
+
+    def offset(self, owner: str, account: str, qos: str, gpus: int) -> float:
+        """Seconds by which all jobs of this owner, account, QoS and size are later than their submission says."""
+        late = self._shares.get((account, owner), 0.0) - self._points.get(qos, 0.0)
+        return late - min(gpus, MOST_SIZED) * self._size_weight
+
+    def late(self, job: Waiting) -> float:
+        """The rest of what counts: the smallest of this plus `offset` is the first in line."""
+        return job.submitted_at - job.priority * self.age_weight
+
+
+def order_of(weights: Snapshot | LabRules, standing: Mapping[tuple[str, str], float]) -> Order:
+    """Return the order of a queue, by these weights and by who has used less of their share."""
+    return Order(
+        weights.qos,
+        standing,
+        age_weight=weights.age_weight,
+        share_weight=weights.share_weight,
+        size_weight=weights.size_weight,
+    )
+
+
+def in_order(snapshot: Snapshot) -> list[Waiting]:
+    """Return the waiting jobs, first in line first, as `Order` says."""
+    order = order_of(snapshot, snapshot.standing)
+    offsets: dict[tuple[str, str, str, int], float] = {}
+
+    def key(job: Waiting) -> float:
+        alike = (job.owner, job.account, job.qos, job.resources.total_gpus)
+        offset = offsets.get(alike)
+        if offset is None:
+            offset = offsets[alike] = order.offset(*alike)
+        return order.late(job) + offset
+
     # Two stable sorts by plain numbers keep the comparisons in C and make no object per job.
-    ordered = sorted(waiting, key=attrgetter("id"))
-    ordered.sort(key=lambda job: job.submitted_at - job.priority * age_weight - points.get(job.qos, 0.0))
+    ordered = sorted(snapshot.waiting, key=attrgetter("id"))
+    ordered.sort(key=key)
     return ordered

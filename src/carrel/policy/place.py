@@ -7,35 +7,36 @@ and from then on a job starts only where that promise is kept.
 
 from __future__ import annotations
 
+from carrel.domain.expectation import Expect
 from carrel.domain.placement import Placement, Snapshot, Start, Waiting
-from carrel.policy.backfill import Reservation, earliest
+from carrel.policy.backfill import Reservation, earliest, rooms_for, start_in
 from carrel.policy.explain import Holds
 from carrel.policy.fit import Fit
-from carrel.policy.limits import Ledger, Limit
+from carrel.policy.limits import Ledger, Limits
 from carrel.policy.order import in_order
-from carrel.policy.rooms import Room, capacities, rooms_of
+from carrel.policy.rooms import rooms_of
 from carrel.policy.situation import BEGIN_TIME, BLOCKED, INVALID_QOS, Queue, Situation
 
 
-def place(snapshot: Snapshot, now: float) -> Placement:
+def place(snapshot: Snapshot, now: float, *, expect: Expect | None = None) -> Placement:
     """Return what starts and what waits at `now` (Unix seconds).
 
     Every waiting job is in exactly one of the two. The same snapshot gives the same answer, in whatever order its
-    sequences are. Holds are made lazily: `Placement.hold_of` is the cheap way to ask about one job.
+    sequences are. Holds are made lazily: `Placement.hold_of` is the cheap way to ask about one job. What starts follows from
+    walltimes alone; `expect` makes estimates better, and gives them a range.
     """
     walk = _Walk(snapshot, now)
-    for job in in_order(snapshot.waiting, snapshot.qos, snapshot.age_weight):
+    for job in in_order(snapshot):
         walk.consider(job)
-    situation = Situation(snapshot, now, walk.rooms, walk.makes, walk.held, walk.reservation)
-    return Placement(starts=tuple(walk.starts), holds=Holds(situation))
+    situation = Situation(snapshot, now, walk.rooms, walk.held, walk.reservation)
+    return Placement(starts=tuple(walk.starts), holds=Holds(situation, expect))
 
 
 class _Walk:
     """One walk through the queue."""
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
-        self.rooms = rooms_of(snapshot, now)
-        self.makes = capacities(self.rooms)
+        self.rooms = rooms_of(snapshot.nodes, snapshot.holding, snapshot.withheld)
         self.starts: list[Start] = []
         self.held = Queue()
         self.reservation: Reservation | None = None
@@ -43,11 +44,11 @@ class _Walk:
         self._fit = Fit(self.rooms)
         self._ledger = Ledger(snapshot.qos, snapshot.holding, now)
         # What was asked for and found no room: rooms only get fuller, so the same again need not be tried.
-        self._closed: set[tuple[int, str | None, int, int, int]] = set()
+        self._closed: set[tuple[int, int, str | None, int, int, int]] = set()
 
     def consider(self, job: Waiting) -> None:
         """Start `job` or hold it."""
-        limit = self._ledger.of(job.owner, job.qos)
+        limit = self._ledger.of(job.owner, job.account, job.qos)
         if limit is None:
             self.held.append(job, INVALID_QOS, None)
             return
@@ -58,39 +59,26 @@ class _Walk:
         ends_by = self._now + wanted.time
         refusal = limit.refuses(job, ends_by)
         if refusal is not None:
+            limit.waits(job)
             self.held.append(job, refusal, limit)
             return
-        asked = (wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory, wanted.time)
+        asked = (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory, wanted.time)
         if asked not in self._closed:
-            room = self._room(job, ends_by)
-            if room is not None:
-                self._start(job, room, ends_by, limit)
+            rooms = rooms_for(wanted, ends_by, self._fit, self.reservation)
+            if len(rooms) == wanted.nodes:
+                first, *others = start_in(rooms, job, ends_by, self._fit, self.reservation)
+                limit.charge(job.id, wanted.total_gpus, ends_by)
+                self.starts.append(Start(job_id=job.id, node=first.node, devices=first.devices, others=tuple(others)))
                 return
             if self.reservation is None:
                 self._reserve(job, limit)
             self._closed.add(asked)
+        limit.waits(job)
         self.held.append(job, BLOCKED, limit)
 
-    def _room(self, job: Waiting, ends_by: float) -> Room | None:
-        """Return where `job` can start now: best fit on the free nodes, else on the reserved one if it harms nobody."""
-        room = self._fit.find(job.resources)
-        if room is None and self.reservation is not None and self.reservation.admits(job.resources, ends_by):
-            return self.reservation.room
-        return room
-
-    def _start(self, job: Waiting, room: Room, ends_by: float, limit: Limit) -> None:
-        if self.reservation is not None and room is self.reservation.room:
-            self.reservation.note(job.resources, ends_by)
-        devices = self._fit.take(room, job.resources, ends_by)
-        limit.charge(job.resources.gpus, ends_by)
-        self.starts.append(Start(job_id=job.id, node=room.name, devices=devices))
-
-    def _reserve(self, job: Waiting, limit: Limit) -> None:
+    def _reserve(self, job: Waiting, limit: Limits) -> None:
         """Promise `job` the first moment at which it fits. Without one (drained nodes) it stands in nobody's way."""
-        found = earliest(job.resources, self.rooms, self._now)
-        if found is None:
-            return
-        at, room = found
-        self.reservation = Reservation(job, at, room)
-        self._fit.withdraw(room)
-        limit.claim(job, at)
+        slot = earliest(job.resources, self.rooms, self._now)
+        if slot is not None:
+            self.reservation = Reservation(job, *slot)
+            limit.claim(job, self.reservation.at)

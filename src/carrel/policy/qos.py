@@ -9,8 +9,8 @@ from carrel.domain.errors import Invalid
 from carrel.domain.qos import JobKind, QoS
 
 
-def choose_qos(name: str | None, kind: JobKind, qos: Mapping[str, QoS]) -> QoS:
-    """Return the QoS called `name`; without a name, the lab's first that takes jobs of this kind.
+def choose_qos(name: str | None, kind: JobKind, qos: Mapping[str, QoS], *, default: str | None = None) -> QoS:
+    """Return the QoS called `name`; without a name the `default` one, or the lab's first that takes jobs of this kind.
 
     Raises `Invalid`, naming the valid ones, when there is none or when it does not take this kind.
     """
@@ -20,7 +20,7 @@ def choose_qos(name: str | None, kind: JobKind, qos: Mapping[str, QoS]) -> QoS:
     if name is None:
         if not valid:
             raise Invalid(f"No QoS of this lab takes a {kind}.", remedy=remedy)
-        return qos[valid[0]]
+        return qos[default if default in valid else valid[0]]
     if name not in qos:
         near = get_close_matches(name, valid, n=1)
         meant = f'Did you mean "{near[0]}"? ' if near else ""

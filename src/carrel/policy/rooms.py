@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from carrel.domain.node import Node
-from carrel.domain.placement import Snapshot
+from carrel.domain.placement import Holding
 from carrel.domain.resources import Resources
 
 
 class Release(NamedTuple):
     """What a node gets back when a job ends."""
 
-    #: Unix seconds; never before the present cycle (a job that is overdue ends now).
+    #: Unix seconds. A job that is overdue ends now.
     at: float
     cpus: int
     memory: int
@@ -38,20 +38,27 @@ class Room:
     all_cpus: int
     all_memory: int
     all_gpus: dict[str, int]
-    releases: list[Release] = field(default_factory=list)
+    #: By the id of the job that holds it.
+    releases: dict[int, Release] = field(default_factory=dict)
+    #: Type of each device that can be given, by its uuid in node order.
+    types: dict[str, str] = field(default_factory=dict)
 
     def free_of(self, gpu_type: str | None) -> int:
         """Number of free devices of a type, or of any type for None."""
         return self.free_gpus if gpu_type is None else len(self.free.get(gpu_type, ()))
 
+    def all_of(self, gpu_type: str | None) -> int:
+        """Number of devices of a type, or of any type for None, that an idle node would offer."""
+        return sum(self.all_gpus.values()) if gpu_type is None else self.all_gpus.get(gpu_type, 0)
+
     def has_free(self, wanted: Resources) -> bool:
-        """True when `wanted` can start here now."""
+        """True when `wanted` can start here now, or as much of it as goes to one node."""
         return self.cpus >= wanted.cpus and self.memory >= wanted.memory and self.free_of(wanted.gpu_type) >= wanted.gpus
 
     def could_hold(self, wanted: Resources) -> bool:
         """True when `wanted` could start here if nothing else ran."""
-        gpus = sum(self.all_gpus.values()) if wanted.gpu_type is None else self.all_gpus.get(wanted.gpu_type, 0)
-        return self.all_cpus >= wanted.cpus and self.all_memory >= wanted.memory and gpus >= wanted.gpus
+        enough = self.all_of(wanted.gpu_type) >= wanted.gpus
+        return enough and self.all_cpus >= wanted.cpus and self.all_memory >= wanted.memory
 
     def choose(self, wanted: Resources) -> list[tuple[str, int]]:
         """Return how many devices of which type `wanted` would get here.
@@ -75,8 +82,8 @@ class Room:
                 missing -= min(count, missing)
         return chosen
 
-    def take(self, wanted: Resources, ends_by: float) -> tuple[str, ...]:
-        """Give `wanted` away until `ends_by`; return the devices. The caller has asked `has_free` before."""
+    def take(self, job_id: int, wanted: Resources, ends_by: float) -> tuple[str, ...]:
+        """Give `wanted` to a job until `ends_by`; return the devices. The caller has asked `has_free` before."""
         devices: list[str] = []
         types: list[str] = []
         for name, count in self.choose(wanted):
@@ -87,51 +94,57 @@ class Room:
         self.free_gpus -= wanted.gpus
         self.cpus -= wanted.cpus
         self.memory -= wanted.memory
-        self.releases.append(Release(ends_by, wanted.cpus, wanted.memory, tuple(types)))
+        self.releases[job_id] = Release(ends_by, wanted.cpus, wanted.memory, tuple(types))
         return tuple(devices)
 
+    def hold(self, job_id: int, wanted: Resources, devices: Sequence[str], ends_by: float) -> None:
+        """A job has these devices already."""
+        types = []
+        for uuid in devices:
+            gpu_type = self.types.get(uuid)
+            if gpu_type is not None:
+                types.append(gpu_type)
+                self.free[gpu_type].remove(uuid)
+        self.free_gpus -= len(types)
+        self.cpus -= wanted.cpus
+        self.memory -= wanted.memory
+        self.releases[job_id] = Release(ends_by, wanted.cpus, wanted.memory, tuple(types))
 
-def rooms_of(snapshot: Snapshot, now: float) -> list[Room]:
+    def give_back(self, job_id: int, devices: Sequence[str]) -> None:
+        """A job is over that had these devices."""
+        release = self.releases.pop(job_id)
+        self.cpus += release.cpus
+        self.memory += release.memory
+        self.free_gpus += len(release.gpus)
+        for gpu_type in set(release.gpus):
+            free = {*self.free[gpu_type], *devices}
+            self.free[gpu_type] = [uuid for uuid, one in self.types.items() if one == gpu_type and uuid in free]
+
+
+def rooms_of(nodes: Iterable[Node], holding: Iterable[Holding], withheld: frozenset[str]) -> list[Room]:
     """Return a room for every node that is not drained, in the order of names, less what jobs hold there."""
-    taken: set[str] = set()
-    for held in snapshot.holding:
-        taken.update(held.devices)
-    types: dict[str, str] = {}
-    rooms: list[Room] = []
-    for node in sorted((node for node in snapshot.nodes if node.drained is None), key=lambda node: node.name):
-        rooms.append(_room(len(rooms), node, taken, snapshot.withheld, types))
+    ready = sorted((node for node in nodes if node.drained is None), key=lambda node: node.name)
+    rooms = [_room(index, node, withheld) for index, node in enumerate(ready)]
     by_name = {room.name: room for room in rooms}
-    for held in snapshot.holding:
-        room = by_name.get(held.node)
-        if room is not None:
-            wanted = held.resources
-            room.cpus -= wanted.cpus
-            room.memory -= wanted.memory
-            gpus = tuple([types[uuid] for uuid in held.devices if uuid in types])
-            room.releases.append(Release(max(held.ends_by, now), wanted.cpus, wanted.memory, gpus))
+    for held in holding:
+        for share in held.shares:
+            room = by_name.get(share.node)
+            if room is not None:
+                room.hold(held.id, held.resources, share.devices, held.ends_by)
     return rooms
 
 
-def _room(index: int, node: Node, taken: set[str], withheld: frozenset[str], types: dict[str, str]) -> Room:
-    """Make the idle room of `node`, without its taken devices; note the type of every usable device in `types`."""
+def _room(index: int, node: Node, withheld: frozenset[str]) -> Room:
+    """Make the idle room of `node`."""
+    types = {
+        device.uuid: device.type
+        for device in sorted(node.devices, key=lambda device: (device.index, device.uuid))
+        if device.uuid not in withheld
+    }
     free: dict[str, list[str]] = {}
-    everything: dict[str, int] = {}
-    count = 0
-    for device in sorted(node.devices, key=lambda device: (device.index, device.uuid)):
-        uuid, gpu_type = device.uuid, device.type
-        if uuid in withheld:
-            continue
-        types[uuid] = gpu_type
-        everything[gpu_type] = everything.get(gpu_type, 0) + 1
-        if uuid not in taken:
-            free.setdefault(gpu_type, []).append(uuid)
-            count += 1
-    return Room(index, node.name, node.cpus, node.memory, free, count, node.cpus, node.memory, everything)
-
-
-def capacities(rooms: Sequence[Room]) -> list[Room]:
-    """Return one room of each make: enough to ask what an idle node could hold, in a lab of many equal nodes."""
-    makes: dict[object, Room] = {}
-    for room in rooms:
-        makes.setdefault((room.all_cpus, room.all_memory, frozenset(room.all_gpus.items())), room)
-    return list(makes.values())
+    for uuid, gpu_type in types.items():
+        free.setdefault(gpu_type, []).append(uuid)
+    counts = {gpu_type: len(uuids) for gpu_type, uuids in free.items()}
+    room = Room(index, node.name, node.cpus, node.memory, free, len(types), node.cpus, node.memory, counts)
+    room.types = types
+    return room

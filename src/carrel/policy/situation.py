@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from carrel.domain.placement import Snapshot, Waiting
 from carrel.domain.resources import Resources
 from carrel.policy.backfill import Reservation
-from carrel.policy.limits import Limit
+from carrel.policy.limits import Limits
 from carrel.policy.rooms import Room
 
 RESOURCES = "Resources"
@@ -28,7 +29,7 @@ class Held(NamedTuple):
     #: Why, or `BLOCKED`.
     code: str
     #: None when its QoS does not exist.
-    limit: Limit | None
+    limit: Limits | None
 
 
 class Queue:
@@ -40,9 +41,9 @@ class Queue:
     def __init__(self) -> None:
         self._jobs: list[Waiting] = []
         self._codes: list[str] = []
-        self._limits: list[Limit | None] = []
+        self._limits: list[Limits | None] = []
 
-    def append(self, job: Waiting, code: str, limit: Limit | None) -> None:
+    def append(self, job: Waiting, code: str, limit: Limits | None) -> None:
         """Put `job` at the end."""
         self._jobs.append(job)
         self._codes.append(code)
@@ -66,19 +67,17 @@ class Situation:
     now: float
     #: After all starts.
     rooms: Sequence[Room]
-    #: One idle room of each make.
-    makes: Sequence[Room]
     #: In the order of the queue.
     held: Queue
     reservation: Reservation | None
-    _possible: dict[tuple[int, str | None, int, int], bool] = field(default_factory=dict)
+    _possible: dict[tuple[int, int, str | None, int, int], bool] = field(default_factory=dict)
 
     def possible(self, wanted: Resources) -> bool:
-        """True when some node that takes jobs could hold `wanted` if it were idle."""
-        key = (wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory)
+        """True when the nodes that take jobs could hold `wanted` if they were idle."""
+        key = (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory)
         known = self._possible.get(key)
         if known is None:
-            known = self._possible[key] = any(room.could_hold(wanted) for room in self.makes)
+            known = self._possible[key] = _enough(wanted, self.rooms)
         return known
 
     def code(self, held: Held) -> str:
@@ -88,3 +87,9 @@ class Situation:
         if self.reservation is not None and held.job is self.reservation.job:
             return RESOURCES
         return PRIORITY if self.possible(held.job.resources) else UNAVAILABLE
+
+
+def _enough(wanted: Resources, rooms: Sequence[Room]) -> bool:
+    """True when as many rooms as `wanted` has nodes could hold it."""
+    fitting = (room for room in rooms if room.could_hold(wanted))
+    return next(islice(fitting, wanted.nodes - 1, None), None) is not None

@@ -24,6 +24,8 @@ class Look:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        #: Whether the frame has links to notebooks and GPUs.
+        self.offers_sessions = False
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
             autoescape=True,
@@ -46,7 +48,7 @@ class Look:
         """A whole page, or the part of one that a template is."""
         grant: Grant | None = getattr(request.state, "grant", None)
         user: User | None = grant.caller.user if grant is not None else None
-        known = {"user": user, "path": request.url.path, "form_secret": None}
+        known = {"user": user, "path": request.url.path, "form_secret": None, "offers_sessions": self.offers_sessions}
         text = self._templates.get_template(template).render(known | values)
         return HTMLResponse(text, status)
 

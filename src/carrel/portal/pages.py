@@ -16,10 +16,10 @@ from starlette.routing import BaseRoute, Route
 
 from carrel.control.ports import AttemptRow, JobFilter
 from carrel.control.views import LogChunk
-from carrel.domain.errors import Invalid, NotFound
+from carrel.domain.errors import Invalid
 from carrel.domain.job import ACTIVE, ENDED, JobState
 from carrel.domain.user import Caller
-from carrel.gateway.context import LARGEST, Gateway
+from carrel.gateway.context import Gateway
 from carrel.gateway.events import Which
 from carrel.gateway.gate import Grant
 from carrel.gateway.routes.events import answer, start_of
@@ -27,6 +27,7 @@ from carrel.gateway.routes.files import download
 from carrel.gateway.views import node_view
 from carrel.portal.entrance import check_form, read_form
 from carrel.portal.look import Look
+from carrel.portal.requests import caller_of, job_id_of, number_in
 from carrel.portal.signin import Sessions, session_in
 from carrel.portal.words import log_tail
 from carrel.wire.v1 import JobView
@@ -81,12 +82,12 @@ class JobPages:
 
     def home(self, request: Request) -> Response:
         """Devices and jobs. With ``part=live`` only what changes, for the script that keeps the page fresh."""
-        caller = _caller(request)
+        caller = caller_of(request)
         chosen = request.query_params.get("show", "all")
         if chosen not in _SHOWN:
             raise Invalid(f'"{chosen[:40]}" is not a list of jobs.', remedy=f"There are: {', '.join(_SHOWN)}.")
         everybody = caller.is_admin and request.query_params.get("owner", "all") == "all"
-        before = _number(request.query_params.get("before"))
+        before = number_in(request.query_params.get("before"))
         last_event = self._lab.last_event_id()  # first, so that no change falls between the page and its stream
         which = JobFilter(owner=None if everybody else caller.user.subject, states=_SHOWN[chosen][1])
         jobs = self._lab.jobs(caller, which, before=before, limit=_PAGE + 1)
@@ -114,7 +115,7 @@ class JobPages:
 
     def job(self, request: Request) -> Response:
         """One job. With ``part=live`` only what changes."""
-        caller, job_id = _caller(request), _job_id(request)
+        caller, job_id = caller_of(request), job_id_of(request)
         last_event = self._lab.last_event_id()
         job = self._lab.job(caller, job_id)
         task, attempts = self._lab.task(caller, job_id), self._lab.attempts(caller, job_id)
@@ -142,8 +143,8 @@ class JobPages:
     async def events(self, request: Request) -> Response:
         """The event stream, as the API has it."""
         grant: Grant = request.state.grant
-        job_id = _job_id(request) if "job_id" in request.path_params else None
-        after = _number(request.query_params.get("after")) or 0
+        job_id = job_id_of(request) if "job_id" in request.path_params else None
+        after = number_in(request.query_params.get("after")) or 0
         which = Which(
             job_id=job_id,
             after=start_of(after, request.headers.get("last-event-id")),
@@ -153,8 +154,8 @@ class JobPages:
 
     def log(self, request: Request) -> Response:
         """The whole log of an attempt, as a download."""
-        caller, job_id = _caller(request), _job_id(request)
-        attempt = _number(request.query_params.get("attempt"))
+        caller, job_id = caller_of(request), job_id_of(request)
+        attempt = number_in(request.query_params.get("attempt"))
         first = self._lab.log_range(caller, job_id, attempt=attempt, limit=0)
 
         def pieces() -> Any:
@@ -172,12 +173,12 @@ class JobPages:
 
     def output(self, request: Request) -> Response:
         """One output, as a download."""
-        return download(self._gateway, _caller(request), _job_id(request), request.path_params["path"])
+        return download(self._gateway, caller_of(request), job_id_of(request), request.path_params["path"])
 
     def record(self, request: Request) -> Response:
         """The record, as a download."""
-        job_id = _job_id(request)
-        text = json.dumps(self._lab.record(_caller(request), job_id), indent=2)
+        job_id = job_id_of(request)
+        text = json.dumps(self._lab.record(caller_of(request), job_id), indent=2)
         headers = {"Content-Disposition": f'attachment; filename="job-{job_id}-record.json"'}
         return Response(text, headers=headers, media_type="application/json")
 
@@ -186,13 +187,13 @@ class JobPages:
     async def cancel(self, request: Request) -> Response:
         """Ask for the job's end."""
         await self._check_form(request)
-        job = await to_thread.run_sync(self._lab.cancel, _caller(request), _job_id(request))
+        job = await to_thread.run_sync(self._lab.cancel, caller_of(request), job_id_of(request))
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     async def rerun(self, request: Request) -> Response:
         """Run the same task again."""
         await self._check_form(request)
-        job = await to_thread.run_sync(self._lab.rerun, _caller(request), _job_id(request))
+        job = await to_thread.run_sync(self._lab.rerun, caller_of(request), job_id_of(request))
         return RedirectResponse(f"/jobs/{job.id}", 303)
 
     # ---- parts
@@ -242,24 +243,3 @@ class ReferencePage:
             for method, operation in found.items()
         ]
         return self._look.page(request, "reference.html", operations=operations, about=document["info"]["description"])
-
-
-def _caller(request: Request) -> Caller:
-    grant: Grant = request.state.grant
-    return grant.caller
-
-
-def _job_id(request: Request) -> int:
-    number = _number(request.path_params["job_id"])
-    if not number:
-        raise NotFound(f'There is no job "{request.path_params["job_id"][:40]}".')
-    return number
-
-
-def _number(text: str | None) -> int | None:
-    """A whole number from an address, or None when there is none. Raises `NotFound`: such an address is nowhere on a page."""
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > LARGEST:
-        raise NotFound(f'"{text[:40]}" is not a number of anything here.')
-    return int(text)

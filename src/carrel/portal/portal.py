@@ -14,6 +14,7 @@ from carrel.domain.ports import Clock
 from carrel.gateway.context import Gateway
 from carrel.portal.entrance import Entrance
 from carrel.portal.look import Look
+from carrel.portal.notebooks import NotebookPages
 from carrel.portal.pages import JobPages, ReferencePage
 from carrel.portal.signin import Sessions, Tickets, session_in
 from carrel.wire.v1 import Problem
@@ -40,9 +41,11 @@ class Portal:
     def install(self, app: FastAPI, gateway: Gateway) -> None:
         """Add the routes of the pages."""
         pages = JobPages(gateway, self.sessions, self._look)
+        notebooks = NotebookPages(gateway, self.sessions, self._look)
+        self._look.offers_sessions = gateway.sessions is not None
         entrance = Entrance(gateway, self.tickets, self.sessions, self._look)
         reference = ReferencePage(app, self._look)
-        app.router.routes.extend([*pages.routes(), *entrance.routes(), *reference.routes()])
+        app.router.routes.extend([*pages.routes(), *notebooks.routes(), *entrance.routes(), *reference.routes()])
         app.router.routes.append(Mount("/static", StaticFiles(directory=_STATIC)))
 
     def problem_page(self, request: Request, problem: Problem) -> Response:

@@ -67,8 +67,11 @@ def _candidates() -> list[CgroupParent]:
 class JobCgroup:
     """The cgroup of one attempt."""
 
-    def __init__(self, parent: CgroupParent, name: str, limit: int) -> None:
-        """Make it, with `limit` bytes. Raises `OSError` when the kernel refuses."""
+    def __init__(self, parent: CgroupParent, name: str, limit: int, *, together: bool = True) -> None:
+        """Make it, with `limit` bytes. Raises `OSError` when the kernel refuses.
+
+        `together`: at the limit the kernel ends all processes, else the one that it finds worst (version 1: always so).
+        """
         self._version = parent.version
         self.path = f"{parent.path}/{name}"
         with suppress(FileExistsError):
@@ -78,7 +81,7 @@ class JobCgroup:
             extras = (
                 {"memory.memsw.limit_in_bytes": str(limit)}
                 if self._version == 1
-                else {"memory.swap.max": "0", "memory.oom.group": "1"}
+                else {"memory.swap.max": "0", "memory.oom.group": str(int(together))}
             )
             for file, value in extras.items():
                 with suppress(OSError):  # no swap accounting in this kernel

@@ -9,11 +9,12 @@ import re
 import shutil
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.job import JobState
@@ -34,6 +35,9 @@ from carrel.runner.tree import read_proc
 from carrel.runner.variables import base_variables, command_variables, seeds
 from carrel.runner.watch import Outcome, Watch
 from carrel.spool import AttemptDirectory, LogWriter, take_claim
+
+if TYPE_CHECKING:
+    from carrel.leases.client import Broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,8 @@ class Life:
         self._cgroup: JobCgroup | None = None
         self._usage = Usage()
         self._temporary: Path | None = None
+        #: Holds the devices against cells of sessions; closing it gives them back.
+        self._lease: Broker | None = None
 
     def live(self) -> None:
         """Do everything, and write how it ended."""
@@ -124,6 +130,7 @@ class Life:
                 return cancelled_before_start(by)
             prepared = preparation.run()
             tracking = self._tracking(preparation, prepared.lock, deadline)
+            self._take_lease(preparation, deadline)
         except Cancelled:
             return cancelled_before_start(self._signals.cancelled_by() or "somebody")
         except PreparationTimeout:
@@ -134,6 +141,19 @@ class Life:
             return failed(_REASONS.get(error.code, "LaunchFailed"), str(error))
         self._temporary = prepared.places.temporary
         return self._run(prepared, tracking)
+
+    def _take_lease(self, preparation: Preparation, deadline: float) -> None:
+        if self._launch.devices and self._launch.paths.broker:
+            from carrel.runner.lease import take_lease
+
+            self._lease = take_lease(
+                self._launch,
+                self._token,
+                report=preparation.report,
+                stop=lambda: self._signals.cancelled_by() is not None,
+                deadline=deadline,
+                monotonic=self._around.monotonic,
+            )
 
     def _tracking(self, preparation: Preparation, lock: str, deadline: float) -> LaunchTracking | None:
         tracking = self._launch.tracking
@@ -182,18 +202,33 @@ class Life:
             output=read,
             walltime=launch.resources.time,
             limits=launch.limits,
-            guard=None if self._cgroup else MemoryGuard(launch.resources.memory, sampler),
+            guard=None if self._cgroup else MemoryGuard(self._memory_limit(), sampler),
             sampler=sampler,
             cgroup=self._cgroup,
             log=self._log,
             reporter=self._reporter,
             signals=self._signals,
             monotonic=self._around.monotonic,
+            sheds=launch.task.session is not None,
+            on_sample=self._note_environment(prepared) if launch.task.session is not None else None,
         )
         hardware = {**self._around.facts, **device_facts(launch.devices)}
         self._reporter.record(Started(pid=pid, hardware=hardware, seeds=seeds(variables)))
         outcome = watch.run()
         return self._judge(outcome, kills_before)
+
+    def _note_environment(self, prepared: Prepared) -> Callable[[], None]:
+        """What a session's user installs is remembered in the environment's lock."""
+        from carrel.environments.named import note_changes
+
+        prefix = prepared.places.environment
+
+        def note() -> None:
+            with suppress(CarrelError, OSError):  # tried again at the next sample
+                if prefix is not None:
+                    note_changes(prefix)
+
+        return note
 
     def _judge(self, outcome: Outcome, kills_before: int) -> Ending:
         assert self._sampler is not None
@@ -209,12 +244,15 @@ class Life:
         killings = Killings(here=here, machine=machine, peak=peak)
         return command_ending(outcome, self._launch, cancelled_by=self._signals.cancelled_by(), killings=killings)
 
+    def _memory_limit(self) -> int:
+        return self._launch.resources.memory + self._launch.limits.suspended
+
     def _make_cgroup(self) -> JobCgroup | None:
         if self._around.cgroups is None:
             return None
         name = f"carrel-{os.getpid()}-{self._launch.job_id}-{self._launch.attempt}"
         try:
-            cgroup = JobCgroup(self._around.cgroups, name, self._launch.resources.memory)
+            cgroup = JobCgroup(self._around.cgroups, name, self._memory_limit(), together=self._launch.task.session is None)
         except OSError:  # then the runner watches by itself
             return None
         self._directory.cgroup.write_text(f"{cgroup.path}\n")
@@ -224,6 +262,8 @@ class Life:
 
     def _store(self) -> StoredOutputs:
         launch = self._launch
+        if launch.task.session is not None:
+            return StoredOutputs()
         cwd = self._directory.work / launch.task.directory
         # The job may have put a link in the place of its directory.
         if not cwd.is_dir() or not is_inside(self._directory.path / "work", cwd):
@@ -242,6 +282,8 @@ class Life:
             self._cgroup.remove()
         for fd in self._around.device_locks:
             os.close(fd)
+        if self._lease is not None:
+            self._lease.close()
         ended = Ended(
             state=ending.state,
             reason=replace(ending.reason, message=" ".join([ending.reason.message, *notes])),
@@ -285,6 +327,10 @@ _REASONS = {
     "environment_timeout": "EnvironmentFailed",
     "input_failed": "InputFailed",
     "code_failed": "LaunchFailed",
+    # What a session's environment can be: not there, in somebody else's hands, unusable.
+    "not_found": "EnvironmentFailed",
+    "conflict": "EnvironmentFailed",
+    "invalid": "EnvironmentFailed",
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.launch import EnvironmentReady, InputsReady, Launch, Preparing
 from carrel.domain.ports import Clock
+from carrel.domain.session import SessionSpec
 from carrel.domain.task import EnvironmentKind, InputSpec
 from carrel.runner.outputs import store_bytes
 from carrel.runner.report import Reporter
@@ -65,6 +66,8 @@ class Preparation:
     def run(self) -> Prepared:
         """Prepare."""
         task = self.launch.task
+        if task.session is not None:
+            return self._session(task.session)
         with self._interruptible():
             work = self._unpack()
         cwd = _below(work, task.directory)
@@ -78,6 +81,46 @@ class Preparation:
             (cwd / "outputs").mkdir(parents=True)
         places = Places(outputs=cwd / "outputs", temporary=make_temporary(self.directory.temporary))
         return Prepared(command=task.command, directory=cwd, places=places, activated=activated, lock=lock)
+
+    def _session(self, session: SessionSpec) -> Prepared:
+        """A session works on files that outlive it, in an environment that its user changes."""
+        from carrel.environments import EnvironmentStopped
+        from carrel.environments.named import prepare_session_environment
+
+        directory = Path(session.directory)
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise CodeFailed(f"The session's directory {directory} cannot be used: {error.strerror}.") from error
+        if self.signals.cancelled_by() is not None:
+            raise Cancelled
+        began = self.monotonic()
+        try:
+            found = prepare_session_environment(
+                Path(self.launch.paths.environments),
+                self.launch.owner,
+                session.environment,
+                report=self.report,
+                deadline=self.deadline,
+                stop=lambda: self.signals.cancelled_by() is not None,
+                log=self.directory.environment_log,
+            )
+        except EnvironmentStopped:
+            raise Cancelled from None
+        kept = store_bytes(found.lock.encode(), Path(self.launch.paths.blobs)) if found.lock else ""
+        ready = EnvironmentReady(
+            digest=session.environment, lock=kept, python=found.python, built=False, seconds=round(self.monotonic() - began, 3)
+        )
+        self.reporter.record(ready, ring=False)
+        self.reporter.record(InputsReady(digests={}), ring=False)
+        temporary = make_temporary(self.directory.temporary)
+        return Prepared(
+            command=self.launch.task.command,
+            directory=directory,
+            places=Places(outputs=directory, temporary=temporary, environment=Path(found.prefix)),
+            activated=self.base,
+            lock="",
+        )
 
     def report(self, message: str) -> None:
         """Tell the owner what is being done."""

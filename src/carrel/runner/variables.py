@@ -10,6 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from carrel.domain.launch import Launch, LaunchTracking
+from carrel.domain.session import SessionSpec
+from carrel.spool import SESSION_SOCKET
 
 #: Passed on from the lab's own environment, where set.
 _PASSED = (
@@ -44,6 +46,8 @@ class Places:
 
     outputs: Path
     temporary: Path
+    #: Prefix of the environment in which a session's kernels run; None for a task.
+    environment: Path | None = None
 
 
 def base_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -88,11 +92,27 @@ def command_variables(
         # A job never sees a GPU that it did not ask for: the empty list hides all.
         "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in launch.devices),
     }
+    if launch.task.session is not None and places.environment is not None:
+        variables |= _session_variables(launch, launch.task.session, places.temporary, places.environment)
     if launch.gateway:
         variables["CARREL_URL"] = launch.gateway
     if token:
         variables["CARREL_TOKEN"] = token
     return variables
+
+
+def _session_variables(launch: Launch, session: SessionSpec, temporary: Path, environment: Path) -> dict[str, str]:
+    """What `carrel.notebooks.jupyter` goes by."""
+    return {
+        "CARREL_SESSION_KIND": session.kind.value,
+        "CARREL_SESSION_SOCKET": str(temporary / SESSION_SOCKET),
+        "CARREL_SESSION_ENVIRONMENT": str(environment),
+        "CARREL_SESSION_ENVIRONMENT_NAME": session.environment,
+        "CARREL_SESSION_GPUS": str(session.gpus),
+        **({"CARREL_SESSION_RESERVED": "1"} if session.reserve else {}),
+        **({"CARREL_SESSION_HUB": session.hub} if session.hub else {}),
+        **({"CARREL_BROKER": launch.paths.broker} if launch.paths.broker else {}),
+    }
 
 
 def seeds(variables: Mapping[str, str]) -> dict[str, str]:

@@ -6,17 +6,19 @@ import contextlib
 import os
 import select
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from carrel.domain.launch import LaunchLimits, Sampled
 from carrel.domain.ports import Clock
+from carrel.domain.units import format_size
 from carrel.runner.cgroups import JobCgroup
 from carrel.runner.limits import MemoryGuard, deadlines
 from carrel.runner.report import Reporter
 from carrel.runner.samples import Sampler
 from carrel.runner.signals import Signals
-from carrel.runner.tree import descendants
+from carrel.runner.tree import descendants, measure
 from carrel.spool import LogWriter
 
 #: Bytes read from the pipe at once.
@@ -75,7 +77,12 @@ class Watch:
         reporter: Reporter,
         signals: Signals,
         monotonic: Clock,
+        sheds: bool = False,
+        on_sample: Callable[[], None] | None = None,
     ) -> None:
+        """`sheds`: too much memory ends the process that has most of it, and the rest goes on. `on_sample`: also called last."""
+        self._sheds = sheds
+        self._on_sample = on_sample
         self._pid = pid
         self._output: int | None = output
         self._limits = limits
@@ -110,6 +117,8 @@ class Watch:
             self._wait(self._next_due())
             self._on_time(self._monotonic())
         ended = self._monotonic()
+        if self._on_sample is not None:
+            self._on_sample()
         left, stuck = self._kill_the_rest()
         while self._output is not None and self._read():
             pass
@@ -202,10 +211,14 @@ class Watch:
         if now >= self._sample_at:
             self._sample_at = now + self._limits.sample
             self._reporter.record(Sampled(usage=self._sampler.take()))
+            if self._on_sample is not None:
+                self._on_sample()
         if now >= self._look_at and self._guard is not None:
             too_much, pause = self._guard.look()
             self._look_at = now + pause
-            if too_much is not None and self._cause is None:
+            if too_much is not None and self._sheds and self._shed(too_much):
+                self._look_at = now + 0.5  # the kernel takes a moment to give the memory back
+            elif too_much is not None and self._cause is None:
                 self._memory = too_much
                 self._cause = Cause.MEMORY
                 self._kill_at = now
@@ -218,6 +231,20 @@ class Watch:
             self._warned = True
             self._log.note(f"SIGTERM: the walltime ends in {self._deadlines.end_at - now:.0f} s.")
             self._ask_to_end()
+
+    def _shed(self, used: int) -> bool:
+        """End the largest process beside the command itself; return whether there was one."""
+        sizes = {pid: measure([pid]).memory for pid in self._sampler.processes if pid != self._pid}
+        if not sizes:
+            return False
+        largest = max(sizes, key=lambda pid: sizes[pid])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(largest, signal.SIGKILL)
+        size = format_size(sizes[largest])
+        self._log.note(
+            f"Process {largest} ({size}) was ended: together {format_size(used)} of memory were in use, which is too much."
+        )
+        return True
 
     # --- the end ------------------------------------------------------------------------------------------------------------
 

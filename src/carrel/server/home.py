@@ -61,6 +61,16 @@ class LabHome:
         return self.path / "spool"
 
     @property
+    def files(self) -> Path:
+        """One directory for each user's own files, which their sessions work on."""
+        return self.path / "files"
+
+    @property
+    def broker(self) -> Path:
+        """What the node's broker remembers."""
+        return self.path / "broker"
+
+    @property
     def run(self) -> Path:
         """Sockets."""
         return self.path / "run"
@@ -73,7 +83,17 @@ class LabHome:
     def create(self) -> None:
         """Make what is missing, readable by its owner alone."""
         try:
-            for directory in (self.path, self.snapshots, self.environments, self.blobs, self.spool, self.run, self.logs):
+            for directory in (
+                self.path,
+                self.snapshots,
+                self.environments,
+                self.blobs,
+                self.spool,
+                self.files,
+                self.broker,
+                self.run,
+                self.logs,
+            ):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.chmod(0o700)
         except OSError as error:

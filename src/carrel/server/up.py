@@ -9,37 +9,47 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
+from carrel.control.borrowing import Borrowing
+from carrel.control.drains import Drains
+from carrel.control.history import newest_ended
 from carrel.control.lab import Lab, LabFiles, LabPolicy, blob_file, nothing_submitted, nothing_withdrawn, token_digest
 from carrel.control.launching import LaunchSettings
-from carrel.control.loop import ControlLoop, LoopSettings
+from carrel.control.loop import ControlLoop
+from carrel.control.rules import RuleBook
+from carrel.control.scheduler import LoopSettings
 from carrel.devices import discover, this_node
-from carrel.domain.errors import Unavailable
+from carrel.domain.errors import CarrelError, Unavailable
 from carrel.domain.launch import LaunchLimits, LaunchPaths
 from carrel.domain.units import format_size
 from carrel.domain.user import Role, User
 from carrel.engines.local import LocalEngine
+from carrel.environments.named import NamedEnvironments
 from carrel.gateway.app import create_app
 from carrel.gateway.context import TrackingStatus
 from carrel.gateway.settings import GatewaySettings
-from carrel.policy.feasible import feasible
-from carrel.policy.place import place
 from carrel.portal import Portal
 from carrel.server.home import LabHome
+from carrel.server.lending import Lender, NoLender
+from carrel.server.notebooks import Notebooks
 from carrel.server.settings import DEFAULT_PORT, Settings, read_settings
 from carrel.server.tracking import Tracking
 from carrel.snapshots import SnapshotStore
 from carrel.spool import Spool
 from carrel.store import Database, Store
 from carrel.tracking.describe import Describer
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,11 +64,16 @@ class RunningLab:
     lab: Lab
     code: SnapshotStore
     url: str
+    secret: bytes
+    lender: Lender | NoLender
+    borrowing: Borrowing
 
     def close(self) -> None:
         """Stop deciding, stop watching, close the database."""
+        self.lender.close()
         self.loop.stop()
         self.engine.close()
+        self.borrowing.close()
         self.store.close()
 
 
@@ -68,31 +83,47 @@ def run(*, home: Path, options: Mapping[str, Any], say: Callable[[str], None] = 
     `options` are settings from the command line, by name. Raises `Conflict` when a lab runs in `home` already.
     """
     place_ = LabHome(home.expanduser().absolute())
-    settings = read_settings(place_.settings, os.environ, options)
+
+    def read() -> Settings:
+        return read_settings(place_.settings, os.environ, options)
+
+    settings = read()
     place_.create()
     _log_to(place_.logs / "server.log")
     lock = place_.lock()
     try:
         with contextlib.closing(_listen(settings, place_.read_port())) as listener:
             url = f"http://{_name_of(settings.host)}:{listener.getsockname()[1]}"
-            return _serve(place_, settings, listener, url, say)
+            rules = RuleBook(settings.rules, reread=lambda: read().rules)
+            return _serve(place_, settings, rules, listener, url, say)
     finally:
         os.close(lock)
 
 
-def open_lab(home: LabHome, settings: Settings, url: str) -> RunningLab:
+def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> RunningLab:
     """Wire store, engine and loop; nothing runs yet but the engine's nursery."""
     store = Store(Database(settings.database) if settings.database else Database.at(home.database))
     lab_id = store.lab_id()
     secret = home.secret()
-    found = this_node(discover(simulate=settings.simulate_gpus, lab=lab_id, visible=os.environ.get("CUDA_VISIBLE_DEVICES")))
+    found = this_node(
+        discover(
+            simulate=settings.simulate_gpus,
+            lab=lab_id,
+            memory=settings.simulate_memory,
+            visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        )
+    )
     node = replace(found, cpus=settings.cpus or found.cpus, memory=settings.memory or found.memory)
     spool, code = Spool(home.spool), SnapshotStore(home.snapshots)
     # Nobody else writes here while this process holds the lab: what is half done was left by one that was killed.
     code.sweep(time.time())
-    engine = LocalEngine(spool=spool, node=node, run_dir=home.run / "engine", environ=os.environ)
+    lends = settings.sessions and bool(node.devices)
+    lender = Lender(home=home, settings=settings, node=node, secret=secret, clock=time.time) if lends else NoLender()
+    engine = LocalEngine(spool=spool, node=node, run_dir=home.run / "engine", environ=os.environ, lent=lender.lent)
     launch = LaunchSettings(
-        paths=LaunchPaths(environments=str(home.environments), snapshots=str(home.snapshots), blobs=str(home.blobs)),
+        paths=LaunchPaths(
+            environments=str(home.environments), snapshots=str(home.snapshots), blobs=str(home.blobs), broker=lender.socket
+        ),
         limits=LaunchLimits(
             prepare=settings.prepare_time,
             warning=settings.warning_time,
@@ -103,16 +134,18 @@ def open_lab(home: LabHome, settings: Settings, url: str) -> RunningLab:
         gateway=url,
         tracking_uri=f"{url}/mlflow" if settings.tracking else None,
         variables={"CARREL_LAB_ID": lab_id},
+        suspends=lends and not all(device.simulated for device in node.devices),
     )
+    drains = Drains(store.drains)
     describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
     loop = ControlLoop(
         jobs=store.jobs,
         events=store.events,
         engine=engine,
-        place=place,
         clock=time.time,
-        settings=LoopSettings(qos=dict(settings.qos), launch=launch, secret=secret),
+        settings=LoopSettings(rules=rules, launch=launch, secret=secret, drained=drains.apply),
         describe=describer.change if settings.tracking else None,
+        history=partial(newest_ended, store.jobs),
     )
     lab = Lab(
         jobs_store=store.jobs,
@@ -120,8 +153,9 @@ def open_lab(home: LabHome, settings: Settings, url: str) -> RunningLab:
         people=store.people,
         engine=engine,
         loop=loop,
-        policy=LabPolicy(qos=settings.qos, default_qos=settings.default_qos, feasible=feasible),
+        policy=LabPolicy(rules=rules),
         files=LabFiles(spool=spool, blobs=home.blobs, code=code),
+        drains=drains,
         clock=time.time,
         secret=secret,
         lab_id=lab_id,
@@ -130,7 +164,19 @@ def open_lab(home: LabHome, settings: Settings, url: str) -> RunningLab:
         refused_by_tracking=store.outbox.refused,
     )
     _know_the_owner(home, lab)
-    return RunningLab(home=home, settings=settings, store=store, engine=engine, loop=loop, lab=lab, code=code, url=url)
+    return RunningLab(
+        home=home,
+        settings=settings,
+        store=store,
+        engine=engine,
+        loop=loop,
+        lab=lab,
+        code=code,
+        url=url,
+        secret=secret,
+        lender=lender,
+        borrowing=Borrowing(jobs=store.jobs, use=loop.use, clock=time.time),
+    )
 
 
 def _know_the_owner(home: LabHome, lab: Lab) -> None:
@@ -145,11 +191,16 @@ def _know_the_owner(home: LabHome, lab: Lab) -> None:
         home.first_token(lambda: lab.new_token(name))
 
 
-def _serve(home: LabHome, settings: Settings, listener: socket.socket, url: str, say: Callable[[str], None]) -> int:
+def _serve(
+    home: LabHome, settings: Settings, rules: RuleBook, listener: socket.socket, url: str, say: Callable[[str], None]
+) -> int:
     """Bring the parts up, serve until a signal comes, take them down."""
-    running = open_lab(home, settings, url)
+    running = open_lab(home, settings, url, rules)
     tracking = Tracking(home=home.path, store=running.store, lab=running.lab) if settings.tracking else None
     portal = Portal(clock=time.time)
+    environments = NamedEnvironments(home.environments)
+    environments.set_quota(settings.environment_quota)
+    notebooks = _notebooks(running, environments) if settings.sessions else None
     app = create_app(
         running.lab,
         settings=GatewaySettings(uploads=home.snapshots, max_snapshot=settings.snapshot_limit),
@@ -158,17 +209,27 @@ def _serve(home: LabHome, settings: Settings, listener: socket.socket, url: str,
         tracking_status=tracking.status if tracking else lambda: TrackingStatus(state="off"),
         tracking_proxy=tracking.proxy if tracking else None,
         pages=portal,
+        environments=environments,
+        sessions=notebooks.sessions if notebooks else None,
     )
     try:
+        running.lender.notify(running.loop.look_again)
+        running.lender.start()
         running.loop.start()
+        # From here on: what an earlier server has charged is known.
+        running.lender.charge(running.borrowing.report)
+        signal.signal(signal.SIGHUP, lambda *_: _reload(running))
+        if notebooks:
+            notebooks.start()
         if tracking:
             tracking.start()
         ticket = portal.tickets.issue(home.token.read_text().strip())
         server = _Server(
             app,
+            notebooks.in_front_of(app) if notebooks else app,
             listener,
             ready=lambda: _announce(running, f"{url}/login?ticket={ticket}", say),
-            closing=tracking.proxy.aclose if tracking else None,
+            closing=[part.aclose for part in (tracking.proxy if tracking else None, notebooks) if part is not None],
         )
         server.run()
         say("Stopping. Tasks go on; `carrel up` finds them again.")
@@ -176,8 +237,33 @@ def _serve(home: LabHome, settings: Settings, listener: socket.socket, url: str,
     finally:
         if tracking:
             tracking.close()
+        if notebooks:
+            notebooks.close()
         running.close()
         home.address.unlink(missing_ok=True)
+
+
+def _reload(running: RunningLab) -> None:
+    """SIGHUP: the rules as they are written now, as daemons do it. What is wrong with them is in the log."""
+    try:
+        changed = running.lab.apply_rules()
+    except CarrelError as error:
+        _log.error("The rules were not reloaded, and are as before: %s", error)
+    else:
+        _log.info("The rules were reloaded: %s.", "they are in force" if changed else "nothing has changed")
+
+
+def _notebooks(running: RunningLab, environments: NamedEnvironments) -> Notebooks:
+    return Notebooks(
+        lab=running.lab,
+        spool=Spool(running.home.spool),
+        files=running.home.files,
+        secret=running.secret,
+        pattern=running.settings.session_host,
+        check_environment=environments.check,
+        lender=running.lender,
+        look_time=float(running.settings.session_look_time),
+    )
 
 
 def _announce(running: RunningLab, link: str, say: Callable[[str], None]) -> None:
@@ -187,6 +273,7 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None]) -> Non
     simulated = sum(device.simulated for device in node.devices)
     gpus = f"{len(node.devices)} GPUs" + (" (simulated)" if simulated else "")
     say(f"Carrel is up at {running.url}")
+    _log.info("The lab is up at %s.", running.url)
     say(f"  home      {running.home.path}")
     say(f"  this node {node.cpus} CPUs, {format_size(node.memory)}, {gpus}")
     say(f"  pages     {link}")
@@ -200,21 +287,28 @@ class _Server:
     def __init__(
         self,
         app: FastAPI,
+        front: ASGIApp,
         listener: socket.socket,
         *,
         ready: Callable[[], None],
-        closing: Callable[[], Awaitable[None]] | None = None,
+        closing: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         import uvicorn
 
         config = uvicorn.Config(
-            app,
+            front,
             log_config=None,
             # Addresses of sign-in links hold their ticket.
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=5,
             timeout_keep_alive=75,
+            ws="websockets-sansio",
+            ws_max_size=2**40,
+            ws_per_message_deflate=False,
+            # The answer to a ping stands in line behind what a page sends; a large upload over a slow line is not the end.
+            ws_ping_interval=30,
+            ws_ping_timeout=300,
         )
         self._app = app
         self._listener = listener
@@ -231,8 +325,8 @@ class _Server:
             async with inner(app) as state:
                 self._ready()
                 yield state
-                if self._closing is not None:
-                    await self._closing()
+                for close in self._closing:
+                    await close()
 
         self._app.router.lifespan_context = lifespan
         self._server.handle_exit = self._exit  # type: ignore[method-assign]
@@ -285,5 +379,5 @@ def _log_to(file: Path) -> None:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    for chatty in ("httpx", "httpcore", "alembic"):
+    for chatty in ("httpx", "httpcore", "alembic", "uvicorn.error"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -6,10 +6,11 @@ the truth about an attempt, and sockets only say that there is something new to 
 
 from carrel.spool.claim import Claim, read_claim, take_claim
 from carrel.spool.journal import Journal, append_entry, read_entries
-from carrel.spool.layout import AttemptDirectory, Spool
+from carrel.spool.layout import SESSION_SOCKET, AttemptDirectory, Spool
 from carrel.spool.log import LogRange, LogWriter, read_log
 
 __all__ = [
+    "SESSION_SOCKET",
     "AttemptDirectory",
     "Claim",
     "Journal",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+#: Name of the socket in a session's temporary directory on which its Jupyter server listens.
+SESSION_SOCKET = "jupyter.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,11 @@ class AttemptDirectory:
     def temporary(self) -> Path:
         """TMPDIR of the command, or a link to it where this path would be too long for sockets; gone after the end."""
         return self.path / "tmp"
+
+    @property
+    def session_socket(self) -> Path:
+        """Where a session's Jupyter server listens; the link of `temporary` is followed, sockets have short paths (unix(7))."""
+        return Path(os.path.realpath(self.temporary)) / SESSION_SOCKET
 
     @property
     def environment_log(self) -> Path:

@@ -19,10 +19,12 @@ from carrel.control.ports import (
     OutboxEntry,
     StartOrder,
     Submitted,
+    Used,
 )
 from carrel.domain.errors import Conflict
 from carrel.domain.job import ACTIVE, HOLDING, Job, JobState, Reason, check_transition
 from carrel.domain.launch import StoredFile
+from carrel.domain.qos import JobKind
 from carrel.domain.serial import from_plain, to_plain
 from carrel.domain.task import TaskSpec
 from carrel.store.database import Database
@@ -94,6 +96,8 @@ class JobTable:
             query = query.where(jobs.c.owner == which.owner)
         if which.states:
             query = query.where(jobs.c.state.in_(sorted(state.value for state in which.states)))
+        if which.kind is not None:
+            query = query.where(jobs.c.kind == which.kind.value)
         if which.name is not None:
             query = query.where(jobs.c.name == which.name)
         if before is not None:
@@ -200,6 +204,44 @@ class JobTable:
         """Which job holds which device now."""
         with self._database.read() as connection:
             return {row.device: row.job_id for row in connection.execute(sa.select(leases.c.device, leases.c.job_id))}
+
+    def used(self, *, since: float) -> Sequence[Used]:
+        """What the attempts that ended after `since` held, in the order of their ends."""
+        query = (
+            sa.select(
+                jobs.c.account,
+                jobs.c.owner,
+                jobs.c.kind,
+                jobs.c.gpus,
+                jobs.c.cpus,
+                attempts.c.leased_at,
+                attempts.c.ended_at,
+                attempts.c.lease_seconds,
+            )
+            .join(jobs, jobs.c.id == attempts.c.job_id)
+            .where(attempts.c.ended_at > since)
+            .order_by(attempts.c.ended_at)
+        )
+        with self._database.read() as connection:
+            return [
+                Used(
+                    account=row.account,
+                    owner=row.owner,
+                    kind=JobKind(row.kind),
+                    gpus=row.gpus,
+                    cpus=row.cpus,
+                    since=row.leased_at,
+                    until=row.ended_at,
+                    lease_seconds=row.lease_seconds or 0.0,
+                )
+                for row in connection.execute(query)
+            ]
+
+    def charge(self, charges: Mapping[tuple[int, int], float]) -> None:
+        """By job and attempt: what the cells of a session were charged in all. Fewer seconds than before change nothing."""
+        with self._database.write() as connection:
+            for (job_id, number), seconds in charges.items():
+                _charge(connection, job_id, number, seconds)
 
 
 def _submitted_before(connection: sa.Connection, owner: str, key: str, request: str) -> Job | None:
@@ -327,6 +369,8 @@ def _apply(connection: sa.Connection, job: Job, change: AttemptChange, now: floa
         connection.execute(
             sa.update(attempts).where(attempts.c.job_id == job.id, attempts.c.number == change.attempt), attempt_values
         )
+    if change.lease_seconds is not None:
+        _charge(connection, job.id, change.attempt, change.lease_seconds)
     if change.outputs:
         rows = [{"job_id": job.id, "attempt": change.attempt, **to_plain(file)} for file in change.outputs]
         connection.execute(sa.insert(outputs), rows)
@@ -360,3 +404,10 @@ def _attempt_values(change: AttemptChange) -> dict[str, Any]:
         "usage": None if change.usage is None else dump(to_plain(change.usage)),
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _charge(connection: sa.Connection, job_id: int, number: int, seconds: float) -> None:
+    """What is written last need not have been counted last: fewer seconds than are known change nothing."""
+    fewer = sa.or_(attempts.c.lease_seconds.is_(None), attempts.c.lease_seconds < seconds)
+    where = (attempts.c.job_id == job_id, attempts.c.number == number, fewer)
+    connection.execute(sa.update(attempts).where(*where), {"lease_seconds": seconds})

@@ -71,6 +71,7 @@ def attempt_of(row: Row[Any]) -> AttemptRow:
         seeds=json.loads(row.seeds),
         inputs=json.loads(row.inputs),
         usage=from_plain(Usage, json.loads(row.usage)),
+        lease_seconds=row.lease_seconds or 0.0,
     )
 
 

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from carrel.domain.ports import Clock
 from carrel.store.database import Database
+from carrel.store.drains import DrainTable
 from carrel.store.events import EventTable
 from carrel.store.jobs import JobTable
 from carrel.store.outbox import OutboxTable
@@ -26,6 +27,7 @@ class Store:
         self.events = EventTable(database)
         self.jobs = JobTable(database, self.events)
         self.people = UserTable(database)
+        self.drains = DrainTable(database)
         self.outbox = OutboxTable(database, self.events, clock)
 
     def lab_id(self) -> str:

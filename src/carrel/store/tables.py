@@ -140,6 +140,8 @@ attempts = Table(
     Column("seeds", Text, nullable=False, server_default=text("'{}'")),
     Column("inputs", Text, nullable=False, server_default=text("'{}'")),
     Column("usage", Text, nullable=False, server_default=text("'{}'")),
+    #: What the cells of a session were charged: devices × seconds. NULL: nothing.
+    Column("lease_seconds", Double),
     CheckConstraint(f"state IN ({_STATES})", name="state"),
 )
 
@@ -206,4 +208,14 @@ outbox = Table(
     Index("ix_outbox_pending", "id", sqlite_where=text("error IS NULL"), postgresql_where=text("error IS NULL")),
     Index(None, "job_id"),
     sqlite_autoincrement=True,
+)
+
+#: Nodes on which nothing new starts.
+drains = Table(
+    "drains",
+    metadata,
+    Column("node", String(255), primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("by", String(255), nullable=False),
+    Column("since", Double, nullable=False),
 )

@@ -99,6 +99,8 @@ class QueueView(Response):
     #: 1 for the first in line.
     position: int
     estimated_start: datetime | None = None
+    #: Between these two it should start with a probability of 80 %; None where nothing is known about how long jobs run.
+    estimated_range: tuple[datetime, datetime] | None = None
 
 
 class JobView(Response):
@@ -256,6 +258,257 @@ class NodeList(Response):
     nodes: list[NodeView]
 
 
+class SessionRequest(Request):
+    """Body of ``POST /api/v1/sessions``; whatever is None is decided by the lab."""
+
+    kind: Literal["notebook", "terminal"] = "notebook"
+    name: str | None = None
+    #: Absolute path on the lab's machine (administrators); None: the caller's own files.
+    directory: str | None = None
+    #: Name of an environment, or the absolute path of one (administrators).
+    environment: str = "default"
+    #: GPUs that a cell gets when it uses CUDA; with `reserve` they are the session's own from start to end.
+    gpus: int | None = None
+    reserve: bool = False
+    qos: str | None = None
+    account: str | None = None
+    cpus: int | None = None
+    #: "8G"
+    memory: str | None = None
+    #: "12h"
+    time: str | None = None
+    #: Address of the server at a JupyterHub that this session is to be; it then waits for ``PUT /api/v1/sessions/{id}/hub``.
+    hub: str | None = None
+
+
+class SessionView(Response):
+    """One session: the job, and what makes it interactive."""
+
+    job: JobView
+    kind: str
+    directory: str
+    environment: str
+    gpus: int
+    reserve: bool
+    #: True when the program inside answers, so that opening it shows something at once.
+    ready: bool = False
+    connections: int = 0
+    idle_since: datetime | None = None
+    #: When it is ended unless somebody comes back.
+    idle_end: datetime | None = None
+    #: Address at the JupyterHub that it is run for; it is opened there.
+    hub: str | None = None
+
+
+class SessionList(Response):
+    """Sessions, newest first."""
+
+    sessions: list[SessionView]
+
+
+class SessionLink(Response):
+    """A link that lets one browser into a session, once, within a minute."""
+
+    url: str
+
+
+class HubRequest(Request):
+    """Body of ``PUT /api/v1/sessions/{id}/hub``: what a JupyterHub tells its single-user server. Handed on, and kept nowhere."""
+
+    #: ``JUPYTERHUB_API_TOKEN`` and so on (`jupyterhub.spawner.Spawner.get_env`).
+    variables: dict[str, str]
+
+
+class HubView(Response):
+    """Where the single-user server listens, at the host that ``JUPYTERHUB_SERVICE_URL`` names."""
+
+    port: int
+
+
+class StrangerView(Response):
+    """A process on a GPU that holds no lease."""
+
+    pid: int
+    bytes: int = 0
+    name: str = ""
+
+
+class LentDevice(Response):
+    """One GPU, as the node's broker sees it."""
+
+    uuid: str
+    index: int
+    name: str
+    type: str = ""
+    memory: int
+    used: int = 0
+    simulated: bool
+    withheld: str | None = None
+    lease: str | None = None
+    #: Ids of the tenants whose state is in its memory.
+    residents: list[str] = Field(default_factory=list)
+    strangers: list[StrangerView] = Field(default_factory=list)
+
+
+class TenantView(Response):
+    """A process that has GPU state, or wants some. Of others, names are blank."""
+
+    id: str
+    job: int | None = None
+    owner: str = ""
+    kernel: str = ""
+    label: str = ""
+    #: "none", "resident", "suspending", "suspended", "resuming" or "lost".
+    state: str
+    home: list[str] = Field(default_factory=list)
+    bytes: int = 0
+    suspendable: bool = True
+    why_not: str = ""
+    last_used: float = 0.0
+    cells: int = 0
+    gpu_seconds: float = 0.0
+    waited_seconds: float = 0.0
+    mine: bool = False
+
+
+class LeaseView(Response):
+    """A lease: who uses which devices now. Of others, names are blank."""
+
+    id: str
+    tenant: str
+    job: int | None = None
+    owner: str = ""
+    devices: list[str]
+    #: Unix seconds.
+    since: float
+    #: "active", "paused" or "held".
+    state: str
+    held_until: float | None = None
+    mine: bool = False
+
+
+class LeaseRequestView(Response):
+    """Somebody who waits for a GPU."""
+
+    tenant: str
+    job: int | None = None
+    owner: str = ""
+    gpus: int
+    position: int
+    since: float
+    #: Seconds from now, or None when nobody can say.
+    estimate: float | None = None
+    message: str = ""
+    mine: bool = False
+
+
+class LendingView(Response):
+    """``GET /api/v1/gpus``: who has which GPU now, who waits, whose state is where."""
+
+    #: False while the node's broker does not answer; then the lists are empty.
+    available: bool
+    #: "suspend", "hold" or "simulated".
+    tier: str = ""
+    simulated: bool = False
+    devices: list[LentDevice] = Field(default_factory=list)
+    tenants: list[TenantView] = Field(default_factory=list)
+    leases: list[LeaseView] = Field(default_factory=list)
+    queue: list[LeaseRequestView] = Field(default_factory=list)
+
+
+class EnvironmentRequest(Request):
+    """Body of ``POST /api/v1/environments``: one of `requirements`, `project`, `path` and `source`, or none of them.
+
+    ipykernel and pip are added to what the lab makes.
+    """
+
+    #: "torch", or "site/torch" (administrators): for everybody.
+    name: str
+    #: "3.11" or ">=3.10"; None: what the project says, else the lab's own.
+    python: str | None = None
+    #: Lines of a requirements file, which name no other files but constraints in `files`.
+    requirements: list[str] | None = None
+    #: Texts of constraint files, by the path that `requirements` have for them.
+    files: dict[str, str] = Field(default_factory=dict)
+    #: Texts of "pyproject.toml" and, where there is one, "uv.lock".
+    project: dict[str, str] | None = None
+    #: Absolute path of a virtual environment or conda prefix on the lab's machine, to be used where it is (administrators).
+    path: str | None = None
+    #: Another environment, whose present lock is installed.
+    source: str | None = None
+
+
+class EnvironmentShareRequest(Request):
+    """Body of ``POST /api/v1/environments/{name}/share``: whoever is not named has no part in it any more."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    #: "all", or subjects; empty: nobody.
+    subjects: Literal["all"] | list[str] = Field(alias="with")
+
+
+class EnvironmentRestoreRequest(Request):
+    """Body of ``POST /api/v1/environments/{name}/restore``."""
+
+    #: The beginning of a lock's digest; None: the last that differs from what is installed now.
+    lock: str | None = None
+
+
+class EnvironmentLockView(Response):
+    """One lock in the history of an environment."""
+
+    digest: str
+    at: datetime
+    #: "made", "installed" (in a session), "restored" or "taken" (anew, from the shared one).
+    how: str
+    packages: int
+
+
+class NamedEnvironmentView(Response):
+    """A named environment, as the caller writes its name."""
+
+    name: str
+    owner: str
+    #: "own", "reference" (a prefix elsewhere, used where it is) or "overlay" (on top of one).
+    kind: str
+    #: Implementation and exact version ("cpython-3.11.7").
+    python: str
+    #: What it was made from, in words.
+    source: str
+    path: str
+    created_at: datetime
+    used_at: datetime
+    #: Bytes on disk; what it shares with one that comes before it in a list is not counted again.
+    size: int
+    packages: int
+    in_use: bool
+    #: "all", or subjects; shown to its owner alone.
+    shared_with: list[str] = Field(default_factory=list)
+    #: Of a copy: what it is a copy of.
+    copy_of: str | None = None
+    #: Oldest first.
+    locks: list[EnvironmentLockView] = Field(default_factory=list)
+
+
+class NamedEnvironmentList(Response):
+    """One's own environments, then the site's, then what others share."""
+
+    environments: list[NamedEnvironmentView]
+    #: Bytes of one's own together, each file once, and how many they may be.
+    used: int
+    quota: int | None = None
+
+
+class EnvironmentLockText(Response):
+    """A lock: requirement lines with exact versions, and hashes where they are known."""
+
+    environment: str
+    digest: str
+    at: datetime
+    python: str
+    text: str
+
+
 class SnapshotView(Response):
     """A stored code snapshot."""
 
@@ -309,6 +562,9 @@ class QoSView(Response):
     max_time: int | None
     max_jobs_per_user: int | None
     max_gpus_per_user: int | None
+    max_jobs_per_account: int | None = None
+    max_gpus_per_account: int | None = None
+    idle_time: int | None = None
     priority: int
 
 
@@ -326,6 +582,56 @@ class LabView(Response):
     tracking_url: str | None = None
 
 
+class StandingView(Response):
+    """Where one user stands on one account."""
+
+    account: str
+    user: str
+    #: 1 goes first; place among all who have used anything.
+    factor: float
+    place: int
+    #: Part of the lab by shares, and part of what was used, 0 to 1.
+    share: float
+    used: float
+    #: What has been used, in charged hours (of one GPU, unless the lab counts otherwise) that fade with the half-life.
+    hours: float
+
+
+class ShareView(Response):
+    """Fair share: ``GET /api/v1/share``."""
+
+    standings: list[StandingView]
+    of: int
+    #: Seconds.
+    half_life: float
+    weight: float
+    #: GPUs (or what is charged as such) that the caller holds now.
+    held: float
+    #: The caller's factor by account in an hour, if all is kept and if all is released now.
+    in_an_hour_kept: dict[str, float]
+    in_an_hour_released: dict[str, float]
+
+
+class Reloaded(Response):
+    """What reading the rules again has done: ``POST /api/v1/lab/reload``."""
+
+    #: False when what is written is what was in force.
+    changed: bool
+
+
+class DrainRequest(Request):
+    """Why nothing new is to start on a node: ``POST /api/v1/nodes/{name}/drain``."""
+
+    reason: str
+
+
+class DrainChange(Response):
+    """What draining a node, or the opposite, has done."""
+
+    #: False when it was so before.
+    changed: bool
+
+
 class Problem(Response):
     """Every error, as RFC 9457 ``application/problem+json``."""
 
@@ -338,3 +644,11 @@ class Problem(Response):
     #: What the reader can do.
     remedy: str = ""
     details: dict[str, Any] = Field(default_factory=dict)
+
+
+class EnvironmentProgress(Response):
+    """One line of the answer to a request that builds an environment; the last line has `environment` or `problem`."""
+
+    message: str | None = None
+    environment: NamedEnvironmentView | None = None
+    problem: Problem | None = None

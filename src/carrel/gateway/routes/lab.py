@@ -9,8 +9,10 @@ from fastapi import APIRouter, Path, Response
 from carrel import __version__
 from carrel.domain.user import Role
 from carrel.gateway.context import NO_ZERO, Base, Ctx, Who
-from carrel.gateway.views import node_view, qos_view, user_view
-from carrel.wire.v1 import API, LabView, NewUser, NodeList, UserList, UserRequest
+from carrel.gateway.views import node_view, qos_view, share_view, user_view
+from carrel.wire.v1 import API, DrainChange, DrainRequest, LabView, NewUser, NodeList, Reloaded, ShareView, UserList, UserRequest
+
+NodeName = Annotated[str, Path(max_length=255, pattern=NO_ZERO)]
 
 router = APIRouter(prefix=API, tags=["lab"])
 
@@ -18,23 +20,47 @@ router = APIRouter(prefix=API, tags=["lab"])
 @router.get("/lab", summary="What this lab is, and who asks")
 def get_lab(ctx: Ctx, who: Who, base: Base) -> LabView:
     """Version, classes of service, the state of tracking, and the caller."""
-    policy, tracking = ctx.lab.policy, ctx.tracking_status()
+    rules, tracking = ctx.lab.policy.rules.current, ctx.tracking_status()
     return LabView(
         version=__version__,
         lab_id=ctx.lab.lab_id,
         simulated=any(status.device.simulated for node in ctx.lab.devices(who) for status in node.devices),
         caller=user_view(who.user),
-        qos=[qos_view(qos, default=qos.name == policy.default_qos) for qos in policy.qos.values()],
+        qos=[qos_view(qos, default=qos.name == rules.default_qos) for qos in rules.qos.values()],
         tracking=tracking.state,
         tracking_message=tracking.message,
         tracking_url=None if tracking.state == "off" else base.rstrip("/") + ctx.settings.tracking_path,
     )
 
 
+@router.get("/share", summary="Where the caller stands in fair share")
+def get_share(ctx: Ctx, who: Who) -> ShareView:
+    """Administrators see everybody's standing, others their own."""
+    return share_view(ctx.lab.shares(who))
+
+
+@router.post("/lab/reload", summary="Put in force the rules as they are written now (administrators)")
+def reload_rules(ctx: Ctx, who: Who) -> Reloaded:
+    """Classes of service and priorities. Jobs that are there keep what they were let in with."""
+    return Reloaded(changed=ctx.lab.reload_rules(who))
+
+
 @router.get("/nodes", summary="The machines, and who holds what")
 def list_nodes(ctx: Ctx, who: Who) -> NodeList:
     """Of the jobs of others only that they are there."""
     return NodeList(nodes=[node_view(status) for status in ctx.lab.devices(who)])
+
+
+@router.post("/nodes/{name:path}/drain", summary="Start nothing new on a node (administrators)")
+def drain(name: NodeName, request: DrainRequest, ctx: Ctx, who: Who) -> DrainChange:
+    """What runs there goes on. It outlives the server."""
+    return DrainChange(changed=ctx.lab.drain(who, name, request.reason))
+
+
+@router.post("/nodes/{name:path}/undrain", summary="Let a node take jobs again (administrators)")
+def undrain(name: NodeName, ctx: Ctx, who: Who) -> DrainChange:
+    """Jobs that waited for it are placed at once."""
+    return DrainChange(changed=ctx.lab.undrain(who, name))
 
 
 @router.get("/users", summary="List users (administrators)")

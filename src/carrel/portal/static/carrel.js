@@ -132,6 +132,18 @@ function listen(live) {
   addEventListener("pagehide", () => stream.close());
 }
 
+// What no event tells of is asked for again, as long as somebody looks.
+function watch(live) {
+  const changed = refresher(live);
+  setInterval(() => { if (!document.hidden && live.querySelector("[data-again]")) changed(); }, 1000);
+}
+
+// A session that the reader has just started is gone to as soon as it answers.
+new MutationObserver(() => {
+  const door = document.querySelector("form[data-go]");
+  if (door && !door.dataset.gone) { door.dataset.gone = "yes"; door.submit(); }
+}).observe(document.documentElement, { childList: true, subtree: true });
+
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !confirm(question)) event.preventDefault();
@@ -141,4 +153,5 @@ addEventListener("pageshow", (event) => { if (event.persisted) location.reload()
 tellTimes(document);
 setInterval(() => tellTimes(document), 15_000);
 for (const live of document.querySelectorAll("[data-stream]")) if (!("ended" in live.dataset)) listen(live);
+for (const live of document.querySelectorAll("[data-live]")) watch(live);
 for (const box of document.querySelectorAll("[data-log]")) box.scrollTop = box.scrollHeight;

@@ -1,0 +1,331 @@
+"""Everything that a broker knows, and the moves that are possible. No clock, no sockets: those come from outside.
+
+Each move changes rows; `commit` writes all that changed since the last one as a single journal line. Callers commit before
+they act on a move (send a message, start to move a state), so whatever was acted on is written down.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from carrel.broker.journal import BrokerJournal, read_lines
+from carrel.broker.rows import ChargeRow, LeaseRow, RequestRow, Row, TenantRow, plain, rebuilt
+from carrel.domain.lease import LeaseState
+from carrel.leases.protocol import KERNEL
+
+#: Finished leases that are remembered of each session.
+HISTORY = 50
+#: Sessions without a process whose charges are remembered, for a server that was away when they ended.
+CHARGES = 100
+#: Bytes of journal after which it is begun anew.
+_LONG = 8 * 1024**2
+_KINDS: dict[str, type[Row]] = {"tenant": TenantRow, "request": RequestRow, "lease": LeaseRow, "charge": ChargeRow}
+_NAMES = {cls: kind for kind, cls in _KINDS.items()}
+
+
+class Book:
+    """Tenants, leases and the line, with their journal."""
+
+    def __init__(self, journal: BrokerJournal, *, make_id: str) -> None:
+        """`make_id` names this node's broker, unless the journal has a name already."""
+        self.tenants: dict[str, TenantRow] = {}
+        self.requests: dict[str, RequestRow] = {}
+        self.leases: dict[str, LeaseRow] = {}
+        #: What sessions are charged for leases that are over; `charged` adds those that run.
+        self.charges: dict[str, ChargeRow] = {}
+        #: Devices that are not lent, and why.
+        self.cordons: dict[str, str] = {}
+        #: Newest first, by job.
+        self.history: dict[int, deque[dict[str, Any]]] = {}
+        #: Unix seconds at which a kernel's lease on the device ended last.
+        self.device_used: dict[str, float] = {}
+        self.broker_id = make_id
+        #: The last fence that was given out.
+        self.fence = 0
+        #: Mean seconds of recent leases, or None.
+        self.typical: float | None = None
+        #: Called after each commit that changed something.
+        self.version = 0
+        #: The moment of the last line that an earlier broker wrote (Unix seconds); 0: there was none.
+        self.resumed_from = 0.0
+        self._journal = journal
+        self._tables: dict[str, dict[str, Any]] = {
+            "tenant": self.tenants,
+            "request": self.requests,
+            "lease": self.leases,
+            "charge": self.charges,
+        }
+        self._touched: dict[tuple[str, str], None] = {}
+        self._written: set[tuple[str, str]] = set()
+        self._extra: list[tuple[str, dict[str, Any]]] = []
+        #: The lease that occupies each device: what makes a second one impossible.
+        self._occupied: dict[str, str] = {}
+
+    # --- rows ---------------------------------------------------------------------------------------------------------------
+
+    def touch(self, *rows: Row) -> None:
+        """These rows have changed."""
+        for row in rows:
+            self._touched[_NAMES[type(row)], row.id] = None
+
+    def add_tenant(self, row: TenantRow) -> None:
+        """A process is here for the first time."""
+        self.tenants[row.id] = row
+        self.touch(row)
+
+    def add_request(self, row: RequestRow) -> None:
+        """Somebody waits."""
+        self.requests[row.id] = row
+        self.touch(row)
+
+    def drop_request(self, row: RequestRow) -> None:
+        """It does not wait any more."""
+        del self.requests[row.id]
+        self.touch(row)
+
+    def add_lease(self, row: LeaseRow) -> None:
+        """A new lease, with the next fence. One of whose devices is in another lease is never made: it raises `RuntimeError`."""
+        self._occupy(row)
+        self.leases[row.id] = row
+        self.touch(row)
+
+    def go_on(self, row: LeaseRow, now: float) -> None:
+        """A paused lease occupies its devices again, with a new fence. Raises `RuntimeError` when one of them is taken."""
+        self._occupy(row)
+        row.state, row.since = LeaseState.ACTIVE, now
+        self.touch(row)
+
+    def pause(self, row: LeaseRow, now: float) -> None:
+        """The lease's state is off its devices: they are free for others."""
+        self.account(row, now)
+        row.state, row.pending = LeaseState.PAUSED, False
+        self._vacate(row)
+        self.touch(row)
+
+    def drop_lease(self, row: LeaseRow, now: float, *, outcome: str) -> None:
+        """The lease is over; its use is accounted for. The end of one that was only held is no end of a cell."""
+        self.account(row, now)
+        self._vacate(row)
+        del self.leases[row.id]
+        self.touch(row)
+        if row.state is LeaseState.HELD:
+            return
+        tenant = self.tenants[row.tenant]
+        tenant.last_used = now
+        tenant.cells += 1
+        self.touch(tenant)
+        entry: dict[str, Any] = {
+            "cell": row.cell,
+            "at": row.asked_at,
+            "waited": round(row.waited, 3),
+            "held": round(row.used, 3),
+            "devices": list(row.devices),
+            "outcome": outcome,
+        }
+        if row.exclusive:
+            entry["task"] = True
+        else:
+            self.device_used |= dict.fromkeys(row.devices, now)
+            self.typical = row.used if self.typical is None else 0.8 * self.typical + 0.2 * row.used
+        self._remember(tenant.job, entry)
+        self._extra.append(("history", {"job": tenant.job, **entry}))
+
+    def withdraw(self, row: LeaseRow) -> None:
+        """The lease was never used: it is as if it had not been granted."""
+        self._vacate(row)
+        del self.leases[row.id]
+        self.touch(row)
+
+    def account(self, row: LeaseRow, now: float) -> None:
+        """Count the lease's use until now, for its tenant and for the session's charge; a pause does not count."""
+        if row.state is LeaseState.PAUSED:
+            return
+        seconds = max(0.0, now - row.since)
+        row.used += seconds
+        row.since = now
+        tenant = self.tenants[row.tenant]
+        tenant.gpu_seconds += seconds * len(row.devices)
+        self.touch(tenant, row)
+        if self.pays(row):
+            self._charge(tenant, seconds * len(row.devices), now)
+
+    def pays(self, row: LeaseRow) -> bool:
+        """True while a session pays for the lease; a task, and a session that has reserved its devices, pay by their attempt."""
+        return self.tenants[row.tenant].role == KERNEL and row.state is not LeaseState.PAUSED and not row.pending
+
+    def charged(self, now: float) -> Mapping[str, ChargeRow]:
+        """What the cells of each session have borrowed until now, with the leases that run."""
+        found = {name: replace(row) for name, row in self.charges.items()}
+        for lease in self.leases.values():
+            if self.pays(lease):
+                fresh = _charge_of(self.tenants[lease.tenant])
+                found.setdefault(fresh.id, fresh).seconds += max(0.0, now - lease.since) * len(lease.devices)
+        return found
+
+    def drop_tenant(self, row: TenantRow, now: float) -> None:
+        """The process is gone, with all that it had."""
+        for request in [request for request in self.requests.values() if request.tenant == row.id]:
+            self.drop_request(request)
+        for lease in self.leases_of(row.id):
+            self.drop_lease(lease, now, outcome="killed")
+        del self.tenants[row.id]
+        self.touch(row)
+
+    def leases_of(self, tenant: str) -> list[LeaseRow]:
+        """The tenant's leases."""
+        return [lease for lease in self.leases.values() if lease.tenant == tenant]
+
+    def requests_of(self, tenant: str) -> list[RequestRow]:
+        """What the tenant waits for."""
+        return [request for request in self.requests.values() if request.tenant == tenant]
+
+    def lease_on(self, device: str) -> LeaseRow | None:
+        """The lease that occupies the device."""
+        name = self._occupied.get(device)
+        return None if name is None else self.leases[name]
+
+    def cordon(self, devices: Iterable[str], why: str) -> None:
+        """Lend these devices no more; "" takes that back."""
+        for device in devices:
+            if why:
+                self.cordons[device] = why
+            else:
+                self.cordons.pop(device, None)
+            self._extra.append(("cordon", {"device": device, "why": why}))
+
+    def next_fence(self) -> int:
+        """The next fence; it is never given out twice."""
+        self.fence += 1
+        return self.fence
+
+    def _occupy(self, row: LeaseRow) -> None:
+        taken = [device for device in row.devices if self._occupied.get(device, row.id) != row.id]
+        if taken:
+            other = self.leases[self._occupied[taken[0]]]
+            # No error of a client's: this broker does not know what it does any more, and starts again from its journal.
+            raise RuntimeError(f"device {taken[0]} is in lease {other.id} (fence {other.fence}) and cannot be in {row.id} too")
+        row.fence = self.next_fence()
+        self._occupied |= dict.fromkeys(row.devices, row.id)
+
+    def _vacate(self, row: LeaseRow) -> None:
+        for device in row.devices:
+            if self._occupied.get(device) == row.id:
+                del self._occupied[device]
+
+    def _charge(self, tenant: TenantRow, seconds: float, now: float) -> None:
+        fresh = _charge_of(tenant)
+        row = self.charges.get(fresh.id)
+        if row is None:
+            self._forget_charges()
+            row = self.charges[fresh.id] = fresh
+        row.seconds += seconds
+        row.at = now
+        self.touch(row)
+
+    def _forget_charges(self) -> None:
+        """Of sessions that have no process any more only the latest charges are kept."""
+        here = {_charge_of(tenant).id for tenant in self.tenants.values()}
+        over = sorted((row.at, name) for name, row in self.charges.items() if name not in here)
+        for _at, name in over[: max(0, len(over) - CHARGES)]:
+            # No line says so: a journal that is read again has them until it is begun anew.
+            del self.charges[name]
+
+    def _remember(self, job: int, entry: dict[str, Any]) -> None:
+        self.history.setdefault(job, deque(maxlen=HISTORY)).appendleft(entry)
+
+    # --- the journal --------------------------------------------------------------------------------------------------------
+
+    def commit(self, now: float) -> bool:
+        """Write down what has changed; return whether anything had. Raises `OSError` when that is impossible (a full disk)."""
+        if not self._touched and not self._extra:
+            return False
+        rows: list[tuple[str, dict[str, Any]]] = []
+        drops: list[tuple[str, str]] = []
+        for kind, name in self._touched:
+            row = self._tables[kind].get(name)
+            if row is not None:
+                rows.append((kind, plain(row)))
+                self._written.add((kind, name))
+            elif (kind, name) in self._written:
+                drops.append((kind, name))
+                self._written.discard((kind, name))
+        rows.extend(self._extra)
+        self._touched.clear()
+        self._extra.clear()
+        if rows or drops:
+            self._journal.append(now, rows, drops)
+            if self._journal.size > _LONG:
+                self.compact(now)
+        self.version += 1
+        return True
+
+    def compact(self, now: float) -> None:
+        """Begin the journal anew with what is true now."""
+        self._forget_charges()
+        about = {"id": self.broker_id, "fence": self.fence, "typical": self.typical}
+        rows: list[tuple[str, dict[str, Any]]] = [("broker", about)]
+        for kind, table in self._tables.items():
+            rows.extend((kind, plain(row)) for row in table.values())
+            self._written |= {(kind, name) for name in table}
+        rows.extend(("cordon", {"device": device, "why": why}) for device, why in self.cordons.items())
+        known = {tenant.job for tenant in self.tenants.values()}
+        for job in [job for job in self.history if job not in known]:
+            del self.history[job]
+        rows.extend(("history", {"job": job, **entry}) for job, kept in self.history.items() for entry in reversed(kept))
+        self._touched.clear()
+        self._extra.clear()
+        self._journal.start(rows, now)
+
+    def replay(self, path: Path) -> None:
+        """Read what an earlier broker wrote down."""
+        for at, rows, drops in read_lines(path):
+            self.resumed_from = at
+            for kind, values in rows:
+                self._set(kind, values)
+            for kind, name in drops:
+                self._tables[kind].pop(name, None)
+        for table, held in (("request", self.requests), ("lease", self.leases)):
+            for name in [name for name, row in held.items() if row.tenant not in self.tenants]:
+                self._tables[table].pop(name)
+        for lease in self.leases.values():
+            if lease.state is not LeaseState.PAUSED:
+                self._occupied |= dict.fromkeys(lease.devices, lease.id)
+
+    def _set(self, kind: str, values: dict[str, Any]) -> None:
+        if kind in _KINDS:
+            row = rebuilt(_KINDS[kind], values)
+            self._tables[kind][row.id] = row
+            if isinstance(row, LeaseRow):
+                self.fence = max(self.fence, row.fence)
+        elif kind == "broker":
+            self.broker_id, self.typical = str(values["id"]), values.get("typical")
+            self.fence = max(self.fence, int(values["fence"]))
+        elif kind == "cordon":
+            self.cordons[values["device"]] = values["why"]
+            if not values["why"]:
+                del self.cordons[values["device"]]
+        elif kind == "history":
+            self._remember(int(values["job"]), {name: value for name, value in values.items() if name != "job"})
+            if not values.get("task"):
+                over = values["at"] + values["waited"] + values["held"]
+                self.device_used |= dict.fromkeys(values["devices"], over)
+
+
+def _charge_of(tenant: TenantRow) -> ChargeRow:
+    """Nothing yet, for the session of the tenant."""
+    return ChargeRow(job=tenant.job, attempt=tenant.attempt, owner=tenant.owner)
+
+
+def conflicts(leases: Sequence[LeaseRow]) -> list[str]:
+    """Devices that are in more than one lease that occupies; always empty, and tests look."""
+    seen: set[str] = set()
+    found: list[str] = []
+    for lease in leases:
+        if lease.state is not LeaseState.PAUSED:
+            found.extend(device for device in lease.devices if device in seen)
+            seen.update(lease.devices)
+    return found

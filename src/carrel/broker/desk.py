@@ -1,0 +1,277 @@
+"""What clients ask of the broker, one method for each: checked, put into the book, settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from carrel.broker.admission import Identity
+from carrel.broker.config import BrokerConfig
+from carrel.broker.lender import Lender, Post
+from carrel.broker.processes import Process
+from carrel.broker.rows import RequestRow, TenantRow
+from carrel.broker.words import granted_fields, lost_fields, text_of, words_of
+from carrel.domain.errors import Conflict, Impossible, Invalid
+from carrel.domain.lease import LeaseState, Residency, Tier
+from carrel.domain.ports import Clock
+from carrel.domain.units import format_duration
+from carrel.leases.protocol import KERNEL, RUNNER
+
+
+class Desk:
+    """Where clients are served. All methods are called in the loop's thread."""
+
+    def __init__(self, *, lender: Lender, config: BrokerConfig, clock: Clock, post: Post) -> None:
+        self.lender = lender
+        self.book = lender.book
+        self.tier = lender.tier
+        self.devices = lender.devices
+        self._config = config
+        self._clock = clock
+        self._post = post
+
+    # --- tenants come and go ------------------------------------------------------------------------------------------------
+
+    def arrive(self, process: Process, identity: Identity, hello: Mapping[str, Any]) -> TenantRow:
+        """The tenant of a process that said hello; the same one when it was here before."""
+        row = self.book.tenants.get(process.name)
+        if row is None or row.job != identity.job or row.role != identity.role:
+            if row is not None:
+                raise Conflict(
+                    f"Process {process.pid} is known as {row.role} of job {row.job}.",
+                    remedy="A process belongs to one job, in one role.",
+                )
+            row = TenantRow(
+                id=process.name,
+                pid=process.pid,
+                start=process.start,
+                uid=process.uid,
+                job=identity.job,
+                attempt=identity.attempt,
+                owner=identity.owner,
+                role=identity.role,
+                gpus=identity.gpus if identity.role == KERNEL else len(identity.assigned),
+                assigned=identity.assigned,
+            )
+            if identity.role == KERNEL and not identity.reserved:
+                row.sees = self._suggest(row.gpus)
+            self.book.add_tenant(row)
+        row.kernel, row.label = text_of(hello, "kernel"), text_of(hello, "label")
+        self.book.touch(row)
+        return row
+
+    def welcome(self, row: TenantRow) -> dict[str, Any]:
+        """What a tenant is told when it comes, or comes again."""
+        # One whose state is being brought back was granted before only if it was paused; else it is announced when it is there.
+        leases = [lease for lease in self.book.leases_of(row.id) if lease.used > 0.0 or not lease.pending]
+        return {
+            "gpus": row.gpus,
+            "home": list(row.home or row.sees),
+            "lost": row.lost,
+            "leases": [granted_fields(lease, self.devices) for lease in leases],
+        }
+
+    def leave(self, tenant: str) -> None:
+        """The tenant closed its connection, and may go on living: what it waited for and held is over; its state is not."""
+        row = self.book.tenants.get(tenant)
+        if row is None:
+            return
+        now = self._clock()
+        for request in self.book.requests_of(tenant):
+            self.book.drop_request(request)
+        for lease in self.book.leases_of(tenant):
+            if lease.state is not LeaseState.HELD or lease.by_choice:
+                self.lender.end(row, lease, now, outcome="aborted", cuda=None)
+        self.lender.settle()
+
+    def drop_waiting(self) -> None:
+        """Those who waited when the broker was restarted and have not come back lose their place."""
+        for request in list(self.book.requests.values()):
+            if request.resumes is None and not self._post.connected(request.tenant):
+                self.book.drop_request(request)
+        self.lender.settle()
+
+    def gone(self, tenant: str, *, at: float | None = None) -> None:
+        """The process has ended: now, or as far as anybody knows at `at` (Unix seconds)."""
+        row = self.book.tenants.get(tenant)
+        if row is not None:
+            self.book.drop_tenant(row, self._clock() if at is None else at)
+            self.lender.look()
+            self.lender.settle()
+
+    # --- asking and giving back ---------------------------------------------------------------------------------------------
+
+    def acquire(self, row: TenantRow, message: Mapping[str, Any]) -> None:
+        """Somebody wants devices. Raises an error of `carrel.domain.errors` when they never get them."""
+        request = text_of(message, "request")
+        if not request:
+            raise Invalid("The request has no id.", remedy="Send one that is unique in the process.")
+        for lease in self.book.leases_of(row.id):
+            if lease.request == request:
+                if not lease.pending:
+                    self.lender.say(row.id, "granted", **granted_fields(lease, self.devices))
+                self.lender.settle()
+                return
+        name = f"{row.id}/{request}"
+        if name not in self.book.requests:
+            gpus, devices = self._wanted(row, message)
+            ends_by = message.get("ends_by")
+            asked = RequestRow(
+                id=name,
+                request=request,
+                tenant=row.id,
+                gpus=gpus,
+                devices=devices,
+                cell=text_of(message, "cell"),
+                asked_at=self._clock(),
+                exclusive=row.role == RUNNER,
+                ends_by=float(ends_by) if isinstance(ends_by, (int, float)) else None,
+            )
+            if not self._take_up(row, asked):
+                self.book.add_request(asked)
+                if row.residency is not Residency.RESIDENT:
+                    self.lender.look()
+        self.lender.retell(name)
+        self.lender.settle()
+
+    def cancel(self, row: TenantRow, request: str) -> None:
+        """The tenant does not want it any more; a lease that was granted for it meanwhile is over."""
+        waiting = self.book.requests.get(f"{row.id}/{request}")
+        if waiting is not None:
+            self.book.drop_request(waiting)
+        for lease in self.book.leases_of(row.id):
+            if lease.request == request and lease.pending:
+                self.lender.end(row, lease, self._clock(), outcome="aborted", cuda=None)
+        self.lender.say(row.id, "cancelled", request=request)
+        self.lender.settle()
+
+    def release(self, row: TenantRow, message: Mapping[str, Any]) -> None:
+        """A cell or a task is over."""
+        lease = self.book.leases.get(text_of(message, "lease"))
+        fence = message.get("fence")
+        # Its fence may be from before a pause: the two messages may have passed each other.
+        if lease is not None and lease.tenant == row.id and isinstance(fence, int) and fence <= lease.fence:
+            cuda = message.get("cuda")
+            background = message.get("background")
+            row.background = background if isinstance(background, int) else 0
+            row.starved = message.get("oom") is True
+            if "blockers" in message:
+                row.blockers = words_of(message["blockers"])
+            if lease.state is not LeaseState.HELD:
+                outcome = text_of(message, "outcome") or "ok"
+                self.lender.end(row, lease, self._clock(), outcome=outcome, cuda=cuda if isinstance(cuda, bool) else None)
+        self.lender.say(row.id, "released", lease=text_of(message, "lease"))
+        self.lender.settle()
+
+    def touched(self, row: TenantRow) -> None:
+        """The process uses CUDA outside of a lease: its state is where it looks."""
+        if row.residency is Residency.NONE and row.sees and not self.book.leases_of(row.id):
+            self.lender.settle_in(row, row.sees)
+        self.lender.settle()
+
+    def simulate(self, row: TenantRow, size: object) -> None:
+        """On simulated devices: the process' made-up state takes so many bytes."""
+        if self.tier is Tier.SIMULATED and isinstance(size, int) and not isinstance(size, bool) and size >= 0:
+            row.simulated = size
+            if row.residency is Residency.RESIDENT:
+                if size == 0:
+                    row.residency, row.home, row.state = Residency.NONE, (), {}
+                else:
+                    row.growth = max(row.growth, size // len(row.home) - max(row.state.values(), default=0))
+                    row.state = dict.fromkeys(row.home, size // len(row.home))
+            self.book.touch(row)
+        self.lender.settle()
+
+    def set_gpus(self, row: TenantRow, gpus: object) -> tuple[str, ...]:
+        """From now on the process' cells use so many devices; returns those that it should look at."""
+        if not isinstance(gpus, int) or isinstance(gpus, bool) or not 0 <= gpus <= len(self.devices):
+            raise Invalid(f"{gpus!r} GPUs cannot be had here.", remedy=f"Ask for 0 to {len(self.devices)}.")
+        if row.residency is not Residency.NONE or self.book.leases_of(row.id):
+            if gpus in (0, len(row.home)):
+                row.gpus = gpus
+                self.book.touch(row)
+                self.lender.settle()
+                return row.home
+            raise Conflict(
+                f"The process has GPU state on {len(row.home)} GPU(s) already.", remedy="Restart the kernel, then choose first."
+            )
+        row.gpus, row.sees = gpus, self._suggest(gpus)
+        self.book.touch(row)
+        self.lender.settle()
+        return row.sees
+
+    def hold(self, row: TenantRow, seconds: object) -> float:
+        """Keep the devices for so long after the cell that runs, or from now on; returns until when at least (Unix seconds)."""
+        if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds <= self._config.longest_hold:
+            most = format_duration(self._config.longest_hold)
+            raise Invalid(f"A GPU cannot be held for {seconds!r} s.", remedy=f"Ask for at most {most}.")
+        now = self._clock()
+        row.hold_until, row.hold_for = (now + seconds, float(seconds)) if seconds else (0.0, 0.0)
+        for lease in self.book.leases_of(row.id):
+            if lease.state is LeaseState.HELD and lease.by_choice:
+                lease.held_until = row.hold_until
+                self.book.touch(lease)
+                if not seconds:
+                    self.lender.end(row, lease, now, outcome="ok", cuda=None)
+        self.book.touch(row)
+        self.lender.settle()
+        return row.hold_until
+
+    def _take_up(self, row: TenantRow, asked: RequestRow) -> bool:
+        """A tenant that holds its devices gets them again at once: nobody else could have them anyway."""
+        for lease in self.book.leases_of(row.id):
+            if lease.state is not LeaseState.HELD or lease.ending or set(asked.devices) - set(lease.devices):
+                continue
+            if row.residency is Residency.NONE and len(lease.devices) != asked.gpus:
+                continue
+            now = self._clock()
+            self.book.drop_lease(lease, now, outcome="held")
+            self.book.add_lease(fresh := self.lender.new_lease(row, asked, lease.devices, now))
+            self.lender.say(row.id, "granted", **granted_fields(fresh, self.devices))
+            return True
+        return False
+
+    def _wanted(self, row: TenantRow, message: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
+        """How many devices the message asks for, and which."""
+        devices = words_of(message.get("devices", ()))
+        if row.residency is Residency.LOST:
+            about = lost_fields(row)
+            raise Conflict(about["message"], remedy=about["remedy"], details={"code": about["code"]})
+        if row.role == RUNNER:
+            strange = [uuid for uuid in devices if uuid not in row.assigned]
+            if strange or not devices:
+                raise Invalid(
+                    f"Job {row.job} asks for {', '.join(strange) or 'no device'}, which placement did not give it.",
+                    remedy=f"Ask for some of: {', '.join(row.assigned) or 'none'}.",
+                )
+            return len(devices), tuple(dict.fromkeys(devices))
+        if devices:
+            raise Invalid("A kernel cannot choose its devices.", remedy="Leave `devices` out.")
+        gpus = message.get("gpus", 0)
+        if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 0:
+            raise Invalid(f"gpus is {gpus!r}.", remedy="Ask for 0 (what the session has) or more.")
+        gpus = gpus or len(row.home) or row.gpus
+        if row.assigned:
+            raise Conflict("The session has GPUs of its own.", remedy="Use them without asking.")
+        if gpus == 0:
+            raise Conflict("The session borrows no GPUs.", remedy="Say %gpu 1, or start it with --gpus 1.")
+        if gpus > len(self.devices):
+            raise Impossible(
+                f"The cell needs {gpus} GPUs; {len(self.devices)} are lent here.", remedy=f"Ask for at most {len(self.devices)}."
+            )
+        if row.home and gpus > len(row.home):
+            raise Conflict(
+                f"The cell needs {gpus} GPUs, but the process has its state on {len(row.home)}.",
+                remedy="Restart the kernel and say %gpu before anything uses CUDA.",
+            )
+        return gpus, ()
+
+    def _suggest(self, gpus: int) -> tuple[str, ...]:
+        """The devices that the fewest processes look at."""
+        looked = dict.fromkeys(self.devices, 0)
+        for row in self.book.tenants.values():
+            for uuid in row.home or row.sees:
+                if uuid in looked:
+                    looked[uuid] += 1
+        order = sorted(self.devices.values(), key=lambda device: (looked[device.uuid], device.index))
+        return tuple(device.uuid for device in order[:gpus])

@@ -1,0 +1,128 @@
+"""Leases that stay with an idle holder: the idle timer, its warnings, and the end. Nothing is lost without a warning."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Sequence
+
+from carrel.broker.lender import Lender
+from carrel.broker.loop import Loop
+from carrel.broker.processes import Process
+from carrel.broker.rows import LeaseRow
+from carrel.broker.words import named
+from carrel.domain.lease import LeaseState, Queued
+from carrel.domain.ports import Clock
+from carrel.domain.units import format_duration
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that a holder has at least from the first warning to the end, and the further warnings before it.
+WARNING_SECONDS = 300.0
+_REMINDERS = (300.0, 60.0)
+#: Seconds that a process has to read and show why it is ended.
+_READ_SECONDS = 1.0
+
+
+class Holding:
+    """Watches held leases for the lender."""
+
+    def __init__(
+        self,
+        *,
+        lender: Lender,
+        loop: Loop,
+        clock: Clock,
+        hold_time: float,
+        grace: float,
+        process: Callable[[str], Process | None],
+    ) -> None:
+        """`process`: a tenant's process, or None when it has ended. `grace`: seconds between SIGTERM and SIGKILL."""
+        self._lender = lender
+        self._book = lender.book
+        self._loop = loop
+        self._clock = clock
+        self._warning = min(WARNING_SECONDS, hold_time)
+        self._grace = grace
+        self._process = process
+
+    def review(self, queue: Sequence[Queued], now: float) -> None:
+        """Start the countdown of held leases that others want, remind their holders, stop it when nobody wants them."""
+        wanted: set[str] = set()
+        anything = False
+        for entry in queue:
+            request = self._book.requests[entry.request]
+            devices = request.devices or self._book.tenants[request.tenant].home
+            wanted.update(devices)
+            anything = anything or not devices
+        for lease in self._book.leases.values():
+            if lease.state is not LeaseState.HELD or lease.ending:
+                continue
+            if not anything and wanted.isdisjoint(lease.devices):
+                if lease.wanted_since:
+                    lease.wanted_since, lease.warned = 0.0, 0
+                    self._book.touch(lease)
+            else:
+                self._count_down(lease, now)
+
+    def _count_down(self, lease: LeaseRow, now: float) -> None:
+        until = lease.held_until or now
+        if not lease.wanted_since:
+            lease.wanted_since = now
+            if not lease.by_choice:
+                until = lease.held_until = max(until, now + self._warning)
+            lease.warned = sum(1 for left in _REMINDERS if until - now <= left)
+        else:
+            due = sum(1 for left in _REMINDERS if until - now <= left)
+            if due <= lease.warned:
+                return
+            lease.warned = due
+        self._book.touch(lease)
+        self._warn(lease, max(0.0, until - now))
+
+    def _warn(self, lease: LeaseRow, left: float) -> None:
+        where, soon = named(lease.devices, self._lender.devices), format_duration(left)
+        if lease.by_choice:
+            text = f"Others wait for {where}; it is held for you for another {soon} (%gpu hold 0 gives it back)."
+            self._lender.say(lease.tenant, "notice", level="info", message=text)
+            return
+        why = self._book.tenants[lease.tenant].why_not or "this machine cannot move GPU state"
+        text = (
+            f"Others wait for {where}, which this idle kernel holds because its GPU state cannot be moved ({why}). "
+            f"In {soon} the kernel is ended, unless a cell uses the GPU. Save what you need."
+        )
+        self._lender.say(lease.tenant, "notice", level="warning", message=text)
+
+    def expire(self, lease: LeaseRow, now: float) -> None:
+        """The held lease's time is up and somebody waits: let go of it, which ends the process if its state cannot move."""
+        if lease.ending or not lease.wanted_since or now < (lease.held_until or now):
+            return
+        tenant = self._book.tenants[lease.tenant]
+        if lease.by_choice:
+            self._book.drop_lease(lease, now, outcome="ok")
+            self._loop.post(self._lender.settle)
+            return
+        lease.ending = True
+        self._book.touch(lease)
+        message = "The idle timer of the GPU ran out while others waited: the kernel is ended, and its GPU state is gone."
+        self._lender.say(tenant.id, "lost", message=message)
+        self._loop.later(_READ_SECONDS, lambda: self._end(tenant.id))
+
+    def finish(self) -> None:
+        """After a restart: end those whose time was up already."""
+        for lease in self._book.leases.values():
+            if lease.ending:
+                self._end(lease.tenant)
+
+    def _end(self, tenant: str) -> None:
+        _log.warning("the idle timer of tenant %s ran out while others waited: it is ended", tenant)
+        self._kill(tenant, signal.SIGTERM)
+        self._loop.later(self._grace, lambda: self._kill(tenant, signal.SIGKILL))
+
+    def _kill(self, tenant: str, number: int) -> None:
+        process = self._process(tenant)
+        if process is not None:
+            try:
+                process.kill(number)
+            except PermissionError:
+                _log.error("process %d belongs to another user and cannot be ended; its GPU stays with it", process.pid)

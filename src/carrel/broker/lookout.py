@@ -1,0 +1,179 @@
+"""Who is really on the devices: the sizes of tenants' states, and programs that hold no lease.
+
+Asked of the driver every two seconds while there are leases, when one has ended, and before somebody new is let onto a device.
+What it says corrects the book; it never takes a lease away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from carrel.broker.lender import Lender
+from carrel.broker.loop import Loop, Timer
+from carrel.broker.processes import name_of, roots
+from carrel.broker.rows import TenantRow
+from carrel.broker.words import named
+from carrel.domain.lease import Residency, Tier
+from carrel.leases.protocol import KERNEL
+from carrel.suspension.ports import Suspender, Use
+
+#: Seconds between two looks.
+LOOK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A process on a device that holds no lease and is no tenant."""
+
+    pid: int
+    bytes: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look, sorted by who it is about."""
+
+    #: tenant pid -> device -> bytes, its descendants included.
+    tenants: Mapping[int, Mapping[str, int]]
+    #: device -> bytes by process.
+    strangers: Mapping[str, Mapping[int, int]]
+    #: device -> bytes that belong to no tenant: strangers, and what the driver takes for itself.
+    foreign: Mapping[str, int]
+
+
+def sort_out(use: Use, parents: Mapping[int, int]) -> Seen:
+    """Sort a look at the devices. `parents`: pid -> the tenant's pid that it is or descends from."""
+    tenants: dict[int, dict[str, int]] = {}
+    strangers: dict[str, dict[int, int]] = {}
+    foreign: dict[str, int] = {}
+    for uuid, used in use.used.items():
+        processes = use.processes.get(uuid, {})
+        for pid, size in processes.items():
+            root = parents.get(pid)
+            if root is None:
+                strangers.setdefault(uuid, {})[pid] = size
+            else:
+                mine = tenants.setdefault(root, {})
+                mine[uuid] = mine.get(uuid, 0) + size
+        theirs = sum(processes.values())
+        unknown = any(size == 0 for pid, size in processes.items() if pid in parents)
+        # A tenant whose size the driver does not tell: what is left cannot be told apart from it.
+        rest = 0 if unknown else max(0, used - theirs)
+        foreign[uuid] = rest + sum(strangers.get(uuid, {}).values())
+    return Seen(tenants, strangers, foreign)
+
+
+class Lookout:
+    """Looks at the devices for the lender."""
+
+    def __init__(self, *, lender: Lender, loop: Loop, suspender: Suspender) -> None:
+        self.strangers: dict[str, list[Stranger]] = {}
+        #: Bytes in use on each device by everybody, as last seen.
+        self.used: dict[str, int] = {}
+        #: How many looks there were.
+        self.looks = 0
+        self._lender = lender
+        self._book = lender.book
+        self._loop = loop
+        self._suspender = suspender
+        self._timer: Timer | None = None
+        self._looking = False
+        self._told: set[tuple[str, int]] = set()
+
+    def wake(self) -> None:
+        """Something has changed: look now where it matters, and from time to time while there are leases."""
+        if self._lender.looks_done < self._lender.looks_wanted and not self._looking:
+            self._look()
+        elif self._needed() and self._timer is None:
+            self._schedule(LOOK_SECONDS)
+
+    def _needed(self) -> bool:
+        return bool(self._book.leases or self._book.requests) or any(row.unverified for row in self._book.tenants.values())
+
+    def _schedule(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.later(seconds, self._look)
+
+    def _look(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._looking:
+            return  # what comes of it schedules the next one
+        self._looking = True
+        number = self._lender.looks_wanted
+        pids = [row.pid for row in self._book.tenants.values()]
+
+        def look() -> tuple[Use, Mapping[int, int]]:
+            use = self._suspender.use()
+            return use, roots({pid for processes in use.processes.values() for pid in processes}, pids)
+
+        self._loop.work(look, lambda found: self._looked(*found, number))
+
+    def _looked(self, use: Use, parents: Mapping[int, int], number: int) -> None:
+        self._looking = False
+        self._lender.looks_done = number
+        seen = sort_out(use, parents)
+        for row in self._book.tenants.values():
+            self._correct(row, seen.tenants.get(row.pid, {}), use)
+        self.used.update(use.used)
+        self.looks += 1
+        self._lender.foreign.update(self._foreign(seen))
+        self._report(seen)
+        if self._lender.looks_done < self._lender.looks_wanted:
+            self._look()
+        elif self._needed():
+            self._schedule(LOOK_SECONDS)
+        self._lender.settle()
+
+    def _foreign(self, seen: Seen) -> dict[str, int]:
+        """What the room on each device is less by: also what tenants take there whose state the book does not count."""
+        found = dict(seen.foreign)
+        for row in self._book.tenants.values():
+            if row.residency is Residency.LOST or row.role != KERNEL:
+                for uuid, size in seen.tenants.get(row.pid, {}).items():
+                    found[uuid] = found.get(uuid, 0) + size
+        return found
+
+    def _correct(self, row: TenantRow, there: Mapping[str, int], use: Use) -> None:
+        """Let the row say what was seen."""
+        if row.unverified and all(uuid in use.used for uuid in row.home) and not there:
+            row.unverified = False
+            self._book.touch(row)
+        if self._lender.tier is Tier.SIMULATED or row.role != KERNEL:
+            return
+        leased = bool(self._book.leases_of(row.id))
+        if row.residency is Residency.NONE and there:
+            devices = tuple(uuid for uuid in self._lender.devices if uuid in there)
+            if devices:
+                self._lender.settle_in(row, devices)
+        if row.residency is not Residency.RESIDENT:
+            return
+        sizes = {uuid: there[uuid] for uuid in row.home if there.get(uuid, 0) > 0}
+        changed = {uuid: size for uuid, size in sizes.items() if size != row.state.get(uuid)}
+        if changed:
+            if leased:
+                row.growth = max(row.growth, *(size - row.state.get(uuid, 0) for uuid, size in changed.items()))
+            row.state = {**row.state, **changed}
+            self._book.touch(row)
+
+    def _report(self, seen: Seen) -> None:
+        """Say once to each holder which strangers are on its devices."""
+        self.strangers = {
+            uuid: [Stranger(pid, size, name_of(pid)) for pid, size in sorted(found.items())]
+            for uuid, found in seen.strangers.items()
+        }
+        told: set[tuple[str, int]] = set()
+        for uuid, found in self.strangers.items():
+            lease = self._book.lease_on(uuid)
+            for stranger in found if lease is not None else ():
+                assert lease is not None
+                told.add((lease.id, stranger.pid))
+                if (lease.id, stranger.pid) not in self._told:
+                    where = named((uuid,), self._lender.devices)
+                    text = f'Process {stranger.pid} ("{stranger.name}") uses {where} too, without a lease.'
+                    self._lender.say(lease.tenant, "notice", level="warning", message=text)
+        self._told = told

@@ -1,0 +1,195 @@
+"""The broker's process: `python -m carrel.broker --config FILE --socket PATH`. One for each state directory."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from carrel.broker.admission import Gatekeeper
+from carrel.broker.book import Book
+from carrel.broker.config import BrokerConfig, read_config
+from carrel.broker.desk import Desk
+from carrel.broker.holding import Holding
+from carrel.broker.journal import BrokerJournal
+from carrel.broker.lender import Lender
+from carrel.broker.lookout import Lookout
+from carrel.broker.loop import Loop
+from carrel.broker.processes import wait_for_marked
+from carrel.broker.residency import Mover
+from carrel.broker.service import Service
+from carrel.broker.simulated import SimulatedSuspender
+from carrel.broker.status import Status
+from carrel.domain.errors import CarrelError
+from carrel.domain.lease import Residency, Tier
+from carrel.domain.ports import Clock
+from carrel.spool import Spool
+from carrel.suspension.ports import Suspender, Target
+
+_log = logging.getLogger("carrel.broker")
+
+#: Seconds between two looks whether the lab's directory is still there.
+_HOME_SECONDS = 5.0
+#: Share of the free host memory that states may take, and for how many seconds a look at it holds.
+_HOST_SHARE, _HOST_SECONDS = 0.9, 1.0
+#: Marks our helper processes, by state directory and broker; and how many seconds those of an earlier broker are waited for.
+_HELPER, _LEFTOVER_SECONDS = "CARREL_BROKER_HELPER", 600.0
+#: Exit codes: another broker runs here; the configuration is no good.
+BUSY, WRONG = 3, 2
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run a broker until SIGTERM. Returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m carrel.broker", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="the configuration (JSON)")
+    parser.add_argument("--socket", type=Path, required=True, help="the unix socket to listen on")
+    parser.add_argument("--state", type=Path, help="directory of its journal and lock (default: the configuration's)")
+    given = parser.parse_args(words)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        config = read_config(given.config)
+        state = given.state or Path(config.state)
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = take_lock(state, config)
+        if lock is None:
+            _log.error("another broker runs in %s", state)
+            return BUSY
+        run(config, state, given.socket)
+    except CarrelError as error:
+        _log.error("%s", error)
+        return WRONG
+    return 0
+
+
+def take_lock(state: Path, config: BrokerConfig) -> int | None:
+    """Be the one broker of `state` until this process ends, and say which; None when there is one already."""
+    descriptor = os.open(state / "broker.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    about = {"pid": os.getpid(), "version": config.version, "digest": config.digest()}
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, json.dumps(about).encode() + b"\n", 0)
+    return descriptor
+
+
+def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.time, monotonic: Clock = time.monotonic) -> None:
+    """Lend until SIGTERM or SIGINT, or until the state directory vanished."""
+    loop = Loop(monotonic)
+    suspender = _suspender(config, state)
+    capability = suspender.probe()
+    tier = Tier.HOLD if config.never_suspend or not config.devices else capability.tier
+    _log.info("node %s: %d devices, tier %s %s", config.node, len(config.devices), tier, capability.message)
+    journal = BrokerJournal(state / "journal.jsonl", keep=config.keep_journals)
+    book = Book(journal, make_id=secrets.token_hex(8))
+    book.replay(state / "journal.jsonl")
+    book.compact(clock())
+    if isinstance(suspender, SimulatedSuspender):
+        _seed(suspender, book)
+
+    service = Service(
+        loop=loop, gate=Gatekeeper(secret=config.secret(), spool=Spool(Path(config.spool))), hold_time=config.hold_time
+    )
+    lender = Lender(
+        book=book, config=config, tier=tier, loop=loop, clock=clock, post=service, host_free=_host_memory(config, monotonic)
+    )
+    mover = Mover(lender=lender, loop=loop, clock=clock, post=service, suspender=suspender, margin=config.rules.margin)
+    holding = Holding(
+        lender=lender, loop=loop, clock=clock, hold_time=config.hold_time, grace=config.grace, process=service.process
+    )
+    lookout = Lookout(lender=lender, loop=loop, suspender=suspender)
+    desk = Desk(lender=lender, config=config, clock=clock, post=service)
+    lender.moves, lender.holds = mover, holding
+    service.desk, service.mover, service.status = desk, mover, Status(lender, lookout, clock)
+    lender.on_change(service.changed)
+    lender.on_change(lookout.wake)
+
+    service.adopt()
+    lender.look()
+    lookout.wake()
+    if isinstance(suspender, SimulatedSuspender):
+        mover.recover()
+    else:
+        # Helpers of a broker that was killed finish the call in hand; before that, nobody can take up what they do.
+        own = str(os.getpid())
+        loop.work(lambda: wait_for_marked(_HELPER, str(state), own, _LEFTOVER_SECONDS), lambda _left: mover.recover())
+    holding.finish()
+    service.listen(path)
+    loop.later(config.reconnect_time, desk.drop_waiting)
+    _stay_home(loop, state)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: loop.post(loop.stop))
+    _log.info("listening on %s", path)
+    loop.run()
+    service.close()
+    suspender.close()
+    journal.close()
+    _log.info("ended; leases stay as they are")
+
+
+def _suspender(config: BrokerConfig, state: Path) -> Suspender:
+    if config.simulated or not config.devices:
+        return SimulatedSuspender(config.simulation, [device.uuid for device in config.devices])
+    from carrel.suspension.cuda import CudaSuspender
+
+    return CudaSuspender(
+        devices=[device.uuid for device in config.devices],
+        cache=state / "probe.json",
+        environment={**os.environ, _HELPER: f"{state}:{os.getpid()}"},
+    )
+
+
+def _seed(suspender: SimulatedSuspender, book: Book) -> None:
+    for row in book.tenants.values():
+        if row.residency in (Residency.SUSPENDED, Residency.RESUMING):
+            suspender.seed(Target(pid=row.pid, start=row.start))
+
+
+def _host_memory(config: BrokerConfig, monotonic: Clock) -> Callable[[], int | None]:
+    """How much host memory states may take beside what they take already; None for simulated ones, which take none."""
+    if config.simulated:
+        return lambda: None
+    seen: list[float] = [-_HOST_SECONDS, 0.0]
+
+    def free() -> int | None:
+        if monotonic() - seen[0] >= _HOST_SECONDS:
+            seen[:] = [monotonic(), _available() * _HOST_SHARE]
+        return int(seen[1])
+
+    return free
+
+
+def _available() -> int:
+    """MemAvailable of proc_meminfo(5), in bytes."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _stay_home(loop: Loop, state: Path) -> None:
+    """End when the state directory is gone or is another one: the lab was removed."""
+    was = state.stat()
+
+    def look() -> None:
+        with suppress(OSError):
+            now = state.stat()
+            if (now.st_dev, now.st_ino) == (was.st_dev, was.st_ino):
+                loop.later(_HOME_SECONDS, look)
+                return
+        _log.error("%s is gone: the lab was removed", state)
+        loop.stop()
+
+    loop.later(_HOME_SECONDS, look)

@@ -1,0 +1,220 @@
+"""What a broker remembers: tenants, leases, requests, as rows that are journaled whole.
+
+They are the one place where values change in place: only `carrel.broker.book` and those that it hands a row to do so, always
+followed by `Book.touch`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from carrel.domain.lease import LeaseState, Lent, Request, Residency, Tenant
+
+
+@dataclass(slots=True, kw_only=True)
+class TenantRow:
+    """A process that borrows devices, or did."""
+
+    id: str
+    pid: int
+    #: Field 22 of proc_pid_stat(5): with it a reused pid is never taken for this process.
+    start: int
+    uid: int
+    job: int
+    attempt: int
+    owner: str
+    #: `carrel.leases.protocol.KERNEL` or `RUNNER`.
+    role: str
+    kernel: str = ""
+    label: str = ""
+    #: Devices that a cell gets.
+    gpus: int = 1
+    #: The devices that placement gave its job; () for a session that borrows.
+    assigned: tuple[str, ...] = ()
+    residency: Residency = Residency.NONE
+    home: tuple[str, ...] = ()
+    #: The devices that the process was told last; what it uses when it uses CUDA outside of a lease.
+    sees: tuple[str, ...] = ()
+    #: Bytes by device, where its state is (device or host memory).
+    state: dict[str, int] = field(default_factory=dict)
+    #: Bytes that its leases were seen to add, the most of them; 0: not known.
+    growth: int = 0
+    #: True after a cell met a full device: its next one gets all the room there can be.
+    starved: bool = False
+    #: Why its state cannot be moved as the process says itself, and as the driver says. Both empty: it can.
+    blockers: tuple[str, ...] = ()
+    broken: str = ""
+    #: Its children whose state was moved along with its own ("pid-start"); brought back with it.
+    members: tuple[str, ...] = ()
+    #: Its state was moved to host memory, but its devices still show the process: they are not lent meanwhile.
+    unverified: bool = False
+    #: Suspensions in a row that did not begin, and when the next may be tried (Unix seconds).
+    failures: int = 0
+    retry_at: float = 0.0
+    #: What the process said its made-up state takes; None: nothing yet.
+    simulated: int | None = None
+    #: `%gpu hold`: keep the devices between cells until then (Unix seconds), and so many seconds after the next end of a cell.
+    hold_until: float = 0.0
+    hold_for: float = 0.0
+    #: Threads and tasks of the last cell that outlive it.
+    background: int = 0
+    #: Why its state is lost, or "".
+    lost: str = ""
+    last_used: float = 0.0
+    cells: int = 0
+    gpu_seconds: float = 0.0
+    waited_seconds: float = 0.0
+
+    @property
+    def why_not(self) -> str:
+        """Why its state cannot be moved, or ""."""
+        return self.broken or ", ".join(self.blockers)
+
+    def view(self, *, movable: bool, least_room: int, whole: int, now: float) -> Tenant:
+        """The tenant as lending sees it. `movable`: the node can move states; `whole`: bytes of a whole device."""
+        room = 0
+        if self.starved:
+            room = whole
+        elif self.residency is not Residency.NONE:
+            room = max(self.growth, least_room)
+        return Tenant(
+            id=self.id,
+            owner=self.owner,
+            residency=self.residency,
+            home=self.home,
+            state=self.state,
+            room=room,
+            suspendable=movable and not self.broken and not self.blockers and self.retry_at <= now,
+            last_used=self.last_used,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestRow:
+    """Somebody waits."""
+
+    #: Tenant and the request's own id: unique on the node.
+    id: str
+    request: str
+    tenant: str
+    gpus: int
+    devices: tuple[str, ...] = ()
+    cell: str = ""
+    asked_at: float
+    exclusive: bool = False
+    ends_by: float | None = None
+    #: The paused lease that wants to go on, or None.
+    resumes: str | None = None
+    #: It is not looked at before (Unix seconds): bringing its state back did not begin.
+    retry_at: float = 0.0
+
+    def view(self) -> Request:
+        """The request as lending sees it."""
+        return Request(
+            id=self.id,
+            tenant=self.tenant,
+            gpus=self.gpus,
+            devices=self.devices,
+            asked_at=self.asked_at,
+            exclusive=self.exclusive,
+            resumes=self.resumes,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class LeaseRow:
+    """A right to use devices."""
+
+    id: str
+    #: Larger than the fence of every lease before it on this node; new when it goes on after a pause.
+    fence: int
+    tenant: str
+    #: The request that it answers.
+    request: str
+    devices: tuple[str, ...]
+    state: LeaseState
+    cell: str = ""
+    asked_at: float
+    #: When it was granted, or went on (Unix seconds).
+    since: float
+    #: Seconds of use before the last pause.
+    used: float = 0.0
+    waited: float = 0.0
+    exclusive: bool = False
+    ends_by: float | None = None
+    held_until: float | None = None
+    by_choice: bool = False
+    #: HELD: how often the holder was warned in this countdown, and for how long others have waited (Unix seconds, 0: nobody).
+    warned: int = 0
+    wanted_since: float = 0.0
+    #: True while the state is being brought back; the holder has not been told yet.
+    pending: bool = False
+    #: A state was brought back for it.
+    resumed: bool = False
+    #: The holder was asked to end because its time was up.
+    ending: bool = False
+
+    def view(self) -> Lent:
+        """The lease as lending sees it."""
+        return Lent(
+            id=self.id,
+            tenant=self.tenant,
+            devices=self.devices,
+            state=self.state,
+            since=self.since,
+            exclusive=self.exclusive,
+            ends_by=self.ends_by,
+            held_until=self.held_until,
+            by_choice=self.by_choice,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class ChargeRow:
+    """What the cells of one attempt of a session have borrowed in leases that are over; it never shrinks."""
+
+    job: int
+    attempt: int
+    owner: str
+    #: Device-seconds.
+    seconds: float = 0.0
+    #: When it grew last (Unix seconds).
+    at: float = 0.0
+
+    @property
+    def id(self) -> str:
+        """Names the row on the node."""
+        return f"{self.job}.{self.attempt}"
+
+
+Row = TenantRow | RequestRow | LeaseRow | ChargeRow
+#: Names and default values of the fields; a field without one has a default that equals nothing.
+_DEFAULTS: dict[type, list[tuple[str, Any]]] = {
+    cls: [(item.name, {} if item.default_factory is dict else item.default) for item in fields(cls)]
+    for cls in (TenantRow, RequestRow, LeaseRow, ChargeRow)
+}
+
+
+def plain(row: Row) -> dict[str, Any]:
+    """The row as JSON; what has its default value is left out."""
+    found = {}
+    for name, default in _DEFAULTS[type(row)]:
+        value = getattr(row, name)
+        if value != default:
+            found[name] = value.value if isinstance(value, Enum) else value
+    return found
+
+
+def rebuilt(cls: type[Row], values: dict[str, Any]) -> Row:
+    """The row that `plain` wrote; fields that this version does not know are left out."""
+    known = {item.name for item in fields(cls)}
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in known
+    }
+    if "residency" in given:
+        given["residency"] = Residency(given["residency"])
+    if cls is LeaseRow:
+        given["state"] = LeaseState(given["state"])
+    return cls(**given)

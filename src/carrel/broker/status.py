@@ -1,0 +1,176 @@
+"""The `status` message: who has what, who waits, whose state is where; names only for those who may see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from carrel.broker.admission import Identity
+from carrel.broker.lender import Lender
+from carrel.broker.lookout import Lookout
+from carrel.domain.lease import LeaseState, Residency, Tier
+from carrel.domain.ports import Clock
+
+_ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
+#: What is blank for a client that may not see whose it is.
+_BLANK = {"job": 0, "owner": "", "kernel": "", "label": "", "pid": 0, "cell": ""}
+
+
+class Status:
+    """Makes status messages; what is the same for all clients is made once for each version of the book."""
+
+    def __init__(self, lender: Lender, lookout: Lookout, clock: Clock) -> None:
+        self._lender = lender
+        self._clock = clock
+        self._book = lender.book
+        self._lookout = lookout
+        self._version: tuple[int, int, int] | None = None
+        self._rows: dict[str, list[dict[str, Any]]] = {}
+
+    def fields(self, viewer: Identity) -> dict[str, Any]:
+        """The fields of `status` for one client."""
+        version = (self._book.version, self._lender.decisions, self._lookout.looks)
+        if version != self._version:
+            self._rows, self._version = self._build(), version
+        history = self._book.history.get(viewer.job, ()) if viewer.job else ()
+        return {
+            "tier": self._lender.tier.value,
+            "simulated": self._lender.tier is Tier.SIMULATED,
+            "devices": self._rows["devices"],
+            "tenants": [_shown(row, viewer) for row in self._rows["tenants"]],
+            "leases": [_shown(row, viewer) for row in self._rows["leases"]],
+            "queue": [_shown(row, viewer) for row in self._rows["queue"]],
+            "history": list(history),
+            "charges": self._charges() if viewer.sees_all else [],
+        }
+
+    def charging(self) -> bool:
+        """True while the charge of a session grows although nothing happens."""
+        return any(self._book.pays(lease) for lease in self._book.leases.values())
+
+    def _build(self) -> dict[str, list[dict[str, Any]]]:
+        return {"devices": self._devices(), "tenants": self._tenants(), "leases": self._leases(), "queue": self._queue()}
+
+    def _charges(self) -> list[dict[str, Any]]:
+        return [
+            {"job": row.job, "attempt": row.attempt, "owner": row.owner, "seconds": round(row.seconds, 3)}
+            for row in self._book.charged(self._clock()).values()
+        ]
+
+    def _devices(self) -> list[dict[str, Any]]:
+        residents: dict[str, list[str]] = {uuid: [] for uuid in self._lender.devices}
+        taken = dict.fromkeys(self._lender.devices, 0)
+        withheld = dict(self._book.cordons)
+        for row in self._book.tenants.values():
+            if row.residency in _ON_DEVICE:
+                for uuid in row.home:
+                    if uuid in residents:
+                        residents[uuid].append(row.id)
+                        taken[uuid] += row.state.get(uuid, 0)
+            if row.unverified:
+                withheld |= dict.fromkeys(row.home, "a suspended session's state is still seen on it")
+        found = []
+        for uuid, device in self._lender.devices.items():
+            lease = self._book.lease_on(uuid)
+            strangers = self._lookout.strangers.get(uuid, ())
+            found.append(
+                {
+                    "uuid": uuid,
+                    "index": device.index,
+                    "name": device.name,
+                    "type": device.type,
+                    "memory": device.memory,
+                    "used": taken[uuid] if device.simulated else self._lookout.used.get(uuid, taken[uuid]),
+                    "simulated": device.simulated,
+                    "withheld": withheld.get(uuid),
+                    "lease": None if lease is None else lease.id,
+                    "residents": residents[uuid],
+                    "strangers": [{"pid": item.pid, "bytes": item.bytes, "name": item.name} for item in strangers],
+                    "last_used": self._book.device_used.get(uuid, 0.0),
+                    "wanted": sum(uuid in self._for(name) for name in self._lender.queue),
+                }
+            )
+        return found
+
+    def _for(self, request: str) -> tuple[str, ...]:
+        """The devices that a waiting request is about; () for any."""
+        asked = self._book.requests[request]
+        return asked.devices or self._book.tenants[asked.tenant].home
+
+    def _tenants(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": row.id,
+                "job": row.job,
+                "owner": row.owner,
+                "role": row.role,
+                "kernel": row.kernel,
+                "label": row.label,
+                "pid": row.pid,
+                "state": row.residency.value,
+                "home": list(row.home),
+                "bytes": sum(row.state.values()),
+                "suspendable": self._lender.movable(row),
+                "why_not": row.lost
+                or row.why_not
+                or ("" if self._lender.tier is not Tier.HOLD else "this machine cannot move it"),
+                "last_used": row.last_used,
+                "cells": row.cells,
+                "gpu_seconds": round(row.gpu_seconds, 3),
+                "waited_seconds": round(row.waited_seconds, 3),
+                "background": row.background,
+            }
+            for row in self._book.tenants.values()
+        ]
+
+    def _leases(self) -> list[dict[str, Any]]:
+        found = []
+        for lease in self._book.leases.values():
+            row = self._book.tenants[lease.tenant]
+            found.append(
+                {
+                    "id": lease.id,
+                    "fence": lease.fence,
+                    "tenant": lease.tenant,
+                    "job": row.job,
+                    "owner": row.owner,
+                    "role": row.role,
+                    "devices": list(lease.devices),
+                    "since": lease.since,
+                    "state": lease.state.value,
+                    "cell": lease.cell,
+                    "held_until": lease.held_until if lease.state is LeaseState.HELD else None,
+                    "exclusive": lease.exclusive,
+                    "wanted_since": lease.wanted_since or None,
+                }
+            )
+        return found
+
+    def _queue(self) -> list[dict[str, Any]]:
+        found = []
+        for name, entry in self._lender.queue.items():
+            asked = self._book.requests[name]
+            row = self._book.tenants[asked.tenant]
+            found.append(
+                {
+                    "request": asked.request,
+                    "tenant": asked.tenant,
+                    "job": row.job,
+                    "owner": row.owner,
+                    "role": row.role,
+                    "gpus": asked.gpus,
+                    "devices": list(self._for(name)),
+                    "position": entry.position,
+                    "since": asked.asked_at,
+                    "estimate": entry.estimate,
+                    "code": entry.reason.code,
+                    "message": entry.reason.message,
+                    "resumes": asked.resumes,
+                }
+            )
+        return found
+
+
+def _shown(row: dict[str, Any], viewer: Identity) -> dict[str, Any]:
+    if viewer.may_see(row["owner"]):
+        return {**row, "mine": row["owner"] == viewer.owner}
+    return {**row, **{name: blank for name, blank in _BLANK.items() if name in row}, "mine": False}

@@ -1,0 +1,78 @@
+"""Pieces of messages: fields that the broker sends, and what it reads out of what it was sent, whatever that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from carrel.broker.rows import LeaseRow, TenantRow
+from carrel.domain.lease import LeaseState
+from carrel.domain.node import Device
+from carrel.domain.units import format_duration
+
+_LONGEST_NAME = 200
+_MOST_WORDS = 64
+
+
+def device_fields(device: Device) -> dict[str, Any]:
+    """A device for a client."""
+    return {
+        "uuid": device.uuid,
+        "index": device.index,
+        "name": device.name,
+        "memory": device.memory,
+        "simulated": device.simulated,
+    }
+
+
+def granted_fields(lease: LeaseRow, devices: Mapping[str, Device]) -> dict[str, Any]:
+    """The fields of `granted` for a lease."""
+    return {
+        "request": lease.request,
+        "lease": lease.id,
+        "fence": lease.fence,
+        "devices": [device_fields(devices[uuid]) for uuid in lease.devices if uuid in devices],
+        "waited": round(lease.waited, 3),
+        "resumed": lease.resumed,
+        "state": (LeaseState.PAUSED if lease.pending else lease.state).value,
+        "message": _granted(lease, devices),
+    }
+
+
+def _granted(lease: LeaseRow, devices: Mapping[str, Device]) -> str:
+    text = f"on {named(lease.devices, devices)}"
+    if lease.resumed:
+        text += "; its state was brought back"
+    if lease.waited >= 1:
+        text += f"; waited {format_duration(lease.waited)}"
+    return text
+
+
+def named(uuids: Sequence[str], devices: Mapping[str, Device]) -> str:
+    """Devices for people: "GPU 0 (NVIDIA H200)", "simulated GPUs 0 and 1"."""
+    known = [devices[uuid] for uuid in uuids if uuid in devices]
+    if not known:
+        return "no GPU"
+    indexes = " and ".join(str(device.index) for device in known)
+    what = "GPU" if len(known) == 1 else "GPUs"
+    if known[0].simulated:
+        return f"simulated {what} {indexes}"
+    return f"{what} {indexes} ({known[0].name})"
+
+
+def lost_fields(row: TenantRow) -> dict[str, str]:
+    """The fields of `refused` for a process whose state is lost."""
+    return {"code": "lost", "message": f"The GPU state of this process is lost: {row.lost}", "remedy": "Restart the kernel."}
+
+
+def text_of(message: Mapping[str, Any], name: str) -> str:
+    """The text in a field, or "" when there is none; at most so long that nobody fills the journal with it."""
+    value = message.get(name, "")
+    return value[:_LONGEST_NAME] if isinstance(value, str) else ""
+
+
+def words_of(value: object) -> tuple[str, ...]:
+    """The texts in a list; what is no list, and what is no text, is left out."""
+    if not isinstance(value, (list, tuple)):
+        return ()
+    return tuple(item[:_LONGEST_NAME] for item in value if isinstance(item, str))[:_MOST_WORDS]

@@ -1,0 +1,118 @@
+"""`carrel gpus`: who has which GPU now, who waits, for how long, and whose state is where."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from carrel.cli.endings import OK, UNAVAILABLE
+from carrel.cli.options import AsJson, Home, open_client
+
+if TYPE_CHECKING:
+    from carrel.wire.v1 import LeaseRequestView, LendingView, LentDevice, TenantView
+
+_STATES = {"running": "blue", "held": "yellow", "paused": "magenta", "free": "green", "withheld": "yellow"}
+_TIERS = {
+    "suspend": "idle GPU state moves to host memory when somebody needs the room",
+    "hold": "GPU state cannot be moved here: a notebook that used a GPU keeps it while it is idle, until its timer runs out",
+    "simulated": "simulated GPUs: nothing computes on them, moving state is acted out",
+}
+
+
+def gpus_command(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.", show_default=False)] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show who has which GPU now, who waits, and whose state is where."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        while True:
+            lending = client.gpus()
+            if as_json:
+                print_json(lending)
+            else:
+                _print(lending, time.time())
+            if not watch:
+                return OK if lending.available else UNAVAILABLE
+            time.sleep(1.0)
+            if not as_json:
+                print()
+
+
+def _print(lending: LendingView, now: float) -> None:
+    from carrel.cli.screen import paint, print_table
+    from carrel.domain.units import format_size
+
+    if not lending.available:
+        print("The broker of this node does not answer; it is being started again. Cells that run go on.")
+        return
+    print(paint(_TIERS.get(lending.tier, ""), "dim"))
+    if not lending.devices:
+        print("No GPU.")
+        return
+    rows = [
+        (
+            str(device.index),
+            device.name,
+            f"{format_size(device.used)} of {format_size(device.memory)}",
+            *_use(lending, device, now),
+            _residents(lending, device),
+        )
+        for device in lending.devices
+    ]
+    print_table(("GPU", "NAME", "MEMORY", "STATE", "BY", "RESIDENT"), rows, styles={3: _STATES}, right=(0,))
+    for device in lending.devices:
+        for stranger in device.strangers:
+            print(
+                f"GPU {device.index}: process {stranger.pid} {stranger.name} uses {format_size(stranger.bytes)} without a lease."
+            )
+    if lending.queue:
+        print()
+        print_table(("#", "WAITS", "GPUS", "FOR", "ABOUT", "WHY"), [_waiting(row, now) for row in lending.queue], right=(0, 2))
+    away = [tenant for tenant in lending.tenants if tenant.state in ("suspended", "suspending", "resuming", "lost")]
+    if away:
+        print()
+        states = [(_who(tenant), tenant.state, format_size(tenant.bytes), tenant.why_not) for tenant in away]
+        print_table(("NOT ON A GPU", "STATE", "SIZE", "WHY"), states)
+
+
+def _use(lending: LendingView, device: LentDevice, now: float) -> tuple[str, str]:
+    if device.withheld:
+        return "withheld", device.withheld
+    lease = next((lease for lease in lending.leases if device.uuid in lease.devices and lease.id == device.lease), None)
+    if lease is None:
+        return "free", ""
+    tenant = next((tenant for tenant in lending.tenants if tenant.id == lease.tenant), None)
+    who = _who(tenant) if tenant is not None else _job(lease.job, lease.owner)
+    state = {"active": "running"}.get(lease.state, lease.state)
+    until = f", until {_span(lease.held_until - now)} from now" if lease.held_until is not None else ""
+    return state, f"{who} for {_span(now - lease.since)}{until}"
+
+
+def _residents(lending: LendingView, device: LentDevice) -> str:
+    known = {tenant.id: tenant for tenant in lending.tenants}
+    return ", ".join(_who(known[name]) for name in device.residents if name in known)
+
+
+def _waiting(row: LeaseRequestView, now: float) -> tuple[str, ...]:
+    about = "" if row.estimate is None else _span(row.estimate)
+    return (str(row.position), _job(row.job, row.owner), str(row.gpus), _span(now - row.since), about, row.message)
+
+
+def _who(tenant: TenantView) -> str:
+    what = _job(tenant.job, tenant.owner)
+    return f"{what}: {tenant.label}" if tenant.label else what
+
+
+def _job(job: int | None, owner: str) -> str:
+    return "somebody else" if job is None else f"job {job}{f' ({owner})' if owner else ''}"
+
+
+def _span(seconds: float) -> str:
+    from carrel.domain.units import format_duration
+
+    return format_duration(max(0, round(seconds)))

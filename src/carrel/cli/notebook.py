@@ -1,0 +1,256 @@
+"""`carrel notebook`, `carrel terminal` and `carrel sessions`: interactive work."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from carrel.cli.endings import INTERRUPTED, OK, OTHER
+from carrel.cli.options import AsJson, Home, JobId, open_client
+
+if TYPE_CHECKING:
+    from carrel.cli.screen import StatusLine
+    from carrel.client import Client
+    from carrel.wire.v1 import SessionRequest, SessionView
+
+#: Seconds between two looks at a session that starts.
+_LOOK = 0.1
+
+Directory = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PATH]",
+        help="Directory or notebook to open.  [this directory in a lab of one's own, else one's files in the lab]",
+        show_default=False,
+    ),
+]
+Gpus = Annotated[
+    int | None, typer.Option("--gpus", "-g", metavar="N", min=0, help="GPUs that a cell gets when it uses CUDA.  [1]")
+]
+Reserve = Annotated[
+    bool, typer.Option("--reserve", help="Hold the GPUs from start to end, also while no cell runs.", show_default=False)
+]
+Environment = Annotated[str, typer.Option("--env", "-e", metavar="NAME", help="Environment of the kernel: `carrel env list`.")]
+Name = Annotated[str | None, typer.Option("--name", help="What to call it.", show_default=False)]
+Cpus = Annotated[int | None, typer.Option("--cpus", metavar="N", help="Processors it counts on.", show_default=False)]
+Memory = Annotated[str | None, typer.Option("--memory", metavar="SIZE", help='Memory, like "8G".', show_default=False)]
+Time = Annotated[
+    str | None, typer.Option("--time", metavar="DURATION", help='Ends at the latest after, like "12h".', show_default=False)
+]
+Class = Annotated[str | None, typer.Option("--qos", help="Class of service.", show_default=False)]
+New = Annotated[bool, typer.Option("--new", help="Start another one even if one like it runs.", show_default=False)]
+NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the link only.", show_default=False)]
+
+
+def _opener(kind: str, about: str) -> Callable[..., int]:
+    """The command that opens a session of one kind; typer reads its options from the signature."""
+
+    def command(
+        path: Directory = None,
+        gpus: Gpus = None,
+        reserve: Reserve = False,
+        env: Environment = "default",
+        name: Name = None,
+        cpus: Cpus = None,
+        memory: Memory = None,
+        time_limit: Time = None,
+        qos: Class = None,
+        new: New = False,
+        no_browser: NoBrowser = False,
+        home: Home = None,
+        as_json: AsJson = False,
+    ) -> int:
+        from carrel.cli.screen import StatusLine, print_json
+        from carrel.wire.v1 import SessionRequest
+
+        line = StatusLine()
+        with open_client(home) as client:
+            directory, file = _places(client, path)
+            asked = {
+                "kind": kind,
+                "name": name or (Path(directory).name if directory else None),
+                "directory": directory,
+                "environment": os.path.abspath(env) if os.sep in env and Path(env).is_dir() else env,  # noqa: PTH100
+                "gpus": gpus,
+                "reserve": reserve,
+                "qos": qos,
+                "cpus": cpus,
+                "memory": memory,
+                "time": time_limit,
+            }
+            request = SessionRequest.model_validate(asked)
+            try:
+                session = (None if new else _running(client, request)) or client.start_session(request)
+                session = _until_ready(client, session, line)
+            except KeyboardInterrupt:
+                line.clear()
+                print("Left. It goes on starting: `carrel sessions` shows it, `carrel cancel ID` ends it.", file=sys.stderr)
+                return INTERRUPTED
+            line.clear()
+            if not session.ready:
+                _say_end(session)
+                return OTHER
+            url = client.open_session(session.job.id, file)
+        if as_json:
+            print_json({**session.model_dump(mode="json"), "url": url})
+            return OK
+        _say_ready(session, url)
+        if not no_browser:
+            _show(url)
+        return OK
+
+    command.__doc__ = about
+    return command
+
+
+notebook_command = _opener(
+    "notebook", "Open JupyterLab; its cells borrow GPUs while they run. One that runs already is opened again."
+)
+terminal_command = _opener("terminal", "Open a terminal in the browser.")
+
+
+def sessions_command(
+    everybody: Annotated[bool, typer.Option("--all-users", help="Everybody's (administrators).", show_default=False)] = False,
+    ended: Annotated[bool, typer.Option("--all", "-a", help="Also those that are over.", show_default=False)] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """List sessions."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        found = client.sessions(everybody=everybody, ended=ended)
+    if as_json:
+        print_json({"sessions": [session.model_dump(mode="json") for session in found]})
+    else:
+        _print_sessions(found, owners=everybody)
+    return OK
+
+
+def open_command(
+    job_id: JobId,
+    path: Annotated[str, typer.Argument(metavar="[FILE]", help="What to open, relative to the session's files.")] = "",
+    no_browser: NoBrowser = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Open a running session in the browser."""
+    from carrel.cli.screen import StatusLine, print_json
+
+    line = StatusLine()
+    with open_client(home) as client:
+        session = _until_ready(client, client.session(job_id), line)
+        line.clear()
+        if not session.ready:
+            _say_end(session)
+            return OTHER
+        url = client.open_session(job_id, path)
+    if as_json:
+        print_json({"url": url})
+        return OK
+    _say_ready(session, url)
+    if not no_browser:
+        _show(url)
+    return OK
+
+
+def _places(client: Client, path: str | None) -> tuple[str | None, str]:
+    """Directory of the session and file to open: in a lab of one's own on this machine paths are what they seem."""
+    own = "CARREL_URL" not in os.environ and client.lab().caller.role == "admin"
+    if not own:
+        return None, path or ""
+    target = Path(path or ".").expanduser().absolute()
+    if target.is_file():
+        return str(target.parent), target.name
+    return str(target), ""
+
+
+def _running(client: Client, request: SessionRequest) -> SessionView | None:
+    """A session like the one that is asked for."""
+    for session in client.sessions():
+        wanted = request.gpus is None or request.gpus == session.gpus
+        here = request.directory is None or request.directory == session.directory
+        same = (session.kind, session.environment, session.reserve) == (request.kind, request.environment, request.reserve)
+        mine = session.hub is None
+        if mine and wanted and here and same and session.job.state in ("PENDING", "CONFIGURING", "RUNNING"):
+            return session
+    return None
+
+
+def _until_ready(client: Client, session: SessionView, line: StatusLine) -> SessionView:
+    """Wait until it answers or is over, and say why it does not yet."""
+    from carrel.cli import words
+
+    while not session.ready and not session.job.ended:
+        job = session.job
+        text = "starting JupyterLab" if job.state == "RUNNING" else words.reason(job, words.now())
+        line.show(f"Session {job.id}: {text}")
+        time.sleep(_LOOK)
+        session = client.session(job.id)
+    return session
+
+
+def _say_ready(session: SessionView, url: str) -> None:
+    job = session.job
+    if session.reserve:
+        gpus = f"{len(job.devices)} {'simulated ' if job.simulated else ''}GPUs reserved"
+    else:
+        gpus = f"cells borrow {'a GPU' if session.gpus == 1 else f'{session.gpus} GPUs'}" if session.gpus else "no GPU"
+    print(f"Session {job.id} is ready: {gpus}; files in {session.directory}")
+    print(f"  {url}")
+    print("  (the link lets one browser in, once, within a minute; `carrel open` makes another)")
+    print(f"  end it    carrel cancel {job.id}")
+
+
+def _say_end(session: SessionView) -> None:
+    from carrel.cli.screen import clean
+
+    job = session.job
+    print(f"Session {job.id} is {job.state}: {clean(job.message)}", file=sys.stderr)
+    print(f"  its log   carrel logs {job.id}", file=sys.stderr)
+
+
+def _show(url: str) -> None:
+    import webbrowser
+
+    # Without a display there is nothing to open, and a text browser must not take the terminal.
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
+        webbrowser.open(url)
+
+
+def _print_sessions(found: list[SessionView], *, owners: bool) -> None:
+    from carrel.cli import words
+    from carrel.cli.screen import STATE_STYLES, print_table
+
+    if not found:
+        print("No sessions. Start one: carrel notebook")
+        return
+    now = words.now()
+    rows = [
+        (
+            str(session.job.id),
+            session.kind,
+            session.job.name,
+            session.job.owner if owners else "",
+            session.job.state,
+            _gpus(session),
+            session.environment,
+            "" if session.idle_since is None else words.ago(session.idle_since, now).removesuffix(" ago"),
+            session.directory if session.job.state == "RUNNING" else words.reason(session.job, now),
+        )
+        for session in found
+    ]
+    heads = ("ID", "KIND", "NAME", "OWNER", "STATE", "GPUS", "ENVIRONMENT", "IDLE", "WHERE")
+    print_table(heads, rows, styles={0: "bold", 4: STATE_STYLES, 8: "dim"}, right=(0,))
+
+
+def _gpus(session: SessionView) -> str:
+    if not session.gpus:
+        return ""
+    return f"{session.gpus} {'reserved' if session.reserve else 'per cell'}"

@@ -1,0 +1,348 @@
+"""One cycle of the lab: news is written down, what fits is started, those who wait are told.
+
+The same code runs in the server's loop, driven by real news, and in the simulator, driven by a virtual clock. It starts no thread
+and never waits; whoever drives it passes the time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from carrel.control.history import learn
+from carrel.control.inbox import News
+from carrel.control.launching import LaunchSettings, build_launch, job_token
+from carrel.control.news import interpret, queue_event
+from carrel.control.outlook import Outlook
+from carrel.control.ports import AttemptChange, EventLog, OutboxEntry, SchedulerStore, StartOrder
+from carrel.control.queue import Queue
+from carrel.control.rules import RuleBook
+from carrel.control.usage import REMEMBERED, UsageBook
+from carrel.domain.errors import CarrelError, Conflict, StorageFull, Unavailable
+from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.launch import Launch, Observation
+from carrel.domain.node import Node
+from carrel.domain.placement import Holding, Snapshot, Start
+from carrel.domain.ports import Attempt, Engine
+from carrel.domain.rules import LabRules
+from carrel.domain.task import TaskSpec
+from carrel.policy.order import order_of
+from carrel.policy.placer import Placer
+from carrel.policy.runtime import RunTimes
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which something that failed for want of a disk or a database is tried again.
+RETRY_SECONDS = 1.0
+#: Seconds before a job whose start was refused is placed again.
+_REFUSED_SECONDS = 5.0
+#: Seconds between two looks at devices that others hold, while somebody waits.
+_WITHHELD_SECONDS = 5.0
+#: Seconds between two messages about a position in the queue.
+_TELL_SECONDS = 1.0
+#: How many jobs at the head of the queue have their position told as it changes; the others are told when they ask.
+_TOLD = 25
+
+#: What there is to tell the tracking server about a change: (job before, its task, the change) -> entries.
+Describe = Callable[[Job, TaskSpec, AttemptChange, Observation], Sequence[OutboxEntry]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSettings:
+    """What the loop is given at its composition."""
+
+    rules: RuleBook
+    launch: LaunchSettings
+    #: Key of the job tokens.
+    secret: bytes
+    #: Seconds for which standings are used again.
+    rank_seconds: float = 5.0
+    #: Says which nodes an administrator has drained.
+    drained: Callable[[tuple[Node, ...]], tuple[Node, ...]] = tuple
+    #: False where nobody asks why a job waits: then no picture of the queue is kept for the answer.
+    tells: bool = True
+
+
+class Scheduler:
+    """The queue, the nodes, and what is decided about them. Used by one thread, but for `outlook` and `holding`."""
+
+    def __init__(
+        self, *, jobs: SchedulerStore, events: EventLog, engine: Engine, settings: LoopSettings, describe: Describe | None = None
+    ) -> None:
+        self._jobs = jobs
+        self._events = events
+        self._engine = engine
+        self._settings = settings
+        self._describe = describe
+        self._queue = Queue()
+        self._placer = Placer()
+        self.use = UsageBook(settings.rules)
+        #: How long jobs run, as far as that is known.
+        self.run_times = RunTimes()
+        #: Where those stood who wait, when the last cycle looked.
+        self.outlook = Outlook(None, 0.0)
+        self._rules: LabRules | None = None
+        self._standing: Mapping[tuple[str, str], float] = {}
+        self._ranked_at = 0.0
+        #: Jobs that are not placed before a moment to come.
+        self._paused: dict[int, float] = {}
+        self._withheld: frozenset[str] = frozenset()
+        self._looked_at = self._told_at = 0.0
+        #: When to tell those whose position has changed but who were told something a moment ago.
+        self._tell_again: float | None = None
+        #: Jobs that came into the line since the last cycle: they are told where they stand at once.
+        self._newcomers: list[int] = []
+        #: What the owners at the head of the queue were told last.
+        self._told: dict[int, tuple[int, str]] = {}
+        #: Descriptions of jobs that hold resources, for those who report on them.
+        self._tasks: dict[int, TaskSpec] = {}
+
+    def holding(self) -> tuple[Holding, ...]:
+        """The jobs that hold resources now, for those who only look."""
+        return tuple(self._queue.holding.values())
+
+    def recover(self, now: float) -> tuple[Sequence[tuple[Attempt, Launch, str]], Sequence[Job]]:
+        """Take up what an earlier server left: the attempts to adopt, and the jobs that somebody wants the end of."""
+        adopted, cancelled = [], []
+        nodes = self._engine.nodes()
+        self.use.load(self._jobs.used(since=now - REMEMBERED * self._settings.rules.current.half_life))
+        for job in self._jobs.active():
+            if job.state is JobState.PENDING:
+                self._put(job, now)
+                continue
+            row, task = self._jobs.attempt(job.id, job.attempt), self._jobs.task(job.id)
+            if row is None or task is None:  # pragma: no cover - a foreign key forbids it
+                raise Conflict(f"Job {job.id} holds resources but attempt {job.attempt} is not in the database.")
+            self.use.put(job, now=now, since=row.leased_at, borrowed=row.lease_seconds)
+            self._put(job, now)
+            self._queue.seen(job.id, offset=row.journal_offset, log_size=row.log_size)
+            launch = build_launch(job, task, nodes, self._settings.launch)
+            token = job_token(self._settings.secret, job.id, job.attempt)
+            adopted.append((Attempt(job_id=job.id, number=job.attempt, offset=row.journal_offset), launch, token))
+            if job.cancelled_by is not None:
+                # Asked for before the restart, perhaps not passed on: asking twice does no harm.
+                cancelled.append(job)
+        return adopted, cancelled
+
+    def next_at(self) -> float | None:
+        """When time alone is a reason for a cycle; None when only news is."""
+        moments = list(self._paused.values())
+        if self._tell_again is not None:
+            moments.append(self._tell_again)
+        if self._withheld and self._queue.waiting:
+            moments.append(self._looked_at + _WITHHELD_SECONDS)
+        return min(moments) if moments else None
+
+    def cycle(self, news: News, now: float) -> None:
+        """Deal with `news`, then start what fits.
+
+        What is done leaves `news` at once, so that only the rest is given back when the disk or the database fails
+        (`Unavailable`).
+        """
+        while news.jobs:
+            self._take_in(news.jobs[0], now)
+            del news.jobs[0]
+        self._record(news.observations, now)
+        news.observations.clear()
+        self._start_what_fits(now)
+
+    def _take_in(self, job: Job, now: float) -> None:
+        """A job was submitted, or somebody wants its end."""
+        known = self._queue.job(job.id)
+        if job.state is JobState.PENDING:
+            if known is None or known.state is JobState.PENDING:
+                self._put(job, now)
+                self._newcomers.append(job.id)
+            return
+        if job.state.ended:
+            self._put(job, now)
+            return
+        if job.cancelled_by is not None and known is not None and not known.state.ended:
+            self._put(replace(known, cancelled_by=job.cancelled_by), now)
+            self._engine.cancel(known.id, known.attempt, by=job.cancelled_by)
+
+    def _record(self, observations: Sequence[Observation], now: float) -> None:
+        fresh = [(job, observation) for observation in observations if (job := self._awaited(observation)) is not None]
+        changes = [self._interpret(job, observation, now) for job, observation in fresh]
+        for job in self._write(changes, now):
+            self._put(job, now, not_before=now + RETRY_SECONDS if job.state is JobState.PENDING else 0.0)
+        for (job, observation), change in zip(fresh, changes, strict=True):
+            self._queue.seen(job.id, offset=change.offset, log_size=change.log_size)
+            if change.ended_at is not None:
+                self._engine.forget(observation.job_id, observation.attempt)
+
+    def _awaited(self, observation: Observation) -> Job | None:
+        """The job that the observation is about, unless it is late, repeated or of an attempt that is over."""
+        job = self._queue.job(observation.job_id)
+        if job is None or job.attempt != observation.attempt or not job.state.holds_resources:
+            return None
+        if observation.entries and observation.offset <= self._queue.known(job.id).offset:
+            return None
+        return job
+
+    def _interpret(self, job: Job, observation: Observation, now: float) -> AttemptChange:
+        change = interpret(job, observation, log_size=self._queue.known(job.id).log_size, now=now)
+        if change.ended_at is not None:
+            change = replace(change, lease_seconds=self.use.charged(job.id, job.attempt))
+        if self._describe is None:
+            return change
+        task = self._tasks.get(job.id) or self._jobs.task(job.id)
+        if task is None:  # pragma: no cover - a foreign key forbids it
+            return change
+        self._tasks[job.id] = task
+        return replace(change, outbox=tuple(self._describe(job, task, change, observation)))
+
+    def _write(self, changes: Sequence[AttemptChange], now: float) -> Sequence[Job]:
+        if not changes:
+            return ()
+        try:
+            return self._jobs.change(changes, now=now)
+        except Unavailable:
+            raise
+        except CarrelError:
+            _log.exception("A batch of %d changes was refused; they are written one by one.", len(changes))
+        written: list[Job] = []
+        for change in changes:
+            try:
+                written.extend(self._jobs.change([change], now=now))
+            except Unavailable:
+                raise
+            except CarrelError:
+                _log.exception("Job %d: a change was refused and is dropped: %r", change.job_id, change)
+        return written
+
+    def _put(self, job: Job, now: float, not_before: float = 0.0) -> None:
+        known = self._queue.job(job.id)
+        entry = self._queue.put(job, now=now, not_before=not_before)
+        if entry is None:
+            self._placer.forget(job.id)
+            if known is not None:  # news of an end may come twice
+                learn(self.run_times, (job,))
+            self._tasks.pop(job.id, None)
+            self._told.pop(job.id, None)
+        elif isinstance(entry, Holding):
+            self._placer.hold(entry)
+        else:
+            self._placer.wait(entry)
+        self.use.put(job, now=now)
+        if not_before > now:
+            self._paused[job.id] = not_before
+        else:
+            self._paused.pop(job.id, None)
+
+    def _start_what_fits(self, now: float) -> None:
+        self._withheld, self._looked_at = self._engine.withheld(), now
+        for job_id in [job_id for job_id, moment in self._paused.items() if moment <= now]:
+            del self._paused[job_id]
+        self._rank(now)
+        self._placer.nodes(self._settings.drained(self._engine.nodes()), self._withheld)
+        starts = self._placer.place(now)
+        if starts:
+            self._carry_out(starts, now)
+        if self._settings.tells:
+            self.outlook = self.look(now)
+            self._tell(now)
+        self._newcomers.clear()
+
+    def look(self, now: float) -> Outlook:
+        """Where everybody stands who waits."""
+        rules = self._settings.rules.current
+        picture = Snapshot(
+            nodes=self._settings.drained(self._engine.nodes()),
+            qos=rules.qos,
+            waiting=tuple(self._queue.waiting.values()),
+            holding=tuple(self._queue.holding.values()),
+            withheld=self._withheld,
+            age_weight=rules.age_weight,
+            standing=self._standing,
+            share_weight=rules.share_weight,
+            size_weight=rules.size_weight,
+        )
+        return Outlook(picture, now, self.run_times.remaining)
+
+    def _rank(self, now: float) -> None:
+        """Put the queue in the order of the present rules and of who has used less of their share.
+
+        Standings change slowly, so they are not worked out in every cycle.
+        """
+        rules = self._settings.rules.current
+        newcomers = [self._queue.job(job_id) for job_id in self._newcomers]
+        strange = any(job is not None and (job.account, job.owner) not in self._standing for job in newcomers)
+        stale = rules.share_weight > 0 and (strange or now >= self._ranked_at + self._settings.rank_seconds)
+        # Nobody is ahead of anybody where one job waits.
+        if rules is self._rules and not (stale and len(self._queue.waiting) > 1):
+            return
+        standing: Mapping[tuple[str, str], float] = {}
+        if rules.share_weight > 0:
+            found = self.use.standings(now, self._queue.line)
+            standing = {(one.account, one.user): one.factor for one in found}
+        self._ranked_at = now
+        if rules is not self._rules or standing != self._standing:
+            self._rules, self._standing = rules, standing
+            self._placer.rules(rules.qos, order_of(rules, standing))
+
+    def _carry_out(self, starts: Sequence[Start], now: float) -> None:
+        orders = [
+            StartOrder(job_id=start.job_id, node=start.node, devices=start.devices, others=start.others) for start in starts
+        ]
+        nodes = self._engine.nodes()
+        try:
+            started = self._jobs.start(orders, now=now)
+        except Exception:
+            # Nothing was written: everybody is in line again.
+            for start in starts:
+                self._placer.wait(self._queue.waiting[start.job_id])
+            raise
+        for job_id in {start.job_id for start in starts} - {job.id for job, _ in started}:
+            self._placer.forget(job_id)  # cancelled meanwhile: the news of it is on its way
+        for job, task in started:
+            self._put(job, now)
+            self._told.pop(job.id, None)
+            try:
+                launch = build_launch(job, task, nodes, self._settings.launch)
+                self._engine.start(launch, token=job_token(self._settings.secret, job.id, job.attempt))
+            except Unavailable as error:
+                self._not_started(job, JobState.PENDING, _refusal(job, error), now)
+            except Exception as error:  # noqa: BLE001 - whatever it was, this job must not stay half started
+                _log.exception("Job %d could not be started.", job.id)
+                self._not_started(job, JobState.FAILED, Reason(code="LaunchFailed", message=str(error)), now)
+
+    def _not_started(self, job: Job, state: JobState, reason: Reason, now: float) -> None:
+        """The engine has started nothing: the attempt is over; a job that goes on is placed again a little later."""
+        change = AttemptChange(
+            job_id=job.id,
+            attempt=job.attempt,
+            state=state,
+            attempt_state=JobState.NODE_FAIL if state is JobState.PENDING else state,
+            reason=reason,
+            ended_at=now,
+        )
+        for after in self._write([change], now):
+            self._put(after, now, not_before=now + _REFUSED_SECONDS if state is JobState.PENDING else 0.0)
+
+    def _tell(self, now: float) -> None:
+        """Say where they stand to newcomers at once, and to those at the head of the queue when some time has passed."""
+        soon = now < self._told_at + _TELL_SECONDS
+        self._tell_again = self._told_at + _TELL_SECONDS if soon and self._queue.waiting else None
+        if not self._queue.waiting or (soon and not self._newcomers):
+            return
+        quick = self.outlook.quick
+        holds = [hold for job_id in self._newcomers[:_TOLD] if (hold := quick.hold_of(job_id)) is not None]
+        if not soon:
+            holds += quick.holds[:_TOLD]
+            self._told_at = now
+        news = []
+        for hold in holds:
+            job, told = self._queue.job(hold.job_id), (hold.position, hold.reason.code)
+            if job is not None and self._told.get(hold.job_id) != told:
+                self._told[hold.job_id] = told
+                news.append(queue_event(job, hold))
+        if news:
+            self._events.append(news, now=now)
+
+
+def _refusal(job: Job, error: Unavailable) -> Reason:
+    if isinstance(error, StorageFull):
+        return Reason(code="StorageFull", message=str(error))
+    return Reason(code="DeviceBusy" if job.devices else "ReqNodeNotAvail", message=str(error))

@@ -1,0 +1,196 @@
+"""What the lending policy looks at, and what it answers: who may use which GPU of one node now.
+
+A *tenant* is a process (a kernel, or the runner of a task) that holds GPU state or wants some. A *lease* is its right to use
+devices for a while. *Residency* says where its GPU state is; it outlives the lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from carrel.domain.job import Reason
+
+
+class Tier(StrEnum):
+    """What a node can do with the GPU state of a process that does not compute."""
+
+    #: Move it to host memory and back (CUDA checkpoint).
+    SUSPEND = "suspend"
+    #: Nothing: the lease stays with its holder, with an idle timer that the user sees.
+    HOLD = "hold"
+    #: There is no GPU state; moving it is acted out, with a given speed and given faults.
+    SIMULATED = "simulated"
+
+
+class Residency(StrEnum):
+    """Where a tenant's GPU state is."""
+
+    #: It has none: it never used CUDA.
+    NONE = "none"
+    RESIDENT = "resident"
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
+    RESUMING = "resuming"
+    #: It cannot be brought back; the process has to go.
+    LOST = "lost"
+
+
+class LeaseState(StrEnum):
+    """How a lease is used."""
+
+    #: A cell or a task computes.
+    ACTIVE = "active"
+    #: Suspended in mid-flight so that others get a turn; goes on later.
+    PAUSED = "paused"
+    #: The cell is over, but its state cannot be moved off the device: tier hold, or `%gpu hold`.
+    HELD = "held"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRoom:
+    """One device that can be lent."""
+
+    uuid: str
+    #: Bytes of device memory, and how much of it processes without a lease of ours use.
+    memory: int
+    foreign: int = 0
+    #: Why nobody may be given it now ("cordoned: the driver hung twice"), or None.
+    withheld: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A process, as lending sees it."""
+
+    id: str
+    #: Subject of its user; the queue is fair between users.
+    owner: str
+    residency: Residency = Residency.NONE
+    #: Devices that its CUDA state belongs to; empty while it has none.
+    home: tuple[str, ...] = ()
+    #: Bytes of its state by device: in device memory when resident, in host memory when suspended.
+    state: Mapping[str, int] = field(default_factory=dict)
+    #: Bytes that each of its devices should have free for its next cell, beside `state`.
+    room: int = 0
+    #: False when its state must stay where it is (no tier, managed memory, an earlier failure).
+    suspendable: bool = True
+    #: Unix seconds at which its last lease ended; 0 before the first.
+    last_used: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Somebody waits for a lease."""
+
+    id: str
+    tenant: str
+    gpus: int
+    #: Exactly these devices, or () for any (a tenant with a home gets its home).
+    devices: tuple[str, ...] = ()
+    #: Unix seconds.
+    asked_at: float
+    #: True for whole tasks: nobody else may be resident, and there is no time slice.
+    exclusive: bool = False
+    #: The paused lease that wants to go on, or None.
+    resumes: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lent:
+    """A lease, as lending sees it."""
+
+    id: str
+    tenant: str
+    devices: tuple[str, ...]
+    state: LeaseState
+    #: Unix seconds at which it was granted, or went on after a pause.
+    since: float
+    exclusive: bool = False
+    #: When it is over at the latest (a task's walltime), Unix seconds; None when nobody knows.
+    ends_by: float | None = None
+    #: HELD only: until when its owner may keep it although others wait, Unix seconds.
+    held_until: float | None = None
+    #: HELD only: True when the owner asked for it (`%gpu hold`); the state could be moved otherwise.
+    by_choice: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LendingRules:
+    """Settings of the lending policy; times in seconds, sizes in bytes."""
+
+    #: How long a cell computes before it can be suspended in mid-flight for others that wait; 0: never.
+    time_slice: float = 60.0
+    #: A suspended state comes back only where this much is free beside it: a failed restore cannot be repaired.
+    margin: int = 1024**3
+    #: Share of a device's memory that a cell of unknown appetite can count on.
+    unknown_room: float = 0.5
+    #: Bytes of host memory that suspended states may take in all; None: no limit.
+    host_memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LendingSnapshot:
+    """Everything that lending may know, at one moment."""
+
+    devices: Sequence[DeviceRoom]
+    tenants: Mapping[str, Tenant]
+    #: In order of arrival.
+    requests: Sequence[Request]
+    leases: Sequence[Lent]
+    #: Bytes of suspended states in host memory now.
+    host_used: int = 0
+    rules: LendingRules = field(default_factory=LendingRules)
+    #: Mean seconds that recent leases took, for estimates; None before there were any.
+    typical_lease: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lend:
+    """Decision: this request gets these devices now. A suspended tenant is brought back onto them first."""
+
+    request: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspend:
+    """Decision: move this tenant's state to host memory, because of `request`. It computes nothing now, or its slice is over."""
+
+    tenant: str
+    request: str
+    #: The lease that is paused by it, or None when the tenant is idle.
+    pauses: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expire:
+    """Decision: the held lease is over (its idle timer ran out and `request` waits). Its owner was warned."""
+
+    lease: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """Decision: this request waits, and why."""
+
+    request: str
+    #: 1 for the next in line.
+    position: int
+    reason: Reason
+    #: Seconds from now, or None when nobody can say.
+    estimate: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lending:
+    """The answer: every request is in exactly one of `lends` and `queue`; the other two make room for those in the queue."""
+
+    lends: tuple[Lend, ...] = ()
+    suspends: tuple[Suspend, ...] = ()
+    expires: tuple[Expire, ...] = ()
+    queue: tuple[Queued, ...] = ()
+    #: Unix seconds at which time alone is a reason to ask again (a slice ends, a hold runs out); None: only news is.
+    again_at: float | None = None

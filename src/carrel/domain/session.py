@@ -1,0 +1,31 @@
+"""What somebody asks for who wants to work interactively."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class SessionKind(StrEnum):
+    """What a session is for."""
+
+    NOTEBOOK = "notebook"
+    TERMINAL = "terminal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSpec:
+    """The interactive part of a job of kind session; the rest (resources, QoS, records) is as for every job."""
+
+    kind: SessionKind = SessionKind.NOTEBOOK
+    #: Where its files are: an absolute path on the node, which outlives the session.
+    directory: str
+    #: Name of an environment of the owner's (or shared with them), or an absolute path of a virtual environment or conda prefix.
+    environment: str = "default"
+    #: GPUs that a cell gets when it uses CUDA; 0: none. With `reserve` they are the job's own from start to end.
+    gpus: int = 1
+    reserve: bool = False
+    #: Seconds without a running cell, a connection or GPU work after which it is ended (with a warning before); None: never.
+    idle_time: int | None = None
+    #: Address of the server at a JupyterHub that this session is run for; "" for the lab's own sessions.
+    hub: str = ""

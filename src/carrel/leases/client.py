@@ -1,0 +1,368 @@
+"""A blocking client of the node's broker, for runners and for the lab itself. Standard library only.
+
+    with Broker(path, token) as broker:
+        lease = broker.acquire(devices=["GPU-…"], on_wait=lambda wait: print(wait.message))
+        ...
+        broker.release(lease)
+
+A broker may be restarted at any moment: calls connect again, a request keeps its place, and a lease is kept by the process
+that holds it, connected or not.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from carrel.domain import errors
+from carrel.leases.protocol import LONGEST, OBSERVER, RUNNER, VERSION, Message, decode, encode
+
+#: Seconds between attempts to connect: the first, and the longest.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+#: Seconds between two looks at `stop`.
+_LOOK = 0.2
+#: Seconds in which a broker that lives answers a question.
+_ANSWER = 10.0
+
+_ERRORS: dict[str, type[errors.CarrelError]] = {
+    cls.code: cls
+    for cls in (
+        errors.Invalid,
+        errors.Impossible,
+        errors.Unauthenticated,
+        errors.Denied,
+        errors.NotFound,
+        errors.Conflict,
+        errors.Unavailable,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to use devices, until it is released or this process ends."""
+
+    id: str
+    fence: int
+    request: str
+    #: UUIDs.
+    devices: tuple[str, ...]
+    #: Seconds that it took to get it.
+    waited: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Why a request waits."""
+
+    #: 1 for the next in line.
+    position: int
+    #: Seconds, or None when nobody can say.
+    estimate: float | None
+    #: One of `carrel.policy.lend_reasons.LENDING_REASONS`.
+    code: str
+    message: str
+
+
+class Lost(Exception):
+    """The connection is gone; the next call makes another one."""
+
+
+class _Link:
+    """One connection after its welcome."""
+
+    def __init__(self, path: str, hello: dict[str, Any]) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._data = b""
+        try:
+            self._socket.settimeout(_ANSWER)
+            self._socket.connect(path)
+            self.send("hello", **hello)
+            answer = self.receive(_ANSWER)
+        except OSError as error:
+            self._socket.close()
+            raise Lost(str(error)) from error
+        except BaseException:
+            self._socket.close()
+            raise
+        if answer is None or answer["op"] != "welcome":
+            self._socket.close()
+            if answer is None or answer["op"] != "refused":
+                raise Lost("the broker did not answer")
+            raise _refusal(answer)
+        self.welcome = answer
+
+    def send(self, op: str, **fields: Any) -> None:
+        """Send a message. Raises `Lost`."""
+        try:
+            self._socket.sendall(encode(op, **fields))
+        except OSError as error:
+            raise Lost(str(error)) from error
+
+    def receive(self, seconds: float) -> Message | None:
+        """The next message, or None when none came in so many seconds. Raises `Lost`."""
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._data:
+            left = deadline - time.monotonic()
+            # poll(2), not select(2): a process may have more than a thousand descriptors.
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if not poll.poll(max(0.0, left) * 1000):
+                return None
+            try:
+                piece = self._socket.recv(65536)
+            except OSError as error:
+                raise Lost(str(error)) from error
+            if not piece or len(self._data) > LONGEST:
+                raise Lost("the broker closed the connection")
+            self._data += piece
+        line, self._data = self._data.split(b"\n", 1)
+        try:
+            return decode(line)
+        except ValueError as error:
+            raise Lost(f"the broker sent what is no message: {error}") from error
+
+    def close(self) -> None:
+        """Close it; for the broker the holder is done then."""
+        with suppress(OSError):
+            # A child that was forked meanwhile has the same socket: this ends it for both.
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+class Broker:
+    """A process' connection to its node's broker. One thread at a time, except for `watch`; closing it gives all leases back."""
+
+    def __init__(self, path: str | Path, token: str, role: str = RUNNER, *, patience: float | None = 60.0) -> None:
+        """Nothing is connected yet. `patience`: seconds to try to connect before a call raises `Unavailable`; None: for ever."""
+        self._path = str(path)
+        self._hello = {"v": VERSION, "role": role, "token": token}
+        self._role = role
+        self._patience = patience
+        self._link: _Link | None = None
+        self._held: dict[str, Lease] = {}
+        self._asked: str | None = None
+        self._ids = itertools.count(1)
+        self._guard = threading.RLock()
+
+    def acquire(
+        self,
+        *,
+        devices: Sequence[str] = (),
+        gpus: int = 0,
+        cell: str = "",
+        ends_by: float | None = None,
+        on_wait: Callable[[Wait], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Lease | None:
+        """Wait for a lease and return it, or None when `stop` said so (looked at five times in a second).
+
+        A runner names its `devices`; `ends_by` (Unix seconds) tells the others when they are free at the latest. Raises an error
+        of `carrel.domain.errors` when it is refused, and `Unavailable` when there is no broker.
+        """
+        with self._guard:
+            request = f"{time.time_ns():x}.{next(self._ids)}"
+            asking = {"request": request, "devices": list(devices), "gpus": gpus, "cell": cell, "ends_by": ends_by}
+            self._asked = request
+            try:
+                return self._wait_for(request, asking, on_wait, stop or (lambda: False))
+            finally:
+                self._asked = None
+
+    def release(self, lease: Lease, *, outcome: str = "ok") -> None:
+        """Give a lease back; it is over when this returns. Raises `Unavailable` when there is no broker to tell."""
+        with self._guard:
+            self._held.pop(lease.id, None)
+            while True:
+                # A new connection gives back by itself what is not held any more; the second time does no harm.
+                link = self._connected(lambda: False)
+                assert link is not None
+                with suppress(Lost):
+                    link.send("release", lease=lease.id, fence=lease.fence, outcome=outcome)
+                    self._answer(link, "released")
+                    return
+                self._drop()
+
+    def status(self) -> Message:
+        """Who has what, as far as this client may see it. Raises `Unavailable` when there is no broker."""
+        with self._guard:
+            while True:
+                link = self._connected(lambda: False)
+                assert link is not None
+                with suppress(Lost):
+                    link.send("status")
+                    return self._answer(link, "status")
+                self._drop()
+
+    def watch(self, callback: Callable[[Message | None], None]) -> Watch:
+        """Call back with each new status, from a thread, until the returned watch is closed; with None when the broker is gone.
+
+        It has a connection of its own, as an observer, and connects again by itself.
+        """
+        return Watch(self._path, {**self._hello, "role": OBSERVER}, callback)
+
+    def close(self) -> None:
+        """Close the connection: leases that are held are over."""
+        with self._guard:
+            self._held.clear()
+            self._drop()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _wait_for(
+        self, request: str, asking: Message, on_wait: Callable[[Wait], None] | None, stop: Callable[[], bool]
+    ) -> Lease | None:
+        cancelled = False
+        while True:
+            link = self._connected(stop)
+            if link is None:
+                return None
+            try:
+                link.send("cancel" if cancelled else "acquire", **({"request": request} if cancelled else asking))
+                while True:
+                    if not cancelled and stop():
+                        cancelled = True
+                        link.send("cancel", request=request)
+                    message = link.receive(_LOOK)
+                    if message is None or message.get("request", request) != request:
+                        continue
+                    if message["op"] == "queued" and on_wait is not None and not cancelled:
+                        on_wait(_wait(message))
+                    elif message["op"] == "refused":
+                        raise _refusal(message)
+                    elif message["op"] == "granted":
+                        lease = _lease(message)
+                        if not cancelled:
+                            self._held[lease.id] = lease
+                            return lease
+                        link.send("release", lease=lease.id, fence=lease.fence, outcome="aborted")
+                    elif message["op"] == "cancelled":
+                        return None
+            except Lost:
+                self._drop()
+
+    def _answer(self, link: _Link, op: str) -> Message:
+        deadline = time.monotonic() + _ANSWER
+        while True:
+            message = link.receive(deadline - time.monotonic())
+            if message is None:
+                raise Lost("the broker does not answer")
+            if message["op"] == op:
+                return message
+            if message["op"] == "refused":
+                raise _refusal(message)
+
+    def _connected(self, stop: Callable[[], bool]) -> _Link | None:
+        """The connection, made anew when there is none; None when `stop` said so first."""
+        if self._link is None:
+            deadline = None if self._patience is None else time.monotonic() + self._patience
+            pause = _FIRST_PAUSE
+            while self._link is None:
+                try:
+                    self._link = _Link(self._path, self._hello)
+                except Lost as error:
+                    if stop():
+                        return None
+                    if deadline is not None and time.monotonic() + pause > deadline:
+                        raise errors.Unavailable(
+                            f"The GPUs' broker does not answer at {self._path}: {error}.",
+                            remedy="Is the lab up? `carrel doctor`.",
+                        ) from error
+                    time.sleep(pause)
+                    pause = min(_LONGEST_PAUSE, 2 * pause)
+            self._give_back(self._link)
+        return self._link
+
+    def _give_back(self, link: _Link) -> None:
+        """What the broker thinks that we hold, and we do not: a release that it did not hear of."""
+        for message in link.welcome.get("leases", ()):
+            lease = _lease(message)
+            if lease.id not in self._held and lease.request != self._asked:
+                with suppress(Lost):
+                    link.send("release", lease=lease.id, fence=lease.fence, outcome="aborted")
+
+    def _drop(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+
+class Watch:
+    """Calls back with each status, from a thread of its own."""
+
+    def __init__(self, path: str, hello: dict[str, Any], callback: Callable[[Message | None], None]) -> None:
+        self._path = path
+        self._hello = hello
+        self._callback = callback
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="broker watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """No more calls after this returns (unless it is called by the callback itself)."""
+        self._closing.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout=_ANSWER)
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        there = True
+        while not self._closing.is_set():
+            try:
+                link = _Link(self._path, self._hello)
+            except (Lost, errors.CarrelError):
+                if there:
+                    self._callback(None)
+                there = False
+                self._closing.wait(pause)
+                pause = min(_LONGEST_PAUSE, 2 * pause)
+                continue
+            there, pause = True, _FIRST_PAUSE
+            with suppress(Lost):
+                link.send("watch")
+                while not self._closing.is_set():
+                    message = link.receive(_LOOK)
+                    if message is not None and message["op"] == "status":
+                        self._callback(message)
+            link.close()
+
+
+def _refusal(message: Message) -> errors.CarrelError:
+    code = str(message.get("code", ""))
+    cls = _ERRORS.get(code, errors.Conflict)
+    return cls(str(message.get("message", "refused")), remedy=str(message.get("remedy", "")), details={"code": code})
+
+
+def _lease(message: Message) -> Lease:
+    return Lease(
+        id=str(message["lease"]),
+        fence=int(message["fence"]),
+        request=str(message["request"]),
+        devices=tuple(str(device["uuid"]) for device in message["devices"]),
+        waited=float(message.get("waited", 0.0)),
+        message=str(message.get("message", "")),
+    )
+
+
+def _wait(message: Message) -> Wait:
+    estimate = message.get("estimate")
+    return Wait(
+        position=int(message["position"]),
+        estimate=None if estimate is None else float(estimate),
+        code=str(message.get("code", "")),
+        message=str(message.get("message", "")),
+    )

@@ -1,0 +1,108 @@
+"""The broker's protocol: what a kernel, a runner and an observer say to it, and what it answers.
+
+A unix stream socket; every message is one JSON object on one line (UTF-8, at most `LONGEST` bytes). Messages from the client
+have an ``op``; the broker's have one too. Fields that a side does not know are ignored, so both may be newer than the other.
+The kernel hook (`carrel.notebooks.hook`) speaks it without importing this module.
+
+The broker takes uid and pid from the socket (SO_PEERCRED, unix(7)) and never from a message. A tenant is a process: (pid, start
+time). It keeps its identity, its leases and its place in the queue when it connects again, so a broker can be restarted while
+cells run. A lease ends when its holder releases it, when the holder closes the connection while the broker lives, or when the
+process is gone (pidfd_open(2)); never because a message did not come in time.
+
+Client to broker
+----------------
+``hello``    v (int), role, token; kernel (id of the Jupyter kernel), label (what people call it: the notebook's path).
+             Must come first. The token is that of the job (`CARREL_TOKEN`); an observer of the whole node shows the node's own.
+             Answer: ``welcome`` or ``refused`` and the end of the connection.
+``acquire``  request (id, unique in the connection's process), gpus (int, 0: what the session asked for), cell (id of the
+             execute_request, "" for a task), devices (list of UUIDs: exactly these; roles "runner" only), ends_by (Unix seconds
+             or null). Answers: any number of ``queued``, then one of ``granted``, ``refused``. The same request again (after a
+             connection was lost) is the same request, and a lease that was granted for it is granted again, with its fence.
+``cancel``   request. Answer: ``cancelled``. When ``granted`` was on its way already, the lease must be released.
+``release``  lease, fence; cell, outcome ("ok", "error", "aborted"), cuda (bool: the process has a CUDA state), blockers (list of
+             words why its state cannot be moved: "managed memory", "CUDA IPC", "distributed"), background (int: threads and
+             tasks of the cell that outlive it), oom (bool: the cell met a full device; its next one gets all the room there is).
+             Answer: ``released``; nobody needs to wait for it. Unknown or stale: ignored, and answered all the same. The fence
+             may be the one from before a pause.
+``touched``  The process is about to use CUDA for the first time outside of a lease (it holds none): for the record.
+``simulate`` bytes: what the process' made-up GPU state takes, on simulated devices; ignored elsewhere. A process that never says
+             so has one of a fixed size from its first lease on; 0: it has none. `cuda` is ignored there.
+``home``     gpus: how many devices the session's cells use from now on. Answer: ``home`` (devices) or ``refused`` (the process
+             has a CUDA state already).
+``hold``     seconds: keep the devices for so long after the cell that runs (or from now on) although others wait; 0: no more.
+             Answer: ``held`` (until: Unix seconds at least, or null) or ``refused``.
+``prepared`` id, bytes (allocated, or null), blockers. The answer to ``prepare``.
+``status``   Answer: one ``status``, with what this client may see.
+``watch``    A ``status`` now and after each change, at most ten in a second; an observer of the whole node gets one every few
+             seconds while cells run, because what they are charged grows.
+
+Broker to client
+----------------
+``welcome``  v, broker (id of this node's broker, the same after a restart), tier ("suspend", "hold", "simulated"), devices (list
+             of {uuid, index, name, memory, simulated}: all that are lent here), gpus (int: what a cell of this session gets),
+             home (list of UUIDs: the devices this process should see until its first grant says otherwise), leases (list of
+             ``granted`` messages that this process still holds, those of state "held" too; one that it knows nothing of, because
+             its release was not heard, it releases now), hold_time (seconds, tier hold), lost (why the process' GPU state is
+             lost, or ""; its leases are over then).
+``queued``   request, position (1: next), estimate (seconds or null), code, message (one line for the user).
+``granted``  request, lease (id), fence (int, larger for each grant of a device), devices (list of {uuid, index, name, memory,
+             simulated}), waited (seconds), resumed (bool: a state was brought back for it), state (`LeaseState`: "active", or in
+             a welcome "paused" or "held"), message.
+``refused``  request (when it was about one), code, message, remedy.
+``cancelled`` (request), ``released`` (lease), ``home``, ``held``: see above.
+``prepare``  id, timeout (seconds): the process' state is about to be moved off the device while it is idle; let go of what is
+             not needed (collect garbage, empty caches), then say ``prepared``. Going on without an answer is allowed.
+``paused``   lease, message: suspended in mid-flight; the GPU calls of the cell block until ``resumed`` (lease, devices, fence).
+``notice``   level ("info", "warning", "error"), message: one line for the user (an idle timer runs out, a stranger is on the
+             device).
+``lost``     message: the process' GPU state cannot be brought back; the kernel has to be restarted.
+``status``   tier, simulated (bool), and these lists; what names others (owner, job, label …) is blank for whom it is not:
+             devices: uuid, index, name, type, memory, used (bytes), simulated, withheld (why, or null), lease (id or null),
+               residents (tenant ids), strangers (list of {pid, bytes, name}: processes on the device that hold no lease and are
+               no tenant), last_used (Unix seconds at which a cell's lease on it ended, 0: never), wanted (requests that wait for
+               this very device)
+             tenants: id, job, owner, role, kernel, label, pid, state (`Residency`), home, bytes, suspendable, why_not, last_used,
+               cells, gpu_seconds, waited_seconds, background, mine (bool)
+             leases: id, fence, tenant, job, owner, role, devices, since, state (`LeaseState`), cell, held_until, exclusive,
+               wanted_since (since when others wait for a held one, or null), mine
+             queue: request, tenant, job, owner, role, gpus, devices (those that it waits for; []: any), position, since,
+               estimate, code, message, resumes (the paused lease that wants to go on, or null), mine
+             history (of the caller's own session, newest first, at most 50): cell, at, waited, held, devices, outcome
+               ("ok", "error", "aborted", "killed", "lost")
+             charges (for an observer of the whole node; an older broker has none): job, attempt, owner, seconds (devices ×
+               seconds that the session's cells have borrowed until now: held leases too, pauses not; it grows unless the
+               broker's journal is lost, and is kept for a while after the session's end)
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+VERSION = 1
+#: Longest message in bytes, with its newline.
+LONGEST = 1 << 20
+
+#: Role of a Jupyter kernel: its cells borrow devices.
+KERNEL = "kernel"
+#: Role of the runner of a task or of a reserved session: it holds the devices that placement gave it.
+RUNNER = "runner"
+#: Role of those who only look.
+OBSERVER = "observer"
+
+Message = dict[str, Any]
+
+
+def encode(op: str, **fields: Any) -> bytes:
+    """The line of one message."""
+    return json.dumps({"op": op, **fields}, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """The message of one line. Raises `ValueError` when it is none."""
+    if len(line) > LONGEST:
+        raise ValueError(f"the message has {len(line)} bytes, more than {LONGEST}")
+    message = json.loads(line)
+    if not isinstance(message, dict) or not isinstance(message.get("op"), str):
+        raise ValueError("the message is not an object with an op")
+    return message

@@ -1,0 +1,32 @@
+"""The kernel spec of a session (jupyter_client's documentation, "Kernel specs")."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+#: The directory with the hook and nothing else: of Carrel's own package nothing becomes importable in the user's environment.
+HOOK_DIRECTORY = Path(__file__).parent / "front"
+
+
+def kernel_spec(python: Path, display_name: str) -> Mapping[str, Any]:
+    """The spec of a kernel that runs in the environment of `python`, with the hook in front."""
+    path = os.pathsep.join(part for part in (str(HOOK_DIRECTORY), os.environ.get("PYTHONPATH", "")) if part)
+    return {
+        "argv": [str(python), "-m", "carrel_kernel", "-f", "{connection_file}"],
+        "display_name": display_name,
+        "language": "python",
+        "interrupt_mode": "signal",
+        "metadata": {"debugger": True},
+        "env": {"PYTHONPATH": path},
+    }
+
+
+def install(directory: Path, *, python: Path, display_name: str) -> None:
+    """Write the spec as the kernel `python3` of the Jupyter data directory `directory`."""
+    place = directory / "kernels" / "python3"
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (place / "kernel.json").write_text(json.dumps(kernel_spec(python, display_name)))

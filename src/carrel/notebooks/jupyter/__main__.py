@@ -1,0 +1,16 @@
+"""`python -m carrel.notebooks.jupyter`: the command of a session."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from carrel.domain.errors import CarrelError
+from carrel.notebooks.jupyter.launch import launch
+from carrel.notebooks.jupyter.surroundings import Surroundings
+
+try:
+    launch(Surroundings.read(os.environ))
+except CarrelError as error:
+    print(error, file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,72 @@
+"""What the lab knows about this session: asked over its API with the job's own token, and remembered for a moment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
+
+from carrel.notebooks.jupyter.surroundings import Surroundings
+
+#: Seconds for which an answer is used again, and that the lab has to answer.
+_REMEMBERED, _PATIENCE = 15.0, 5.0
+
+
+class SessionFacts:
+    """What a page shows about its session. Belongs to one event loop."""
+
+    def __init__(self, session: Surroundings, clock: Callable[[], float]) -> None:
+        self._session = session
+        self._clock = clock
+        self._until = 0.0
+        self._asked: Mapping[str, Any] = {}
+
+    async def get(self) -> Mapping[str, Any]:
+        """Name, times and addresses; what only the lab knows is null while it does not answer."""
+        session = self._session
+        asked = await self._ask()
+        job = asked.get("job") or {}
+        return {
+            "job": session.job_id,
+            "attempt": session.attempt,
+            "kind": "terminal" if session.terminal else "notebook",
+            "name": job.get("name") or ("terminal" if session.terminal else "notebook"),
+            "environment": session.environment_name,
+            "gpus": session.gpus,
+            "reserved": session.reserved,
+            "devices": [part for part in session.visible.split(",") if part],
+            "lab": session.url,
+            "page": f"{session.url}/jobs/{session.job_id}" if session.url else "",
+            "ends_at": _end(job),
+            "idle_end": asked.get("idle_end"),
+        }
+
+    async def _ask(self) -> Mapping[str, Any]:
+        now = self._clock()
+        if now < self._until or not self._session.url:
+            return self._asked
+        self._until = now + _REMEMBERED
+        request = HTTPRequest(
+            f"{self._session.url}/api/v1/sessions/{self._session.job_id}",
+            headers={"Authorization": f"Bearer {self._session.token}"},
+            connect_timeout=_PATIENCE,
+            request_timeout=_PATIENCE,
+            follow_redirects=False,
+        )
+        try:
+            answer = await AsyncHTTPClient().fetch(request)
+            self._asked = dict(json.loads(answer.body))
+        except (HTTPError, OSError, ValueError):
+            self._asked = {}  # an old answer could say that a session ends which has got more time since
+        return self._asked
+
+
+def _end(job: Mapping[str, Any]) -> str | None:
+    """When its walltime is over, or None while nobody knows."""
+    try:
+        return (datetime.fromisoformat(job["started_at"]) + timedelta(seconds=job["resources"]["time"])).isoformat()
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,187 @@
+"""The server extension: what the lab and its JupyterLab extension ask of a session, below ``/carrel/``."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jupyter_server.auth.decorator import ws_authenticated
+from jupyter_server.base.handlers import APIHandler, JupyterHandler
+from jupyter_server.base.websocket import WebSocketMixin
+from jupyter_server.utils import url_path_join
+from tornado import web
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from carrel.domain.errors import CarrelError, Invalid, Unavailable
+from carrel.notebooks.jupyter.activity import activity
+from carrel.notebooks.jupyter.facts import SessionFacts
+from carrel.notebooks.jupyter.kernels import SessionKernelManager
+from carrel.notebooks.jupyter.lending import Lending
+from carrel.notebooks.jupyter.surroundings import Surroundings
+
+_KERNEL = r"(?P<kernel_id>\w+-\w+-\w+-\w+-\w+)"
+_LENDING, _FACTS = "carrel_lending", "carrel_facts"
+
+
+class _Handler(APIHandler):
+    #: Looking is no use of a session.
+    _track_activity = False
+
+    def answer(self, value: Any) -> None:
+        """Finish with JSON."""
+        self.set_header("Cache-Control", "no-store")
+        self.finish(json.dumps(value))
+
+
+class ActivityHandler(_Handler):
+    """``GET /carrel/activity``: is anybody using this session?"""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """As `activity` says."""
+        self.answer(activity(self.settings))
+
+
+class StatusHandler(_Handler):
+    """``GET /carrel/status``: who has which GPU now, who waits (as `Lending.state` says)."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """The broker's answer, or that there is none."""
+        self.answer(await self.settings[_LENDING].look())
+
+
+class SessionHandler(_Handler):
+    """``GET /carrel/session``: this session's name, times and addresses."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """As `SessionFacts` says."""
+        self.answer(await self.settings[_FACTS].get())
+
+
+class OutputsHandler(_Handler):
+    """``GET /carrel/outputs/<kernel>``: what the kernel's cells put out, for a page that was not there."""
+
+    @web.authenticated
+    async def get(self, kernel_id: str) -> None:
+        """The last run of each cell; with ``?request=`` that one run alone."""
+        manager: SessionKernelManager = self.settings["kernel_manager"]
+        recall = manager.recall(kernel_id)
+        request = self.get_query_argument("request", None)
+        self.answer({"cells": [run.show() for run in recall.runs() if request in (None, run.request)]})
+
+
+class PromoteHandler(_Handler):
+    """``POST /carrel/promote``: make a task of a notebook."""
+
+    @web.authenticated
+    async def post(self) -> None:
+        """Body: ``path`` of the notebook and ``cells`` ("3-9"; null: all). Answer: ``directory`` of the task."""
+        try:
+            path, cells = _asked(self.get_json_body(), Path(self.settings["server_root_dir"]))
+            made = await asyncio.get_running_loop().run_in_executor(None, _promote, path, cells)
+        except CarrelError as error:
+            self.set_status(422 if isinstance(error, Invalid) else 503 if isinstance(error, Unavailable) else 409)
+            self.answer({"message": error.message, "remedy": error.remedy})
+            return
+        root = Path(self.settings["server_root_dir"])
+        self.answer({"directory": str(made.relative_to(root) if made.is_relative_to(root) else made)})
+
+
+class TerminalPage(JupyterHandler):
+    """``GET /terminals/<name>``: JupyterLab, whose extension of ours opens the terminal."""
+
+    @web.authenticated
+    async def get(self) -> None:
+        """Where terminals are shown."""
+        self.redirect(url_path_join(self.base_url, "lab"))
+
+
+class EventsSocket(WebSocketMixin, WebSocketHandler, JupyterHandler):
+    """``GET /carrel/events``: a websocket with every state of lending, at once and after each change.
+
+    No server-sent events: over HTTP/1.1 a browser has six connections to an origin, and each tab would keep one of them.
+    """
+
+    auth_resource = "events"
+    _end: Callable[[], None] | None = None
+
+    def set_default_headers(self) -> None:
+        """None of those of a page."""
+
+    @ws_authenticated
+    async def get(self, *args: Any, **options: Any) -> None:
+        """Shake hands."""
+        await super().get(*args, **options)
+
+    def open(self, *args: str, **options: str) -> None:
+        """Begin."""
+        super().open(*args, **options)
+        lending: Lending = self.settings[_LENDING]
+        self._end = lending.listen(self._tell)
+        self._tell(lending.state())
+
+    def on_message(self, message: str | bytes) -> None:
+        """A page has nothing to say here."""
+
+    def on_close(self) -> None:
+        """Nobody looks any more."""
+        super().on_close()
+        if self._end is not None:
+            self._end()
+            self._end = None
+
+    def _tell(self, news: Mapping[str, Any]) -> None:
+        try:
+            self.write_message(json.dumps(news))
+        except WebSocketClosedError:
+            self.on_close()
+
+
+def _asked(body: Any, root: Path) -> tuple[Path, str | None]:
+    """Notebook and cells. Raises `Invalid`."""
+    path = body.get("path") if isinstance(body, dict) else None
+    cells = body.get("cells") if isinstance(body, dict) else None
+    if not isinstance(path, str) or not path or "\0" in path or not (cells is None or isinstance(cells, str)):
+        raise Invalid("The request names no notebook.", remedy='Send {"path": "work.ipynb", "cells": "3-9"}.')
+    notebook = Path(os.path.normpath(root / path))
+    if not notebook.is_relative_to(root) or notebook.suffix != ".ipynb" or not notebook.is_file():
+        raise Invalid(f'"{path[:200]}" is not a notebook of this session.', remedy="Save it first.")
+    return notebook, cells or None
+
+
+def _promote(notebook: Path, cells: str | None) -> Path:
+    try:
+        promote = importlib.import_module("carrel.notebooks.promote").promote
+    except (ImportError, AttributeError) as error:
+        raise Unavailable(
+            "This installation cannot make tasks of notebooks.", remedy="Ask the lab's administrator to update it."
+        ) from error
+    return Path(promote(notebook, cells, None))
+
+
+def add_handlers(app: Any) -> None:
+    """Add the handlers to a notebook server."""
+    session = Surroundings.read(os.environ)
+    settings = app.web_app.settings
+    settings[_LENDING] = Lending(session.broker, session.token)
+    settings[_FACTS] = SessionFacts(session, time.monotonic)
+    places = {
+        "activity": ActivityHandler,
+        "status": StatusHandler,
+        "session": SessionHandler,
+        "events": EventsSocket,
+        "promote": PromoteHandler,
+        f"outputs/{_KERNEL}": OutputsHandler,
+    }
+    base = url_path_join(settings["base_url"], "carrel")
+    added = [(url_path_join(base, place), handler) for place, handler in places.items()]
+    terminals = url_path_join(settings["base_url"], "terminals", r"\w+")
+    app.web_app.add_handlers(".*$", [*added, (terminals, TerminalPage)])

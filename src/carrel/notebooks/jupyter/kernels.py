@@ -1,0 +1,138 @@
+"""Jupyter's kernel manager and websocket, which also remember what cells put out (`recall`)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from jupyter_client.manager import KernelManager
+from jupyter_client.session import DELIM, Session
+from jupyter_server.services.kernels.connection.base import deserialize_binary_message, deserialize_msg_from_ws_v1
+from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
+
+from carrel.notebooks.jupyter.recall import Recall
+
+#: Bytes of messages that are kept for a page that lost its connection; after that, outputs are kept by `recall` alone.
+BUFFER_LIMIT = 64 * 1024**2
+_OUTPUTS = frozenset({"stream", "display_data", "update_display_data", "execute_result"})
+_BINARY_PROTOCOL = "v1.kernel.websocket.jupyter.org"
+#: Longer ones are no requests of a person's.
+_LONGEST_REQUEST = 4 * 1024**2
+
+
+class SessionKernelManager(AsyncMappingKernelManager):
+    """All kernels of a session."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+        self._recalls: WeakKeyDictionary[KernelManager, Recall] = WeakKeyDictionary()
+        self._streams: WeakKeyDictionary[KernelManager, Any] = WeakKeyDictionary()
+
+    def recall(self, kernel_id: str) -> Recall:
+        """What the kernel's cells put out. Answers 404 when there is no such kernel."""
+        self._check_kernel_id(kernel_id)  # type: ignore[no-untyped-call]
+        return self._recalls.setdefault(self.get_kernel(kernel_id), Recall())
+
+    def start_watching_activity(self, kernel_id: str) -> None:
+        """Beside what Jupyter does, listen to what cells put out."""
+        super().start_watching_activity(kernel_id)  # type: ignore[no-untyped-call]
+        kernel: Any = self.get_kernel(kernel_id)
+        recall = self.recall(kernel_id)
+        recall.restarted(time.time())
+        session = Session(config=kernel.session.config, key=kernel.session.key)
+
+        def listen(parts: list[bytes]) -> None:
+            _idents, message_parts = session.feed_identities(parts)
+            try:
+                message = session.deserialize(message_parts)
+            except ValueError as error:
+                self.log.warning("A message of kernel %s cannot be read: %s", kernel_id, error)
+                return
+            request = (message.get("parent_header") or {}).get("msg_id", "")
+            recall.heard(message["header"]["msg_type"], request, message["content"], sum(map(len, message_parts)), time.time())
+
+        stream = self._streams[kernel] = kernel.connect_iopub()
+        stream.on_recv(listen)
+        # A kernel that died and was started again keeps its ports: nothing else tells.
+        self.add_restart_callback(kernel_id, lambda: recall.restarted(time.time()), "restart")
+
+    async def _async_restart_kernel(self, kernel_id: str, now: bool = False) -> Any:
+        """Somebody wants a fresh one."""
+        self.recall(kernel_id).restarted(time.time())
+        return await super()._async_restart_kernel(kernel_id, now=now)  # type: ignore[no-untyped-call]
+
+    restart_kernel = _async_restart_kernel  # type: ignore[assignment]
+
+    def stop_watching_activity(self, kernel_id: str) -> None:
+        """The kernel ends, or gets other ports."""
+        super().stop_watching_activity(kernel_id)  # type: ignore[no-untyped-call]
+        stream = self._streams.pop(self.get_kernel(kernel_id), None)
+        if stream is not None and not stream.closed():
+            stream.close()
+
+    def start_buffering(self, kernel_id: str, session_key: str, channels: dict[str, Any]) -> None:
+        """As Jupyter does it, but never more than `BUFFER_LIMIT`."""
+        super().start_buffering(kernel_id, session_key, channels)  # type: ignore[no-untyped-call]
+        if kernel_id in self._kernel_buffers:
+            self._kernel_buffers[kernel_id]["buffer"] = BoundedBuffer()
+
+
+class BoundedBuffer(list[tuple[str, Sequence[bytes]]]):
+    """Jupyter's list of (channel, parts of a message): when it is full, outputs are left out, and everything else is kept."""
+
+    def __init__(self, limit: int = BUFFER_LIMIT) -> None:
+        super().__init__()
+        self._left = limit
+
+    def append(self, message: tuple[str, Sequence[bytes]]) -> None:
+        """Keep a message, unless it is an output and there is no room."""
+        channel, parts = message
+        self._left -= sum(map(len, parts))
+        if self._left < 0 and channel == "iopub" and _kind(parts) in _OUTPUTS:
+            return
+        super().append(message)
+
+
+def _kind(parts: Sequence[bytes]) -> str:
+    """The type of a message on the wire: after the delimiter come the signature and the header."""
+    try:
+        header = json.loads(bytes(parts[list(parts).index(DELIM) + 2]))
+    except (ValueError, IndexError):
+        return ""
+    return str(header.get("msg_type", ""))
+
+
+class SessionConnection(ZMQChannelsWebsocketConnection):
+    """One page's websocket to a kernel: tells `recall` which cell a request is about, which no answer of the kernel's says."""
+
+    def handle_incoming_message(self, incoming_msg: Any) -> None:
+        """A message from the page."""
+        if len(incoming_msg) <= _LONGEST_REQUEST:
+            try:
+                self._notice(incoming_msg)
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+                self.log.debug("Not a message that can be understood: %s", error)
+        super().handle_incoming_message(incoming_msg)
+
+    def _notice(self, incoming: Any) -> None:
+        if self.subprotocol == _BINARY_PROTOCOL:
+            channel, parts = deserialize_msg_from_ws_v1(incoming)  # type: ignore[no-untyped-call]
+            if channel != "shell":
+                return
+            header = json.loads(bytes(parts[0]))
+            if header["msg_type"] != "execute_request":
+                return
+            metadata, content = json.loads(bytes(parts[2])), json.loads(bytes(parts[3]))
+        else:
+            binary = isinstance(incoming, bytes)
+            message = deserialize_binary_message(incoming) if binary else json.loads(incoming)  # type: ignore[no-untyped-call]
+            header, metadata, content = message["header"], message.get("metadata") or {}, message.get("content") or {}
+        cell = metadata.get("cellId")
+        if header["msg_type"] == "execute_request" and isinstance(cell, str) and cell and not content.get("silent"):
+            recall: Recall = self.multi_kernel_manager.recall(self.kernel_id)
+            client = str(header.get("session", ""))
+            recall.requested(str(header["msg_id"]), cell, str(content["code"]), time.time(), client)

@@ -1,0 +1,76 @@
+"""Starts JupyterLab for one session: on its socket, with its kernel, and with nothing that takes time and is not needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from carrel.domain.errors import Unavailable
+from carrel.notebooks.hook.kernelspec import install
+from carrel.notebooks.jupyter.config import STATE, bash_start, page_config, server_config, variables
+from carrel.notebooks.jupyter.surroundings import Surroundings
+
+#: Modules that take longer to import than the rest of the server, and that those who import them do without when they are
+#: missing: checks of internationalised addresses (jsonschema), the command line of httpx.
+_NOT_NEEDED = ("rfc3987_syntax", "httpx._main")
+
+
+def launch(session: Surroundings) -> None:
+    """Run JupyterLab until it is shut down. Must be called in the session's directory, in a process of its own.
+
+    Raises `Unavailable` when the session's files cannot be written to: Jupyter would start and then fail in odd ways.
+    """
+    directory = Path.cwd()
+    private = session.temporary / "jupyter"
+    try:
+        (directory / STATE).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for place in ("", "config", "config/labconfig", "data", "runtime"):
+            (private / place).mkdir(mode=0o700, exist_ok=True)
+        os.environ.update(variables(session, private, directory))
+        install(private / "data", python=session.environment / "bin/python", display_name=_kernel_name(session))
+        shell = _shell(session, private)
+        (private / "config/jupyter_server_config.json").write_text(json.dumps(server_config(session, directory, shell)))
+        (private / "config/labconfig/page_config.json").write_text(json.dumps(page_config()))
+    except OSError as error:
+        raise Unavailable(
+            f"The session's files cannot be written to: {error}.", remedy="Make room, or start the session in another directory."
+        ) from error
+    # A socket of an earlier attempt would be in the way.
+    session.socket.unlink(missing_ok=True)
+    if session.hub:
+        from carrel.notebooks.hub.singleuser import serve
+
+        serve(session, load=_lab_app)
+        return
+    _lab_app().launch_instance(argv=[])
+
+
+def _shell(session: Surroundings, private: Path) -> list[str]:
+    shell = os.environ["SHELL"]
+    if not shell.endswith("/bash"):
+        return [shell]
+    start = private / "config/bashrc"
+    start.write_text(bash_start(session))
+    return [shell, "--rcfile", str(start)]
+
+
+def _lab_app() -> Any:
+    """`jupyterlab.labapp.LabApp`, imported in half the time."""
+    for name in _NOT_NEEDED:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    from jupyterlab import commands
+
+    if hasattr(commands, "_yarn_config"):
+        # Asks node, where there is one, for the registry of packages that are built into JupyterLab: here none ever are.
+        commands._yarn_config = lambda _logger: {"yarn config": {}, "npm config": {}}
+    from jupyterlab.labapp import LabApp
+
+    return LabApp
+
+
+def _kernel_name(session: Surroundings) -> str:
+    name = Path(session.environment_name).name or "default"
+    return f"Python 3 ({name})"

@@ -1,0 +1,7 @@
+"""The way from a browser to a session: host names, tickets, cookies, forwarding."""
+
+from carrel.notebooks.proxy.door import Door, lab_path
+from carrel.notebooks.proxy.hosts import SessionHosts
+from carrel.notebooks.proxy.sessions import Session, Sessions
+
+__all__ = ["Door", "Session", "SessionHosts", "Sessions", "lab_path"]

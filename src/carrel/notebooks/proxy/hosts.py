@@ -1,0 +1,209 @@
+"""One application in front of two: the lab on its own name, each session on a host name of its own.
+
+A session's page comes from an origin that nothing else has (RFC 6454): the portal and other sessions are other sites to it, by
+host name and not only by port, because cookies do not know ports (RFC 6265, 8.5).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+from anyio import to_thread
+from starlette.datastructures import Headers
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from carrel.domain.ports import Clock
+from carrel.notebooks import identity
+from carrel.notebooks.proxy import pages, websocket
+from carrel.notebooks.proxy.door import ENTRANCE, OURS, Door
+from carrel.notebooks.proxy.headers import from_this_origin
+from carrel.notebooks.proxy.http import Carried, HttpForwarder
+from carrel.notebooks.proxy.sessions import Session, Sessions
+
+#: Name of the cookie of a browser that was let in; over https with the prefix that keeps it to this host name (RFC 6265bis).
+COOKIE = "carrel-session"
+SECURE_COOKIE = f"__Host-{COOKIE}"
+#: Seconds for which an answer about a session is used again.
+_REMEMBERED = 1.0
+#: Longest Cookie header that is looked at.
+_LONGEST = 65_536
+
+
+class SessionHosts:
+    """ASGI application: requests for a session's host name go to the session, all others to `app`."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        sessions: Sessions,
+        door: Door,
+        pattern: str,
+        secret: bytes,
+        clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`pattern` is the host name of a session with ``{session}`` in the place of its label; a port in it is ignored."""
+        self._app = app
+        self._sessions = sessions
+        self._door = door
+        self._suffix = pattern.lower().removeprefix("{session}").partition(":")[0]
+        self._secret = secret
+        self._clock = clock
+        self._monotonic = monotonic
+        self._forwarder = HttpForwarder()
+        self._known: dict[str, tuple[float, Session | None]] = {}
+        self._used: dict[tuple[int, int], float] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve or pass on."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        # Of two hosts (RFC 9112, 3.2) whoever is in front of us may have read the other one: such a request is nobody's.
+        label = self._label(hosts[0]) if len(hosts) == 1 else None
+        if label is None and len(hosts) < 2:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            answer = pages.unreadable() if label is None else await self._http(label, scope, receive, send)
+            if answer is not None:
+                await answer(scope, receive, send)
+        elif label is None or not await self._websocket(label, scope, receive, send):
+            await receive()  # "websocket.connect"; to close it before it was accepted is to answer 403
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def aclose(self) -> None:
+        """Close the connections to all sessions."""
+        await self._forwarder.aclose()
+
+    def _label(self, host: bytes) -> str | None:
+        """The label in a Host header, or None when the request is not for a session."""
+        name = host.decode("latin-1").lower().partition(":")[0].removesuffix(".")
+        if not name.endswith(self._suffix):
+            return None
+        label = name.removesuffix(self._suffix)
+        return label if identity.read_session_label(label) is not None else None
+
+    # ---- requests
+
+    async def _http(self, label: str, scope: Scope, receive: Receive, send: Send) -> Response | None:
+        """The answer, or None when the session gave one."""
+        headers = Headers(scope=scope)
+        path: str = scope["path"]
+        if path == ENTRANCE:
+            return await self._enter(label, scope)
+        # First of all: nobody makes the lab look into its store, or learns what is in it, who has no cookie.
+        subject = self._subject(label, headers)
+        session = await self._find(label) if subject is not None else None
+        if session is None or session.owner != subject:
+            return pages.not_let_in()
+        if session.over:
+            await self._forwarder.forget(session.socket)
+            return pages.over(session.message)
+        if not from_this_origin(headers, scope["method"]):
+            return pages.other_site()
+        if path == OURS or path.startswith(OURS + "/"):
+            return pages.nothing_here()
+        if not session.ready:
+            return pages.starting(session.message)
+        return await self._forward(label, session, scope, receive, send)
+
+    async def _forward(self, label: str, session: Session, scope: Scope, receive: Receive, send: Send) -> Response | None:
+        await self._use(session)
+        carried = await self._forwarder.carry(session, scope, receive, send, self._identity(session))
+        if carried is Carried.NOT_REACHED:
+            self._known.pop(label, None)
+            return pages.starting(session.message)
+        if carried is Carried.BROKEN_OFF:
+            return pages.broken_off()
+        return pages.unreadable() if carried is Carried.UNREADABLE else None
+
+    async def _enter(self, label: str, scope: Scope) -> Response:
+        if scope["method"] == "HEAD":  # whoever only looks at a link does not use it up
+            return Response(headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
+        tickets = parse_qs(scope["query_string"].decode("latin-1")).get("ticket", [])
+        taken = self._door.take(label, tickets[0]) if len(tickets) == 1 and scope["method"] == "GET" else None
+        session = await self._find(label) if taken is not None else None
+        if taken is None or session is None or taken[0] != session.owner:
+            return pages.bad_ticket()
+        if session.over:
+            return pages.over(session.message)
+        secure = scope["scheme"] == "https"
+        answer = RedirectResponse(taken[1], 303, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
+        answer.set_cookie(
+            SECURE_COOKIE if secure else COOKIE,
+            identity.cookie_value(self._secret, label, session.owner),
+            httponly=True,
+            samesite="lax",
+            secure=secure,
+            path="/",
+        )
+        return answer
+
+    # ---- websockets
+
+    async def _websocket(self, label: str, scope: Scope, receive: Receive, send: Send) -> bool:
+        """False when it was not carried; then nothing was sent."""
+        headers = Headers(scope=scope)
+        subject = self._subject(label, headers)
+        session = await self._find(label) if subject is not None else None
+        if session is None or session.owner != subject or session.over or not session.ready:
+            return False
+        if not from_this_origin(headers, "GET", websocket=True):
+            return False
+        await to_thread.run_sync(self._sessions.connected, session.job_id, session.attempt, 1)
+        try:
+            return await websocket.carry(session, scope, receive, send, self._identity(session))
+        finally:
+            # Also when this request is cancelled: a connection that is counted for ever keeps a session from being idle.
+            self._sessions.connected(session.job_id, session.attempt, -1)
+
+    # ---- who
+
+    async def _find(self, label: str) -> Session | None:
+        now = self._monotonic()
+        known = self._known.get(label)
+        if known is not None and now < known[0]:
+            return known[1]
+        found = await to_thread.run_sync(self._sessions.find, label)
+        if found is not None and not (found.ready or found.over):
+            return found  # somebody looks at it and waits
+        if len(self._known) > 1000:
+            self._known.clear()
+        self._known[label] = (now + _REMEMBERED, found)
+        return found
+
+    async def _use(self, session: Session) -> None:
+        key, now = (session.job_id, session.attempt), self._monotonic()
+        if now - self._used.get(key, -_REMEMBERED) < _REMEMBERED:
+            return
+        if len(self._used) > 1000:
+            self._used.clear()
+        self._used[key] = now
+        await to_thread.run_sync(self._sessions.used, session.job_id, session.attempt)
+
+    def _subject(self, label: str, headers: Headers) -> str | None:
+        """Who was let in with this browser's cookie."""
+        for header in headers.getlist("cookie"):
+            for part in header[:_LONGEST].split(";"):
+                name, _, value = part.strip().partition("=")
+                if name in (COOKIE, SECURE_COOKIE):
+                    subject = identity.read_cookie(self._secret, label, value)
+                    if subject is not None:
+                        return subject
+        return None
+
+    def _identity(self, session: Session) -> dict[str, str]:
+        made = identity.headers(
+            session.token,
+            job_id=session.job_id,
+            attempt=session.attempt,
+            subject=session.owner,
+            name=session.owner_name,
+            now=self._clock(),
+        )
+        return dict(made)

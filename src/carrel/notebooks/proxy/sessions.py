@@ -1,0 +1,43 @@
+"""What the proxy needs to know about sessions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One session, as the proxy sees it."""
+
+    job_id: int
+    attempt: int
+    #: Subject of its owner, and what people call them.
+    owner: str
+    owner_name: str
+    #: Unix socket of its notebook server.
+    socket: str
+    #: The job's own token.
+    token: str
+    #: True when the server takes connections.
+    ready: bool
+    #: True when it will never answer again.
+    over: bool
+    #: How it is, for the owner.
+    message: str
+
+
+class Sessions(Protocol):
+    """All sessions of the lab. Methods are called from the event loop's worker threads, and are quick."""
+
+    def find(self, label: str) -> Session | None:
+        """The session with this label, or None when there is none and never was."""
+        ...
+
+    def connected(self, job_id: int, attempt: int, change: int) -> None:
+        """A websocket was opened (+1) or closed (-1)."""
+        ...
+
+    def used(self, job_id: int, attempt: int) -> None:
+        """A browser asked for something."""
+        ...

@@ -1,0 +1,73 @@
+"""When waiting jobs will start: the policy itself, played on into the future with run times as they are expected.
+
+Nothing is submitted there that is not in line now, so what comes later and goes ahead (a more urgent class, a better standing) is
+not foreseen. In return everything else is as it will be: backfill, limits, reservations.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from carrel.domain.expectation import Expect
+from carrel.domain.placement import Snapshot
+from carrel.policy.order import order_of
+from carrel.policy.placer import Placer
+from carrel.policy.scenario import SCENARIOS, Expectations, Scenario
+
+
+class Course:
+    """One course of events, played as far as somebody asks."""
+
+    def __init__(self, snapshot: Snapshot, now: float, scenario: Scenario) -> None:
+        self.now = now
+        self._scenario = scenario
+        self._jobs = {job.id: job for job in snapshot.waiting}
+        self._starts: dict[int, float] = {}
+        self._placer = placer = Placer()
+        placer.nodes(snapshot.nodes, snapshot.withheld)
+        placer.rules(snapshot.qos, order_of(snapshot, snapshot.standing))
+        for held in snapshot.holding:
+            placer.hold(held)
+        for job in snapshot.waiting:
+            placer.wait(job)
+        self._ends = [(max(now, scenario.end(held)), held.id) for held in snapshot.holding]
+        self._ends += [(job.not_before, 0) for job in snapshot.waiting if job.not_before > now]
+        heapify(self._ends)
+        self._place()
+
+    def start_of(self, job_id: int) -> float | None:
+        """When a job starts, or None when it never does."""
+        while job_id not in self._starts and self._ends:
+            self.now = self._ends[0][0]
+            while self._ends and self._ends[0][0] <= self.now:
+                self._placer.forget(heappop(self._ends)[1])
+            self._place()
+        return self._starts.get(job_id)
+
+    def _place(self) -> None:
+        for start in self._placer.place(self.now):
+            self._starts[start.job_id] = self.now
+            seconds = self._scenario.seconds(self._jobs[start.job_id])
+            heappush(self._ends, (self.now + seconds, start.job_id))
+
+
+class Forecast:
+    """All that may happen, as far as somebody asks."""
+
+    def __init__(self, snapshot: Snapshot, now: float, expect: Expect) -> None:
+        self._expectations = Expectations(snapshot, now, expect)
+        self._snapshot = snapshot
+        self._now = now
+        self._courses: list[Course] = []
+
+    def between(self, job_id: int) -> tuple[float, float, float] | None:
+        """When a job should start, after which moment and before which one with a probability of 80 %; None when nobody knows."""
+        if not self._expectations.any_known:
+            return None
+        if not self._courses:
+            scenarios = (Scenario(number, self._expectations, self._now) for number in range(SCENARIOS))
+            self._courses = [Course(self._snapshot, self._now, scenario) for scenario in scenarios]
+        starts = sorted(start for course in self._courses if (start := course.start_of(job_id)) is not None)
+        if len(starts) < SCENARIOS:
+            return None
+        return starts[SCENARIOS // 2], starts[0], starts[-1]

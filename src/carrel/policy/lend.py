@@ -1,0 +1,273 @@
+"""Who may use which GPU of a node now: the lending policy. Pure; the broker carries out what it says.
+
+One walk through the line (`lend_order`). A request whose devices are free and have room (`lend_room`) gets them. One whose
+devices are free but full has the least recently used states moved out of its way. One whose devices are in use waits for
+them: it is *first in line* for them, so they are kept for it, and cells whose time slice is over are suspended for it in
+mid-flight. Whoever is further back and wants the same devices waits behind it; whoever wants others is not held up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from carrel.domain.lease import (
+    Expire,
+    LeaseState,
+    Lend,
+    Lending,
+    LendingSnapshot,
+    Lent,
+    Queued,
+    Request,
+    Residency,
+    Suspend,
+    Tenant,
+)
+from carrel.policy import lend_reasons as reasons
+from carrel.policy.lend_order import InLine, held_by_owner, in_line, patience
+from carrel.policy.lend_outlook import Outlook
+from carrel.policy.lend_room import Obstacle, Plan, Rooms
+
+_OBSTACLES = {
+    Obstacle.FIXED: (reasons.NO_ROOM, "state that cannot be moved fills it"),
+    Obstacle.HOST: (reasons.HOST_MEMORY, "host memory has no room for the state that would have to make way"),
+    Obstacle.FOREIGN: (reasons.NO_ROOM, "programs outside of the lab fill it"),
+}
+_NEVER = float("inf")
+
+
+def lend(snapshot: LendingSnapshot, now: float) -> Lending:
+    """Return who gets devices, whose state moves, which held leases end, and why the others wait, at `now` (Unix seconds).
+
+    The same snapshot gives the same answer, in whatever order its sequences are.
+    """
+    walk = _Walk(snapshot, now)
+    for place in in_line(snapshot, walk.held):
+        walk.consider(place)
+    return Lending(
+        lends=tuple(walk.lends),
+        suspends=tuple(walk.suspends),
+        expires=tuple(walk.expires),
+        queue=tuple(walk.queue),
+        again_at=walk.again_at if walk.again_at < _NEVER else None,
+    )
+
+
+@dataclass(slots=True)
+class _Clearing:
+    """How the leases in a request's way can end."""
+
+    #: Decisions that clear them, all due now.
+    suspends: list[Suspend] = field(default_factory=list)
+    expires: list[Expire] = field(default_factory=list)
+    #: Unix seconds at which the last of them can be cleared; infinite when time alone does not clear them.
+    due: float = 0.0
+    #: Some of them are being cleared already.
+    leaving: bool = False
+    #: A whole task is among them, which nothing but its end clears.
+    task: bool = False
+    code: str = reasons.IN_USE
+    cause: str = ""
+
+
+class _Walk:
+    """One walk through the line."""
+
+    def __init__(self, snapshot: LendingSnapshot, now: float) -> None:
+        self.lends: list[Lend] = []
+        self.suspends: list[Suspend] = []
+        self.expires: list[Expire] = []
+        self.queue: list[Queued] = []
+        self.again_at = _NEVER
+        self.held = held_by_owner(snapshot)
+        self._snapshot = snapshot
+        self._now = now
+        self._rooms = Rooms(snapshot)
+        self._outlook = Outlook(snapshot, self._rooms.leases, now)
+        self._patience = patience(snapshot)
+        #: Devices that are lent in this walk, or for which somebody further ahead is first in line.
+        self._claimed: set[str] = set()
+        self._expired: set[str] = set()
+
+    def consider(self, place: InLine) -> None:
+        """Lend to this request, or make room for it, or let it wait."""
+        request = place.request
+        tenant = self._snapshot.tenants[request.tenant]
+        if request.devices or tenant.home:
+            self._fixed(place, tenant, request.devices or tenant.home)
+        else:
+            self._any(place, tenant)
+
+    # --- which devices ------------------------------------------------------------------------------------------------------
+
+    def _fixed(self, place: InLine, tenant: Tenant, devices: Sequence[str]) -> None:
+        rooms, request = self._rooms.devices, place.request
+        away = [uuid for uuid in devices if uuid not in rooms or rooms[uuid].withheld is not None]
+        if away:
+            why = rooms[away[0]].withheld if away[0] in rooms else "it is not there any more"
+            self._wait(request, devices, reasons.WITHHELD, f"its GPU is not lent out now: {why}", unknown=True)
+        elif not self._claimed.isdisjoint(devices):
+            self._wait(request, devices, reasons.KEPT, "others are ahead")
+        elif any(uuid in self._rooms.leases for uuid in devices):
+            self._take_turn(place, tenant, devices)
+        else:
+            self._enter(request, tenant, devices, self._rooms.plan(request, tenant, devices))
+
+    def _any(self, place: InLine, tenant: Tenant) -> None:
+        request = place.request
+        lendable = sorted(uuid for uuid, device in self._rooms.devices.items() if device.withheld is None)
+        if len(lendable) < request.gpus:
+            cause = f"{len(lendable)} of {len(self._rooms.devices)} GPUs are lent out now"
+            self._wait(request, lendable, reasons.WITHHELD, cause, unknown=True)
+            return
+        unclaimed = [uuid for uuid in lendable if uuid not in self._claimed]
+        if len(unclaimed) < request.gpus:
+            self._wait(request, self._outlook.earliest(lendable, request.gpus), reasons.KEPT, "others are ahead")
+            return
+        vacant = [uuid for uuid in unclaimed if uuid not in self._rooms.leases]
+        plans = {uuid: self._rooms.plan(request, tenant, (uuid,)) for uuid in vacant}
+        good = sorted((uuid for uuid in vacant if plans[uuid].obstacle is None), key=lambda uuid: self._cost(uuid, plans[uuid]))
+        if len(good) >= request.gpus:
+            devices = tuple(good[: request.gpus])
+            plan = plans[devices[0]] if len(devices) == 1 else self._rooms.plan(request, tenant, devices)
+            self._enter(request, tenant, devices, plan)
+            return
+        leased = [uuid for uuid in unclaimed if uuid in self._rooms.leases]
+        if len(good) + len(leased) < request.gpus:
+            obstacle = next(plan.obstacle for plan in plans.values() if plan.obstacle is not None)
+            self._wait(request, (), *_OBSTACLES[obstacle], unknown=True)
+            return
+        ranked = sorted(leased, key=lambda uuid: self._clearing_rank(place, uuid))
+        self._take_turn(place, tenant, (*good, *ranked[: request.gpus - len(good)]))
+
+    def _cost(self, uuid: str, plan: Plan) -> tuple[int, int, int, str]:
+        """Prefer what is ready, then what moves the least, then the device that the fewest call home."""
+        moved = sum(sum(victim.state.values()) for victim in plan.victims)
+        return (0 if plan.ready else 1, moved, self._rooms.homes(uuid), uuid)
+
+    def _clearing_rank(self, place: InLine, uuid: str) -> tuple[float, float, str]:
+        """Which leased device comes free first: by when it can be cleared, then by when it should end by itself."""
+        lease = self._rooms.leases[uuid]
+        if self._rooms.is_leaving(lease.tenant):
+            return (-_NEVER, 0.0, uuid)
+        due = self._due(place, lease)
+        return (max(due, self._now), self._outlook.clears(uuid), f"{lease.since:020.6f}{uuid}")
+
+    # --- free devices -------------------------------------------------------------------------------------------------------
+
+    def _enter(self, request: Request, tenant: Tenant, devices: Sequence[str], plan: Plan) -> None:
+        """The devices are in no lease: lend them, or make room on them."""
+        if tenant.residency in (Residency.SUSPENDING, Residency.RESUMING):
+            self._claim(devices)
+            self._wait(request, devices, reasons.MOVING, "its own GPU state is being moved")
+        elif plan.obstacle is not None:
+            # Nothing that could be done now would help: it stands in nobody's way until something changes.
+            self._wait(request, (), *_OBSTACLES[plan.obstacle], unknown=True)
+        elif plan.ready:
+            self._claim(devices)
+            self._outlook.give(devices, 0.0)
+            self.lends.append(Lend(request=request.id, devices=tuple(devices)))
+        else:
+            self._claim(devices)
+            for victim in plan.victims:
+                self._rooms.leave(victim)
+                self.suspends.append(Suspend(tenant=victim.id, request=request.id))
+            self._wait(request, devices, reasons.MOVING, "GPU state is being moved to make room")
+
+    # --- devices in use -----------------------------------------------------------------------------------------------------
+
+    def _take_turn(self, place: InLine, tenant: Tenant, devices: Sequence[str]) -> None:
+        """Some of the devices are in use: be first in line for them, and end what is due when that clears all of them."""
+        leases = self._rooms.leases
+        clearing = self._clearing(place, [leases[uuid] for uuid in devices if uuid in leases])
+        if clearing.task:
+            # Nobody knows when a task ends early: what is free meanwhile is not kept idle for hours.
+            self._claim([uuid for uuid in devices if uuid in leases])
+        else:
+            self._claim(devices)
+        if clearing.due <= self._now:
+            for suspend in clearing.suspends:
+                self._rooms.leave(self._snapshot.tenants[suspend.tenant])
+                self.suspends.append(suspend)
+            for expire in clearing.expires:
+                self._expired.add(expire.lease)
+                self.expires.append(expire)
+        elif clearing.due < _NEVER:
+            self.again_at = min(self.again_at, clearing.due)
+        if tenant.residency in (Residency.SUSPENDING, Residency.RESUMING):
+            self._wait(place.request, devices, reasons.MOVING, "its own GPU state is being moved")
+        else:
+            self._wait(place.request, devices, clearing.code, clearing.cause)
+
+    def _clearing(self, place: InLine, leases: Sequence[Lent]) -> _Clearing:
+        found = _Clearing()
+        seen: set[str] = set()
+        own = self._snapshot.tenants[place.request.tenant].owner
+        host = self._rooms.host_left
+        for lease in leases:
+            if lease.id in seen:
+                continue
+            seen.add(lease.id)
+            holder = self._snapshot.tenants[lease.tenant]
+            if self._rooms.is_leaving(holder.id) or lease.id in self._expired:
+                found.leaving = True
+                found.code, found.cause = reasons.MOVING, "GPU state is being moved to make room"
+                continue
+            due = self._due(place, lease)
+            found.due = max(found.due, due)
+            found.task = found.task or (lease.exclusive and not self._ends_soon(lease))
+            found.code, found.cause = _words(place.request, lease, whose="another" if holder.owner != own else "your own")
+            if due <= self._now and lease.state is LeaseState.HELD:
+                found.expires.append(Expire(lease=lease.id, request=place.request.id))
+            elif due <= self._now:
+                host -= sum(holder.state.values())
+                if host < 0:
+                    found.due = _NEVER
+                    found.code, found.cause = _OBSTACLES[Obstacle.HOST]
+                found.suspends.append(Suspend(tenant=holder.id, request=place.request.id, pauses=lease.id))
+        return found
+
+    def _ends_soon(self, lease: Lent) -> bool:
+        return lease.ends_by is not None and lease.ends_by - self._now <= self._patience
+
+    def _due(self, place: InLine, lease: Lent) -> float:
+        """Unix seconds from which `lease` may be ended for this request; infinite when only its holder can end it."""
+        if lease.state is LeaseState.HELD:
+            return _NEVER if lease.held_until is None else lease.held_until
+        holder = self._snapshot.tenants[lease.tenant]
+        slice_ = self._snapshot.rules.time_slice
+        if (
+            lease.exclusive
+            or slice_ <= 0
+            or lease.tenant == place.request.tenant
+            or not holder.suspendable
+            or holder.residency is not Residency.RESIDENT
+        ):
+            return _NEVER
+        # Paused, it asks again at once: whoever would not come before it then gains nothing by its pause.
+        return max(lease.since + slice_, place.turn - self._patience * (self.held[holder.owner] - len(lease.devices)))
+
+    # --- bookkeeping --------------------------------------------------------------------------------------------------------
+
+    def _claim(self, devices: Sequence[str]) -> None:
+        self._claimed.update(devices)
+
+    def _wait(self, request: Request, devices: Sequence[str], code: str, cause: str, *, unknown: bool = False) -> None:
+        estimate = None if unknown else self._outlook.start(devices)
+        if estimate is not None:
+            self._outlook.give(devices, estimate)
+        position = len(self.queue) + 1
+        gpus = len(devices) or request.gpus
+        reason = reasons.waiting(code, gpus, position, estimate, cause)
+        self.queue.append(Queued(request=request.id, position=position, reason=reason, estimate=estimate))
+
+
+def _words(request: Request, lease: Lent, *, whose: str) -> tuple[str, str]:
+    if lease.tenant == request.tenant:
+        return reasons.OWN_CELL, "another cell of this notebook has it"
+    if lease.exclusive:
+        return reasons.TASK, f"a task of {'another user' if whose == 'another' else 'your own'} has it"
+    if lease.state is LeaseState.HELD:
+        return reasons.HELD, f"GPU state of {whose} session is held on it"
+    return reasons.IN_USE, f"a cell of {whose} session computes"

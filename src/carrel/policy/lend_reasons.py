@@ -1,0 +1,44 @@
+"""Why a request for a GPU waits: a constant for programs, one line for people. Nobody's name is in it but the reader's own."""
+
+from __future__ import annotations
+
+from carrel.domain.job import Reason
+from carrel.domain.units import format_duration
+
+IN_USE = "GpuInUse"
+TASK = "GpuTask"
+HELD = "GpuHeld"
+KEPT = "GpuKept"
+MOVING = "GpuMoving"
+NO_ROOM = "GpuNoRoom"
+HOST_MEMORY = "HostMemoryFull"
+WITHHELD = "GpuWithheld"
+OWN_CELL = "OwnCell"
+
+#: Every code, with what it means. The documentation lists the same table.
+LENDING_REASONS: dict[str, str] = {
+    IN_USE: "A cell computes on the GPU; it is next when that ends, or when the cell's time slice is over.",
+    TASK: "A task or a reserved session has the GPU until its end.",
+    HELD: "GPU state that cannot be moved, or that its owner asked to keep, is on the GPU; its idle timer runs.",
+    KEPT: "The GPU is promised to somebody further ahead in the line.",
+    MOVING: "GPU state is being moved to or from host memory to make room.",
+    NO_ROOM: "What is on the GPU has to stay there and leaves too little memory.",
+    HOST_MEMORY: "Host memory has no room for the GPU state that would have to move.",
+    WITHHELD: "The GPU is not lent out now (it is cordoned, or its last state could not be verified).",
+    OWN_CELL: "Another cell of the same notebook has the GPU.",
+}
+
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
+
+
+def ordinal(number: int) -> str:
+    """1 is "1st", 12 is "12th"."""
+    ending = "th" if 10 <= number % 100 <= 20 else _ENDINGS.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def waiting(code: str, gpus: int, position: int, estimate: float | None, cause: str) -> Reason:
+    """The reason with its line for the user."""
+    what = "a GPU" if gpus == 1 else f"{gpus} GPUs"
+    soon = "" if estimate is None else ", any moment now" if estimate < 0.5 else f", about {format_duration(estimate)}"
+    return Reason(code=code, message=f"waiting for {what}: {ordinal(position)} in line{soon} ({cause})")

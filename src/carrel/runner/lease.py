@@ -1,0 +1,42 @@
+"""The lease of a whole run: the devices that placement chose are lent to cells too, so the node's broker has the last word."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from carrel.domain.launch import Launch
+from carrel.domain.ports import Clock
+from carrel.leases.client import Broker, Wait
+from carrel.leases.protocol import RUNNER
+
+
+def take_lease(
+    launch: Launch, token: str, *, report: Callable[[str], None], stop: Callable[[], bool], deadline: float, monotonic: Clock
+) -> Broker | None:
+    """Wait until the devices of the attempt are its own, and return the connection that holds them; closing it gives them back.
+
+    None when there is nothing to take, or when `stop` said so. Raises an error of `carrel.domain.errors` when it is refused, or
+    when no broker answers until `deadline` (by `monotonic`).
+    """
+    if not launch.paths.broker or not launch.devices or not token:
+        return None
+    said = ""
+
+    def tell(wait: Wait) -> None:
+        nonlocal said
+        if wait.code != said:  # each reason once: the numbers in it change all the time
+            said = wait.code
+            report(wait.message)
+
+    broker = Broker(launch.paths.broker, token, RUNNER, patience=max(1.0, deadline - monotonic()))
+    devices = [device.uuid for device in launch.devices]
+    try:
+        lease = broker.acquire(devices=devices, ends_by=time.time() + launch.resources.time, on_wait=tell, stop=stop)
+    except BaseException:
+        broker.close()
+        raise
+    if lease is None:
+        broker.close()
+        return None
+    return broker

@@ -1,0 +1,214 @@
+"""The node's broker, as the server sees it: started with the lab, watched, and heeded by placement."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from carrel.broker.config import BrokerConfig, Simulation
+from carrel.broker.process import SOCKET, BrokerProcess
+from carrel.domain.errors import CarrelError, Invalid
+from carrel.domain.lease import LendingRules
+from carrel.domain.node import Node
+from carrel.domain.ports import Clock
+from carrel.leases.client import Broker, Watch
+from carrel.leases.protocol import KERNEL, OBSERVER
+from carrel.server.home import LabHome
+from carrel.server.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+#: Longest path of a unix socket that every system takes (unix(7)), with some room.
+_LONGEST_PATH = 100
+#: Share of the node's memory that suspended GPU state may take.
+_HOST_SHARE = 0.5
+#: Seconds until a broker that did not start is tried again.
+_RETRY_SECONDS = 10.0
+
+
+class NoLender:
+    """A lab in which devices are not lent."""
+
+    #: Where runners and kernels find the broker.
+    socket = ""
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def close(self) -> None:
+        """Nor to close."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Nothing."""
+        return {}
+
+    def lent(self) -> frozenset[str]:
+        """No device is kept for cells."""
+        return frozenset()
+
+    def notify(self, changed: Callable[[], None]) -> None:
+        """Nothing ever changes."""
+
+    def charge(self, report: Callable[[Mapping[tuple[int, int], float]], None]) -> None:
+        """Nothing is ever borrowed."""
+
+
+class Lender:
+    """Keeps the broker running and has its last word. Thread-safe."""
+
+    def __init__(self, *, home: LabHome, settings: Settings, node: Node, secret: bytes, clock: Clock) -> None:
+        self._node = node
+        self._clock = clock
+        self._linger = float(settings.linger_time)
+        self._kept = int(settings.session_gpus)
+        self._config = broker_config(home, settings, node)
+        self._run_dir = _short(home.run)
+        self._log = home.logs / "broker.log"
+        self._token = hmac.new(secret, b"carrel-node", hashlib.sha256).hexdigest()
+        self.socket = str(self._run_dir / SOCKET)
+        self._process = BrokerProcess(self._run_dir, self._config, log=self._log)
+        self._watch: Watch | None = None
+        self._status: Mapping[str, Any] = {}
+        self._lent: frozenset[str] = frozenset()
+        self._changed: Callable[[], None] = lambda: None
+        self._report: Callable[[Mapping[tuple[int, int], float]], None] = lambda _charges: None
+        #: Reports are passed on in the order in which they came.
+        self._reporting = threading.Lock()
+        self._closing = threading.Event()
+        self._starter = threading.Thread(target=self._start, name="broker start", daemon=True)
+
+    def start(self) -> None:
+        """Begin to have a broker. The lab does not wait for it: probing a driver may take a while."""
+        self._starter.start()
+
+    def close(self) -> None:
+        """Stop watching. The broker goes on, and cells with it; where there is nobody to lend to it ends too."""
+        self._closing.set()
+        self._starter.join(timeout=5)
+        if self._watch is not None:
+            self._watch.close()
+        idle = bool(self._status) and not any(self._status[part] for part in ("tenants", "leases", "queue"))
+        if idle:
+            self._process.stop()
+        else:
+            self._process.close()
+
+    def status(self) -> Mapping[str, Any]:
+        """The broker's last `status` message; {} while there is none."""
+        return self._status
+
+    def notify(self, changed: Callable[[], None]) -> None:
+        """Call `changed`, from any thread, when other devices are kept for cells than before."""
+        self._changed = changed
+
+    def charge(self, report: Callable[[Mapping[tuple[int, int], float]], None]) -> None:
+        """Call `report`, from any thread, with what cells have borrowed: devices × seconds by job and attempt."""
+        with self._reporting:
+            self._report = report
+            if self._status:
+                self._tell_charges(self._status)
+
+    def lent(self) -> frozenset[str]:
+        """UUIDs of devices that cells use, wait for, or used a moment ago: placement leaves them alone."""
+        status = self._status
+        kept = {device.uuid for device in self._node.devices[: self._kept]}
+        if status:
+            kept |= kept_for_cells(status, now=self._clock(), linger=self._linger)
+        return frozenset(kept)
+
+    def _start(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._process.start()
+                self._watch = Broker(self.socket, self._token, OBSERVER).watch(self._heard)
+                return
+            except (CarrelError, OSError) as error:
+                _log.error("The broker cannot be started: %s It is tried again in %g s.", error, _RETRY_SECONDS)
+                self._closing.wait(_RETRY_SECONDS)
+
+    def _heard(self, status: Mapping[str, Any] | None) -> None:
+        """From the watch's thread; None while the broker is gone: what it said last is the best guess for placement."""
+        before = self._lent
+        with self._reporting:
+            self._status = {} if status is None else status
+            if status is not None:
+                self._tell_charges(status)
+        if status is not None:
+            self._lent = self.lent()
+            if self._lent != before:
+                self._changed()
+
+    def _tell_charges(self, status: Mapping[str, Any]) -> None:
+        try:
+            self._report(charges_of(status))
+        except Exception:  # noqa: BLE001 - a defect in charging must not make placement blind for what cells use
+            _log.exception("What cells have borrowed could not be charged; the broker's next report says it, too.")
+
+
+def charges_of(status: Mapping[str, Any]) -> dict[tuple[int, int], float]:
+    """What cells have borrowed by a broker's `status`: devices × seconds by job and attempt. An older broker does not say."""
+    return {(int(row["job"]), int(row["attempt"])): float(row["seconds"]) for row in status.get("charges", ())}
+
+
+def kept_for_cells(status: Mapping[str, Any], *, now: float, linger: float) -> set[str]:
+    """The devices of a broker's `status` that cells use, wait for, or used less than `linger` seconds ago."""
+    kept = {uuid for lease in status["leases"] if lease.get("role") == KERNEL for uuid in lease["devices"]}
+    free = [device["uuid"] for device in status["devices"] if device["uuid"] not in kept and not device["withheld"]]
+    for row in status["queue"]:
+        if row.get("role") == KERNEL:
+            # One that can use any device has as many kept for it as it waits for.
+            wanted = row.get("devices") or [uuid for uuid in free if uuid not in kept][: int(row["gpus"])]
+            kept |= set(wanted)
+    kept |= {
+        uuid
+        for tenant in status["tenants"]
+        if tenant.get("role") == KERNEL and tenant["last_used"] and now - tenant["last_used"] < linger
+        for uuid in tenant["home"]
+    }
+    return kept
+
+
+def broker_config(home: LabHome, settings: Settings, node: Node) -> BrokerConfig:
+    """What the node's broker is told."""
+    return BrokerConfig(
+        node=node.name,
+        devices=node.devices,
+        state=str(home.broker),
+        spool=str(home.spool),
+        secret_file=str(home.path / "secret"),
+        rules=LendingRules(time_slice=float(settings.time_slice), host_memory=int(node.memory * _HOST_SHARE)),
+        hold_time=float(settings.hold_time),
+        simulation=Simulation(rate=float(settings.simulate_swap), faults=read_faults(settings.simulate_faults)),
+    )
+
+
+def read_faults(text: str) -> Mapping[str, float]:
+    """The shares in "lock_timeout=0.05,lost=0.01". Raises `Invalid`."""
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, share = part.partition("=")
+        try:
+            found[name.strip()] = float(share)
+        except ValueError:
+            raise Invalid(f'simulate_faults: "{part}" is no share.', remedy="Write it like lock_timeout=0.05.") from None
+    return found
+
+
+def _short(run: Path) -> Path:
+    """A directory for the broker's socket: `run`, or one with a short path where that is too long for a socket."""
+    if len(os.fsencode(run / SOCKET)) <= _LONGEST_PATH:
+        return run
+    name = hashlib.sha256(os.fsencode(run)).hexdigest()[:12]
+    place = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) < 40 else "/tmp") / f"carrel-{os.getuid()}-{name}"
+    place.mkdir(mode=0o700, exist_ok=True)
+    about = place.lstat()
+    if about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise Invalid(f"{place} belongs to somebody else.", remedy="Choose a home with a shorter path.")
+    return place

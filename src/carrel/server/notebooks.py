@@ -1,0 +1,71 @@
+"""Everything about sessions of a running lab, wired: the proxy in front, the desk behind the API, the idle timer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from carrel.control.lab import Lab
+from carrel.control.sessions import Lender, Sessions
+from carrel.notebooks.proxy import SessionHosts
+from carrel.server.sessions import RunningSessions
+from carrel.spool import Spool
+
+
+class Notebooks:
+    """Sessions of one lab."""
+
+    def __init__(
+        self,
+        *,
+        lab: Lab,
+        spool: Spool,
+        files: Path,
+        secret: bytes,
+        pattern: str,
+        check_environment: Callable[[str, str], None],
+        lender: Lender,
+        look_time: float,
+    ) -> None:
+        self._secret = secret
+        self._pattern = pattern
+        self._running = RunningSessions(
+            lab=lab,
+            spool=spool,
+            secret=secret,
+            pattern=pattern,
+            clock=time.time,
+            lender=lender.status,
+            look_time=look_time,
+        )
+        self._front: SessionHosts | None = None
+        #: What the API asks.
+        self.sessions = Sessions(lab, files=files, door=self._running, lender=lender, check_environment=check_environment)
+
+    def in_front_of(self, app: ASGIApp) -> ASGIApp:
+        """`app`, with the sessions' host names in front."""
+        self._front = SessionHosts(
+            app,
+            sessions=self._running,
+            door=self._running.door,
+            pattern=self._pattern,
+            secret=self._secret,
+            clock=time.time,
+        )
+        return self._front
+
+    def start(self) -> None:
+        """Begin to look for idle sessions."""
+        self._running.start()
+
+    async def aclose(self) -> None:
+        """Close the connections to all sessions."""
+        if self._front is not None:
+            await self._front.aclose()
+
+    def close(self) -> None:
+        """Stop; sessions go on."""
+        self._running.close()

@@ -1,0 +1,225 @@
+"""The rules of a lab as its administrator writes them: a preset, and tables of `carrel.toml` that change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from carrel.domain.account import Account
+from carrel.domain.errors import Invalid
+from carrel.domain.qos import JobKind, QoS
+from carrel.domain.rules import LabRules
+from carrel.policy.qos import choose_qos
+from carrel.server.toml import Setting, convert, known, read_toml
+
+#: Tables of `carrel.toml` that are rules.
+TABLES = ("qos", "accounts", "priority")
+_PRESETS = {file.stem: file for file in sorted((Path(__file__).parent / "presets").glob("*.toml"))}
+_DEFAULT = "default"
+#: Settings of `carrel.toml` that are rules.
+_NAMED = ("preset", "default_qos", "session_qos")
+#: What an error says instead of the file's name when the file is right and a change to it is not.
+_CHANGED = "With that change"
+
+_ACCOUNT_KEYS = ("parent", "shares", "users")
+_PRIORITY_KEYS = {
+    "age_weight": "duration",
+    "share_weight": "duration",
+    "size_weight": "duration",
+    "half_life": "duration",
+    "cpu_charge": "number",
+}
+_QOS_KEYS = {
+    "kinds": "list of job kinds",
+    "default_time": "duration",
+    "max_time": "duration",
+    "idle_time": "duration",
+    "max_jobs_per_user": "int",
+    "max_gpus_per_user": "int",
+    "max_jobs_per_account": "int",
+    "max_gpus_per_account": "int",
+    "priority": "int",
+}
+
+
+def read_rules(
+    tables: Mapping[str, Any],
+    where: str,
+    *,
+    preset: str | None = None,
+    default_qos: str | None = None,
+    session_qos: str | None = None,
+) -> LabRules:
+    """The rules that `tables`, found at `where`, say.
+
+    With a `preset` they change and add to it. Without one they are all there is, and where there are none the preset
+    "default" is. Raises `Invalid`, with the place and the nearest valid name.
+    """
+    base: dict[str, Any] = {}
+    if preset is not None or "qos" not in tables:
+        base = read_toml(_preset(preset or _DEFAULT))
+    qos = _read_qos(base.get("qos", {}), tables.get("qos", {}), where)
+    return LabRules(
+        qos=qos,
+        default_qos=_chosen("default_qos", default_qos, base, qos, JobKind.TASK),
+        session_qos=_chosen("session_qos", session_qos, base, qos, JobKind.SESSION),
+        accounts=_read_accounts(tables.get("accounts", base.get("accounts", {})), where),
+        **_read_priority({**base.get("priority", {}), **_table(tables.get("priority", {}), f"{where}: priority")}, where),
+    )
+
+
+def read_lab_rules(file: Path | None, changes: Mapping[str, Any] | None = None) -> LabRules:
+    """The rules that `carrel.toml` at `file` says, or the preset "default" without a file.
+
+    With `changes` to them: what stands at "qos.batch.priority", and so on. A change of a class of service that comes from a
+    preset keeps the rest of that class, and so does one of an account. Raises `Invalid`, also for a class that there is not.
+    """
+    tables = {} if file is None else read_toml(file)
+    rules = _read_tables(tables, str(file))
+    if not changes:
+        return rules
+    if "qos" not in tables:
+        tables.setdefault("preset", _DEFAULT)
+    named = {path: value for path, value in changes.items() if path in _NAMED}
+    rules = _read_tables(tables | named, _CHANGED)
+    tables |= named
+    for path, value in changes.items():
+        if path not in named:
+            _change(tables, path, value, rules)
+    return _read_tables(tables, _CHANGED)
+
+
+def _read_tables(tables: Mapping[str, Any], where: str) -> LabRules:
+    named = {
+        name: None if tables.get(name) is None else convert(Setting(name, "text", None, ""), tables[name], f"{where}: {name}")
+        for name in _NAMED
+    }
+    return read_rules({name: tables[name] for name in TABLES if name in tables}, where, **named)
+
+
+def _change(tables: dict[str, Any], path: str, value: Any, rules: LabRules) -> None:
+    first, *rest = path.split(".")
+    if first not in TABLES or not rest:
+        raise Invalid(
+            f'"{path}" is no rule.',
+            remedy=f"Name one as in carrel.toml, such as qos.batch.priority; or one of {', '.join(_NAMED)}.",
+        )
+    if first == "qos" and rest[0] not in rules.qos:
+        near = get_close_matches(rest[0], rules.qos, n=1)
+        remedy = f'Did you mean "{near[0]}"?' if near else f"There are: {', '.join(rules.qos)}."
+        raise Invalid(f'There is no class of service "{rest[0]}" to change.', remedy=remedy)
+    table = tables
+    for name in path.split(".")[:-1]:
+        inner = table.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise Invalid(f'"{path}" is no rule: "{name}" is {inner!r}.', remedy="Name one as in carrel.toml.")
+        table = inner
+    table[path.rpartition(".")[2]] = value
+
+
+def _preset(name: str) -> Path:
+    if name not in _PRESETS:
+        raise Invalid(f'There is no preset "{name}".', remedy=f"Choose one of: {', '.join(_PRESETS)}.")
+    return _PRESETS[name]
+
+
+def _chosen(setting: str, name: str | None, base: Mapping[str, Any], qos: Mapping[str, QoS], kind: JobKind) -> str:
+    if name is not None and name not in qos:
+        raise Invalid(f'{setting} is "{name}".', remedy=f"Choose one of: {', '.join(qos)}.")
+    if name is not None:
+        return name
+    if base.get(setting) in qos:
+        return str(base[setting])
+    try:
+        return choose_qos(None, kind, qos).name
+    except Invalid:
+        return next(iter(qos))  # none takes this kind: whoever submits such work is told so
+
+
+def _table(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise Invalid(f"{where} is {value!r}.", remedy="It must be a table.")
+    return value
+
+
+def _read_priority(table: Mapping[str, Any], where: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for key, value in table.items():
+        kind = _PRIORITY_KEYS[known(key, _PRIORITY_KEYS, f"{where}: priority")]
+        place = f"{where}: priority.{key}"
+        if kind == "duration" and key.endswith("_weight") and value == 0 and not isinstance(value, bool):
+            found[key] = 0.0  # it is not to count
+        elif kind == "duration":
+            found[key] = float(convert(Setting(key, kind, None, ""), value, place))
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < inf:
+            found[key] = float(value)
+        else:
+            raise Invalid(f"{place} is {value!r}.", remedy="It must be a number, 0 or more.")
+    return found
+
+
+def _read_accounts(tables: Any, where: str) -> dict[str, Account]:
+    found: dict[str, Account] = {}
+    for name, table in _table(tables, f"{where}: accounts").items():
+        place = f"{where}: accounts.{name}"
+        for key in _table(table, place):
+            known(key, dict.fromkeys(_ACCOUNT_KEYS), place)
+        users = {
+            user: _shares(shares, f"{place}.users.{user}")
+            for user, shares in _table(table.get("users", {}), f"{place}.users").items()
+        }
+        parent = convert(Setting("parent", "text", None, ""), table.get("parent", ""), f"{place}.parent")
+        found[name] = Account(name=name, parent=parent, shares=_shares(table.get("shares", 1), f"{place}.shares"), users=users)
+    for account in found.values():
+        _check_parents(account, found, where)
+    return found
+
+
+def _shares(value: Any, where: str) -> int:
+    return int(convert(Setting("shares", "int", None, ""), value, where))
+
+
+def _check_parents(account: Account, accounts: Mapping[str, Account], where: str) -> None:
+    above, seen = account.parent, {account.name}
+    while above:
+        if above not in accounts:
+            raise Invalid(f'{where}: accounts.{account.name}.parent is "{above}".', remedy=f"Write [accounts.{above}] too.")
+        if above in seen:
+            raise Invalid(f'{where}: account "{account.name}" is a part of itself.', remedy="Give it another parent, or none.")
+        seen.add(above)
+        above = accounts[above].parent
+
+
+def _read_qos(base: Mapping[str, Any], tables: Any, where: str) -> dict[str, QoS]:
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise Invalid(f"{where}: qos must be tables.", remedy="Write [qos.NAME] with its keys below it.")
+    merged = {name: {**base.get(name, {}), **tables.get(name, {})} for name in (*base, *tables)}
+    if not merged:
+        raise Invalid(f"{where}: there is no class of service.", remedy="Write [qos.NAME] with its keys below it.")
+    return {name: _one_qos(name, table, f"{where}: qos.{name}") for name, table in merged.items()}
+
+
+def _one_qos(name: str, table: Mapping[str, Any], where: str) -> QoS:
+    fields: dict[str, Any] = {}
+    for key, value in table.items():
+        kind = _QOS_KEYS[known(key, _QOS_KEYS, where)]
+        if key == "kinds":
+            fields[key] = _kinds(value, where)
+        elif key == "priority" and isinstance(value, int) and not isinstance(value, bool):
+            fields[key] = value
+        else:
+            fields[key] = convert(Setting(key, kind, None, ""), value, f"{where}.{key}")
+    qos = QoS(name=name, **fields)
+    if qos.max_time is not None and qos.default_time > qos.max_time:
+        qos = QoS(name=name, **{**fields, "default_time": qos.max_time})
+    return qos
+
+
+def _kinds(value: Any, where: str) -> frozenset[JobKind]:
+    valid = {kind.value: kind for kind in JobKind}
+    if not isinstance(value, list) or not value or not all(item in valid for item in value):
+        raise Invalid(f"{where}.kinds is {value!r}.", remedy=f"It must be a list of: {', '.join(valid)}.")
+    return frozenset(valid[item] for item in value)

@@ -1,0 +1,84 @@
+"""The store of a simulated lab: what its scheduler needs remembered, as long as the simulation runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from carrel.control.ports import AttemptChange, AttemptRow, NewEvent, StartOrder, Used
+from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.task import TaskSpec
+
+#: What every job of a trace does.
+TASK = TaskSpec(entry_point="main", command="true", snapshot="")
+_PLACED = Reason(code="Preparing", message="It has been given its devices.")
+
+
+class MemoryStore:
+    """Jobs and nothing else (`carrel.control.ports.SchedulerStore` and `EventLog`)."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, Job] = {}
+
+    def add(self, job: Job) -> None:
+        """A job was submitted."""
+        self._jobs[job.id] = job
+
+    def active(self) -> Sequence[Job]:
+        """All jobs that have not ended."""
+        return tuple(self._jobs.values())
+
+    def task(self, job_id: int) -> TaskSpec | None:
+        """The same for all."""
+        return TASK if job_id in self._jobs else None
+
+    def attempt(self, job_id: int, number: int) -> AttemptRow | None:  # noqa: ARG002
+        """Attempts are asked for after a restart, and there is none."""
+        return None
+
+    def start(self, orders: Sequence[StartOrder], *, now: float) -> Sequence[tuple[Job, TaskSpec]]:  # noqa: ARG002
+        """PENDING becomes CONFIGURING."""
+        started = []
+        for order in orders:
+            job = self._jobs[order.job_id]
+            job = replace(
+                job,
+                state=JobState.CONFIGURING,
+                reason=_PLACED,
+                attempt=job.attempt + 1,
+                node=order.node,
+                devices=order.devices,
+                others=order.others,
+            )
+            self._jobs[job.id] = job
+            started.append((job, TASK))
+        return started
+
+    def change(self, changes: Sequence[AttemptChange], *, now: float) -> Sequence[Job]:  # noqa: ARG002
+        """Apply what is still true; jobs that ended are not kept."""
+        changed = []
+        for change in changes:
+            job = self._jobs.get(change.job_id)
+            if job is None or job.attempt != change.attempt:
+                continue
+            job = replace(
+                job,
+                state=change.state or job.state,
+                reason=change.reason or job.reason,
+                started_at=job.started_at if change.started_at is None else change.started_at,
+                ended_at=change.ended_at if change.state is not None and change.state.ended else None,
+                retries_left=job.retries_left if change.retries_left is None else change.retries_left,
+            )
+            if job.state.ended:
+                del self._jobs[job.id]
+            else:
+                self._jobs[job.id] = job
+            changed.append(job)
+        return changed
+
+    def used(self, *, since: float) -> Sequence[Used]:  # noqa: ARG002
+        """Nothing, before the simulation."""
+        return ()
+
+    def append(self, events: Sequence[NewEvent], *, now: float) -> None:
+        """Nobody reads them."""

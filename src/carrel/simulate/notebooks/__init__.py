@@ -1,0 +1,1 @@
+"""How many GPUs a lab of notebooks needs, by when a notebook gives its GPU back."""

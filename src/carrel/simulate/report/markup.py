@@ -1,0 +1,94 @@
+"""HTML as text: what a page of numbers is made of. Everything that comes in as a name, a number or a sentence is made safe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+
+from carrel.simulate.report import svg
+from carrel.simulate.report.svg import safe, tag
+from carrel.simulate.report.table import Table
+
+#: Nothing may be loaded and nothing may run, whatever a trace has in its names.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E%3Crect width='32' height='32' rx='7' "
+    "fill='%231f5f52'/%3E%3Cpath d='M7 25V11l9-4 9 4v14M7 18h18M12 25v-7M20 25v-7' fill='none' stroke='%23fff' "
+    "stroke-width='2.2' stroke-linecap='round' stroke-linejoin='round'/%3E%3C/svg%3E"
+)
+_BRAND = '<svg viewBox="0 0 32 32" aria-hidden="true"><path d="M4 27V9l12-5 12 5v18M4 18h24M10 27v-9M22 27v-9"/></svg>'
+
+
+def document(title: str, sections: Sequence[str]) -> str:
+    """A whole page with its style in it."""
+    style = files("carrel.simulate.report").joinpath("page.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
+        f'<title>{safe(title)}</title>\n<link rel="icon" href="{_ICON}">\n<style>\n{style}</style>\n</head>\n<body>\n'
+        f'<header class="top"><div class="wide"><span class="brand">{_BRAND}Carrel</span><span class="muted">simulation</span>'
+        f'</div></header>\n<main class="wide">\n{"".join(sections)}</main>\n</body>\n</html>\n'
+    )
+
+
+def section(heading: str, parts: Sequence[str]) -> str:
+    """A part of the page under its heading."""
+    return f"<section>\n{tag('h2', safe(heading))}\n{''.join(parts)}</section>\n"
+
+
+def paragraph(*sentences: str, muted: bool = False) -> str:
+    """Sentences."""
+    return tag("p", safe(" ".join(sentences)), class_="muted" if muted else None) + "\n"
+
+
+def bullets(items: Sequence[str]) -> str:
+    """A list; nothing when there are no items."""
+    return tag("ul", "".join(tag("li", safe(item)) for item in items)) + "\n" if items else ""
+
+
+def pairs(facts: Mapping[str, str]) -> str:
+    """Names and values; nothing when there are none."""
+    rows = "".join(f"<div>{tag('dt', safe(name))}{tag('dd', safe(value))}</div>" for name, value in facts.items())
+    return tag("dl", rows, class_="facts") + "\n" if rows else ""
+
+
+def table(content: Table, caption: str) -> str:
+    """A table that scrolls sideways where the page is too narrow for it. `caption` is for those who do not see it."""
+    heads = "".join(
+        tag("th", safe(head), scope="col", class_="num" if column else None) for column, head in enumerate(content.heads)
+    )
+    rows = "".join(
+        "<tr>" + tag("th", safe(first), scope="row") + "".join(tag("td", safe(cell), class_="num") for cell in cells) + "</tr>\n"
+        for first, *cells in content.rows
+    )
+    whole = f"{tag('caption', safe(caption))}<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>"
+    return tag("div", tag("table", whole), class_="scroll", tabindex="0", role="region", aria_label=caption) + "\n"
+
+
+def folded(summary: str, content: str) -> str:
+    """Something that is long and seldom wanted."""
+    return f"<details>{tag('summary', safe(summary))}\n{content}</details>\n"
+
+
+def figure(heading: str, picture: str, note: str, legend: str = "") -> str:
+    """A plot between its heading and a sentence on how to read it."""
+    said = tag("figcaption", safe(note)) if note else ""
+    return f"<figure>{tag('h3', safe(heading))}{legend}{picture}{said}</figure>\n"
+
+
+def legend(names: Sequence[str], *, dots: bool = False) -> str:
+    """What each line, or dot, of a plot stands for. A plot of one thing needs none."""
+    if len(names) < 2:
+        return ""
+    samples = [svg.marker(index, 12, 7) if dots else svg.curve("M0 7H24", index) for index in range(len(names))]
+    items = [
+        tag("li", f'<svg viewBox="0 0 24 14" aria-hidden="true">{sample}</svg>' + safe(name))
+        for name, sample in zip(names, samples, strict=True)
+    ]
+    return tag("ul", "".join(items), class_="legend")
+
+
+def grid(figures: Sequence[str]) -> str:
+    """Plots, two in a row where there is room."""
+    return tag("div", "\n" + "".join(figures), class_="plots") + "\n"

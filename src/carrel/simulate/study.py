@@ -1,0 +1,118 @@
+"""What `carrel simulate` does: one trace under several policies, before and after a change, or notebooks in several modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from carrel.domain.node import Node
+from carrel.domain.rules import LabRules
+from carrel.simulate.baselines import Piece
+from carrel.simulate.lab import simulate_lab
+from carrel.simulate.notebooks.forming import NotebookSession
+from carrel.simulate.notebooks.modes import EAGER, LAZY, RESERVATION, PoolMode, Waits, check, cull, gpus_needed, simulate
+from carrel.simulate.outcome import Outcome
+from carrel.simulate.policies import CARREL, run_policy
+from carrel.simulate.report import Comparison, NotebookRow, words
+from carrel.simulate.trace import Trace
+
+#: Told what is simulated now, and the share of everything that is done.
+Progress = Callable[[str, float], None]
+#: Modes of notebooks that are compared.
+MODES: Sequence[PoolMode] = (RESERVATION, cull(30), cull(120), EAGER, LAZY)
+
+
+def _silent(_what: str, _done: float) -> None:
+    """Nobody looks."""
+
+
+def compare_policies(
+    trace: Trace,
+    nodes: tuple[Node, ...],
+    rules: LabRules,
+    policies: Sequence[str],
+    *,
+    facts: Mapping[str, str],
+    progress: Progress = _silent,
+) -> Comparison:
+    """Run `trace` under each of `policies`. Raises `Invalid` for a policy that there is not."""
+    outcomes, pieces, notes = [], {}, list(trace.notes)
+    for number, policy in enumerate(policies):
+        ran: list[Piece] = []
+        told = _part(progress, policy, number, len(policies))
+        outcome = run_policy(policy, trace, nodes, rules, progress=told, pieces=ran.append, note=notes.append)
+        outcomes.append(outcome)
+        if ran:
+            pieces[policy] = ran
+    gpus = sum(len(node.devices) for node in nodes)
+    title = f"{trace.name}, on {words.count(gpus, 'GPU')}"
+    trace = replace(trace, notes=notes)
+    return Comparison(title=title, trace=trace, cluster_gpus=gpus, outcomes=outcomes, pieces=pieces, facts=facts)
+
+
+def compare_change(
+    trace: Trace,
+    before: tuple[tuple[Node, ...], LabRules],
+    after: tuple[tuple[Node, ...], LabRules],
+    change: str,
+    *,
+    facts: Mapping[str, str],
+    progress: Progress = _silent,
+) -> Comparison:
+    """Run `trace` under the lab's own policy twice, with these nodes and rules; `change` says what is different."""
+    outcomes: list[Outcome] = []
+    notes = list(trace.notes)
+    for number, ((nodes, rules), label) in enumerate(((before, f"{CARREL} now"), (after, f"{CARREL} with {change}"))):
+        told = _part(progress, label, number, 2)
+        outcomes.append(simulate_lab(rules, trace, nodes, policy=label, progress=told, note=notes.append))
+    title = f"What if {change}: {trace.name}, on {words.count(outcomes[0].gpus, 'GPU')}"
+    trace = replace(trace, notes=notes)
+    return Comparison(title=title, trace=trace, cluster_gpus=outcomes[0].gpus, outcomes=outcomes, facts=facts)
+
+
+def compare_notebooks(
+    trace: Trace,
+    sessions: Sequence[NotebookSession],
+    *,
+    facts: Mapping[str, str],
+    gpus: int | None = None,
+    modes: Sequence[PoolMode] = MODES,
+    progress: Progress = _silent,
+) -> Comparison:
+    """Run notebooks in each mode on `gpus` GPUs, and count how many each mode needs.
+
+    Without `gpus` on the fewest with which some mode keeps 95 of 100 requests at a minute or less. Raises `Invalid` when there
+    are no sessions, and when one needs more than `gpus`.
+    """
+    if gpus is not None:
+        check(sessions, gpus)
+    needs = []
+    for number, mode in enumerate(modes):
+        told = _part(progress, mode.name, number, len(modes))
+        told(0.0)
+        none = gpus_needed(sessions, mode, p95_wait=0.0)
+        told(0.5)
+        needs.append((none, gpus_needed(sessions, mode, p95_wait=60.0)))
+        told(1.0)
+    count = min(minute for _, minute in needs) if gpus is None else gpus
+    rows = [
+        NotebookRow(result=simulate(sessions, mode, count), gpus_without_waits=none, gpus_for_a_minute=minute)
+        for mode, (none, minute) in zip(modes, needs, strict=True)
+    ]
+    told_facts = {
+        **facts,
+        "Sessions": f"{len(sessions):,}",
+        "Waits": f"of {Waits.REQUESTS.value}: cells that had to ask for GPUs",
+    }
+    return Comparison(
+        title=f"Notebooks of {trace.name}, on {words.count(count, 'GPU')}",
+        trace=replace(trace, jobs=()),
+        cluster_gpus=count,
+        notebooks=rows,
+        facts=told_facts,
+    )
+
+
+def _part(progress: Progress, what: str, number: int, of: int) -> Callable[[float], None]:
+    """Tell of one part as of a part of the whole."""
+    return lambda done: progress(what, (number + done) / of)

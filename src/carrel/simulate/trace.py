@@ -1,0 +1,71 @@
+"""What a simulation is fed with: jobs that were recorded or generated, and the machines that they run on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from carrel.domain.errors import Invalid
+from carrel.domain.qos import JobKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceJob:
+    """One job of a trace."""
+
+    #: Unique in its trace; the file's own number where it has one.
+    id: int
+    #: Seconds after the beginning of the trace.
+    submitted: float
+    #: Seconds that it runs when it has what it asks for; nobody who schedules it knows this number before it has ended, except
+    #: the policies that say so (SRTF, SRSF).
+    duration: float
+    #: GPUs over all nodes together.
+    gpus: int
+    cpus: int = 0
+    #: Bytes of host memory.
+    memory: int = 0
+    #: Walltime that was asked for, in seconds; None when the trace does not say.
+    time: int | None = None
+    user: str = "user"
+    account: str = ""
+    #: Jobs of one user with one name are taken to be alike.
+    name: str = "job"
+    #: Class of service, or None for the default of whoever schedules it.
+    qos: str | None = None
+    kind: JobKind = JobKind.TASK
+
+    def __post_init__(self) -> None:
+        if self.submitted < 0 or self.duration < 0:
+            raise Invalid(
+                f"Job {self.id} is submitted at {self.submitted:g} s and runs {self.duration:g} s.",
+                remedy="Neither may be negative.",
+            )
+        if self.gpus < 0:
+            raise Invalid(f"Job {self.id} asks for {self.gpus} GPUs.", remedy="Ask for 0 or more.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Equal nodes."""
+
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all nodes."""
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Jobs in the order of submission; ties in the order of the file."""
+
+    #: What it is, in a few words: the file's name, or how it was generated.
+    name: str
+    jobs: Sequence[TraceJob]
+    #: Where it was recorded, when that is known.
+    cluster: Cluster | None = None
+    #: What a reader has to know about it: lines left out, what was assumed.
+    notes: Sequence[str] = ()

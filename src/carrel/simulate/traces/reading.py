@@ -1,0 +1,55 @@
+"""Any trace file that we know how to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from carrel.domain.errors import Invalid
+from carrel.simulate.trace import Trace
+from carrel.simulate.traces.cells import read_cells
+from carrel.simulate.traces.muri import is_muri, read_muri, read_muri_iterations
+from carrel.simulate.traces.swf import is_swf, read_swf
+from carrel.simulate.traces.tiresias import is_tiresias, read_tiresias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """A format of trace files."""
+
+    #: One line: what such a file is.
+    description: str
+    read: Callable[[Path], Trace]
+    #: True for a file that begins like one of this form; None when no beginning can tell.
+    recognise: Callable[[Path], bool] | None = None
+
+
+#: By name; files are recognised in this order.
+FORMS: Mapping[str, Form] = MappingProxyType(
+    {
+        "muri": Form(description="Muri, run times from durations", read=read_muri, recognise=is_muri),
+        "muri-iterations": Form(description="Muri, run times from iterations", read=read_muri_iterations),
+        "tiresias": Form(description="Tiresias", read=read_tiresias, recognise=is_tiresias),
+        "cells": Form(description="GPU cells of notebooks, in the columns of Tiresias", read=read_cells),
+        "swf": Form(description="Standard Workload Format, also gzip'ed", read=read_swf, recognise=is_swf),
+    }
+)
+
+
+def read_trace(path: Path, *, form: str | None = None) -> Trace:
+    """Read a trace of the named form of `FORMS`, or of the form that its beginning shows.
+
+    A file of notebook cells looks like one of Tiresias and is taken for one unless `form` says otherwise. Raises `Invalid`, with
+    file, line and value, for whatever cannot be read.
+    """
+    names = ", ".join(FORMS)
+    if form is not None:
+        if form not in FORMS:
+            raise Invalid(f"There is no form of traces named {form!r}.", remedy=f"Name one of: {names}.")
+        return FORMS[form].read(path)
+    for known in FORMS.values():
+        if known.recognise is not None and known.recognise(path):
+            return known.read(path)
+    raise Invalid(f"{path} does not begin like any trace that can be read.", remedy=f"Name its form, one of: {names}.")

@@ -1,0 +1,114 @@
+"""Talking with a child process through its pipes, one JSON object a line, where every wait has an end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: Seconds that a killed process gets to be gone; one that the kernel cannot end is left behind.
+KILL_SECONDS = 2.0
+
+
+class Silent(Exception):
+    """The child did not answer in time. What it answers later belongs to nobody: end it."""
+
+
+class Ended(Exception):
+    """The child ended, or closed its pipes, without an answer."""
+
+
+class Conversation:
+    """A child process that answers each line with a line. Not for several threads at once."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Start `words`. It gets a session of its own, so that a Ctrl-C for us is not for it; its stderr is ours."""
+        self._process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=None if environment is None else dict(environment),
+            start_new_session=True,
+        )
+        self._pending = b""
+
+    @property
+    def pid(self) -> int:
+        """Of the child."""
+        return self._process.pid
+
+    def ended(self) -> bool:
+        """Return True when the child is gone."""
+        return self._process.poll() is not None
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Send one object and return the answer. Raises `Silent` after `seconds`, `Ended` when there will be none."""
+        self.send(request)
+        return self.receive(seconds)
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Send one object (small: it fits into the pipe). Raises `Ended`."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        except (OSError, ValueError) as error:
+            raise Ended(self._ending()) from error
+
+    def receive(self, seconds: float) -> dict[str, Any]:
+        """Return the next object that the child says. Raises `Silent` or `Ended`."""
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        deadline = time.monotonic() + seconds
+        while b"\n" not in self._pending:
+            left = deadline - time.monotonic()
+            if left <= 0 or not poll.poll(max(1, left * 1000)):
+                raise Silent(f"process {self.pid} did not answer within {seconds:g} s")
+            piece = os.read(descriptor, 65536)
+            if not piece:
+                raise Ended(self._ending())
+            self._pending += piece
+        line, _, self._pending = self._pending.partition(b"\n")
+        try:
+            answer = json.loads(line)
+        except ValueError as error:
+            raise Ended(f"process {self.pid} said {line[:80]!r}") from error
+        return dict(answer)
+
+    def kill(self) -> bool:
+        """SIGKILL. Returns False when it is not gone even then (it hangs inside the kernel): there is nothing more to do."""
+        self._process.kill()
+        return self._leave(KILL_SECONDS)
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Close its input, which asks it to end, and kill it when it does not."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        if not self._leave(seconds):
+            self.kill()
+
+    def _leave(self, seconds: float) -> bool:
+        try:
+            self._process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        return True
+
+    def _ending(self) -> str:
+        try:
+            code = self._process.wait(timeout=KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"process {self.pid} closed its pipe"
+        return f"process {self.pid} ended by signal {-code}" if code < 0 else f"process {self.pid} ended with exit code {code}"

@@ -1,0 +1,43 @@
+"""Real brokers and fake kernels for the tests of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernels import FakeKernel, check_journal
+
+from carrel.testing.broker_process import BrokerProcess, start_broker
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Starts brokers; at the end their journals must be sound."""
+    started: list[BrokerProcess] = []
+
+    def start(**options: Any) -> BrokerProcess:
+        broker = start_broker(tmp_path / f"broker{len(started)}", **options)
+        started.append(broker)
+        return broker
+
+    yield start
+    for broker in started:
+        broker.close()
+        check_journal(broker)
+
+
+@pytest.fixture
+def kernels() -> Iterator[Callable[..., FakeKernel]]:
+    """Starts fake kernels."""
+    started: list[FakeKernel] = []
+
+    def start(*arguments: Any, **options: Any) -> FakeKernel:
+        kernel = FakeKernel(*arguments, **options)
+        started.append(kernel)
+        return kernel
+
+    yield start
+    for kernel in started:
+        kernel.close()

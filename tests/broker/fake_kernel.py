@@ -1,0 +1,114 @@
+"""A process that speaks the leases' protocol and nothing else: what it reads on stdin goes to the broker, and back.
+
+Standard library only: a stand-in for the kernel hook. It connects again by itself when the connection is lost,
+says hello again, and repeats what it still waits for. Lines on stdin that start with "!" are for itself:
+"!close" closes the connection for good, "!deaf" does not answer `prepare` any more, "!stop reading" reads no more.
+"""
+
+import contextlib
+import json
+import os
+import select
+import socket
+import sys
+import time
+
+
+class Kernel:
+    def __init__(self, path, hello):
+        self.path, self.hello = path, hello
+        self.waiting = {}
+        self.deaf = False
+        self.closed = False
+        self.reading = True
+        self.connect()
+
+    def connect(self):
+        while True:
+            self.socket = socket.socket(socket.AF_UNIX)
+            try:
+                self.socket.connect(self.path)
+                break
+            except OSError:
+                self.socket.close()
+                time.sleep(0.01)
+        self.data = b""
+        self.send({"op": "hello", **self.hello})
+        for message in self.waiting.values():
+            self.send(message)
+
+    def send(self, message):
+        with contextlib.suppress(OSError):  # seen when reading
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def said(self, line):
+        if line == "!close":
+            self.closed = True
+            self.socket.close()
+        elif line == "!deaf":
+            self.deaf = True
+        elif line == "!stop reading":
+            self.reading = False
+        elif line.startswith("!"):
+            self.compute(*line[1:].split())
+        else:
+            message = json.loads(line)
+            if message["op"] == "acquire":
+                self.waiting[message["request"]] = message
+            elif message["op"] == "cancel":
+                self.waiting.pop(message["request"], None)
+            self.send(message)
+
+    def compute(self, order, *words):
+        """Orders for a CUDA state of known value: "!cuda SIZE DEVICE", "!check", "!run", "!stop"; each has an answer."""
+        answer = {"op": order}
+        if order == "cuda":
+            os.environ["CUDA_VISIBLE_DEVICES"] = words[1]
+            from carrel.suspension.specimen_main import State
+
+            self.state = State(int(words[0]))
+        elif order == "check":
+            answer["same"] = self.state.same()
+        elif order == "run":
+            self.state.run(10**9)
+        elif order == "stop":
+            self.state.stop()
+            answer["count"] = self.state.count
+        print(json.dumps(answer), flush=True)
+
+    def heard(self):
+        try:
+            piece = self.socket.recv(65536)
+        except OSError:
+            piece = b""
+        if not piece:
+            print(json.dumps({"op": "disconnected"}), flush=True)
+            self.socket.close()
+            self.connect()
+            return
+        *lines, self.data = (self.data + piece).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if message["op"] in ("granted", "refused", "cancelled"):
+                self.waiting.pop(message.get("request"), None)
+            if message["op"] == "prepare" and not self.deaf:
+                self.send({"op": "prepared", "id": message["id"], "bytes": None, "blockers": self.hello.get("blockers", [])})
+            print(line.decode(), flush=True)
+
+    def run(self):
+        commands = b""
+        while True:
+            ends = [sys.stdin.fileno()] + ([] if self.closed or not self.reading else [self.socket.fileno()])
+            ready = select.select(ends, [], [])[0]
+            if sys.stdin.fileno() in ready:
+                piece = os.read(sys.stdin.fileno(), 65536)
+                if not piece:
+                    return
+                *lines, commands = (commands + piece).split(b"\n")
+                for line in lines:
+                    self.said(line.decode())
+            elif ready:
+                self.heard()
+
+
+Kernel(sys.argv[1], json.loads(os.environ["HELLO"])).run()

@@ -1,0 +1,176 @@
+"""What sessions are charged for the devices that their cells borrow, as the lab's own observer reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kernels import FakeKernel, eventually, leases_of, tenant_of
+
+from carrel.broker.book import CHARGES, Book
+from carrel.broker.journal import BrokerJournal
+from carrel.broker.rows import LeaseRow, TenantRow
+from carrel.domain.lease import LeaseState, LendingRules
+from carrel.testing.broker_process import BrokerProcess
+
+Start = Callable[..., BrokerProcess]
+Kernels = Callable[..., FakeKernel]
+
+
+def charged(broker: BrokerProcess, job: int = 1, attempt: int = 1) -> float:
+    found = {(row["job"], row["attempt"]): row["seconds"] for row in broker.status()["charges"]}
+    return float(found.get((job, attempt), 0.0))
+
+
+def grows(broker: BrokerProcess, job: int = 1, by: float = 0.2) -> float:
+    """Wait until the job's charge is larger by so much; return it."""
+    before = charged(broker, job)
+    return float(eventually(lambda: (now := charged(broker, job)) >= before + by and now))
+
+
+def test_a_cell_is_charged_for_each_device_from_its_grant_to_its_release(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=2)
+    session = broker.session(1, gpus=2)
+    kernel = kernels(broker, session)
+    assert broker.status()["charges"] == []
+    lease = kernel.acquire()
+    grows(broker)
+    kernel.release(lease)
+    (row,) = broker.status()["charges"]
+    assert (row["job"], row["attempt"], row["owner"]) == (1, 1, "alice")
+    assert row["seconds"] == tenant_of(broker, kernel)["gpu_seconds"] > 0.2
+    (cell,) = broker.status(session.token)["history"]
+    assert row["seconds"] == pytest.approx(2 * cell["held"], abs=0.01)
+
+
+def test_the_cells_of_one_session_are_charged_together_and_the_charge_outlives_them(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=2)
+    session = broker.session(1)
+    first, second = kernels(broker, session), kernels(broker, session)
+    first.acquire()
+    second.acquire()
+    grows(broker)
+    both = sum(tenant_of(broker, kernel)["gpu_seconds"] for kernel in (first, second))
+    first.kill()
+    second.kill()
+    eventually(lambda: broker.status()["tenants"] == [])
+    total = charged(broker)
+    assert total > both
+    broker.restart()
+    assert charged(broker) == total
+
+
+def test_a_pause_is_not_charged(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(rules=LendingRules(time_slice=0.4))
+    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    lease = first.acquire()
+    second.ask()
+    first.expect("paused")
+    granted = second.expect("granted")
+    at_pause = charged(broker, 1)
+    grows(broker, 2)
+    assert charged(broker, 1) == at_pause > 0
+    second.release(granted)
+    first.expect("resumed")
+    at_end = charged(broker, 2)
+    grows(broker, 1)
+    assert charged(broker, 2) == at_end
+    first.release(lease)
+
+
+@pytest.mark.parametrize("by_choice", [True, False])
+def test_a_device_that_is_held_is_charged(brokers: Start, kernels: Kernels, by_choice: bool) -> None:
+    broker = brokers(never_suspend=not by_choice)
+    kernel = kernels(broker, broker.session(1))
+    if by_choice:
+        kernel.say("hold", seconds=600)
+        kernel.expect("held")
+    kernel.cell()
+    assert [row["state"] for row in leases_of(broker)] == ["held"]
+    grows(broker)
+    kernel.cell()
+    total = grows(broker)
+    kernel.kill()
+    eventually(lambda: leases_of(broker) == [])
+    assert charged(broker) >= total
+
+
+def test_a_task_is_not_charged_here(brokers: Start, kernels: Kernels) -> None:
+    """Its attempt is: it holds the devices that placement gave it."""
+    broker = brokers()
+    runner = kernels(broker, broker.task(1), role="runner")
+    lease = runner.acquire(devices=[broker.devices[0].uuid])
+    eventually(lambda: leases_of(broker)[0]["state"] == "active")
+    assert broker.status()["charges"] == []
+    runner.release(lease)
+    assert broker.status()["charges"] == []
+
+
+def test_a_restart_neither_forgets_nor_charges_twice(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers()
+    kernel = kernels(broker, broker.session(1))
+    kernel.cell()
+    lease = kernel.acquire()
+    before = grows(broker)
+    broker.restart()
+    kernel.expect("welcome")
+    assert charged(broker) >= before, "the cell has gone on"
+    kernel.release(lease)
+    total = charged(broker)
+    assert total == tenant_of(broker, kernel)["gpu_seconds"]
+    for _ in range(2):
+        broker.restart()
+        kernel.expect("welcome")
+        assert charged(broker) == total
+
+
+def test_nobody_is_charged_for_the_time_in_which_no_broker_ran_and_the_holder_died(brokers: Start, kernels: Kernels) -> None:
+    """After a power cut the machine may come back days later."""
+    broker = brokers()
+    kernel = kernels(broker, broker.session(1))
+    kernel.cell()
+    known = charged(broker)
+    kernel.acquire()
+    grows(broker)
+    broker.kill()
+    kernel.kill()
+    broker.restart()
+    eventually(lambda: broker.status()["tenants"] == [])
+    assert charged(broker) == pytest.approx(known, abs=0.05)
+
+
+def test_charges_are_for_the_lab_alone(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers()
+    session = broker.session(1)
+    kernels(broker, session).cell()
+    assert broker.status()["charges"]
+    assert broker.status(session.token)["charges"] == []
+
+
+def test_of_sessions_that_are_over_only_the_latest_charges_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    book = Book(BrokerJournal(path), make_id="b")
+    book.compact(0.0)
+    for number in range(1, CHARGES + 51):
+        tenant = TenantRow(id=f"t{number}", pid=number, start=1, uid=1, job=number, attempt=1, owner="ada", role="kernel")
+        book.add_tenant(tenant)
+        lease = LeaseRow(
+            id=f"l{number}",
+            fence=0,
+            tenant=tenant.id,
+            request="",
+            devices=("a",),
+            state=LeaseState.ACTIVE,
+            asked_at=number,
+            since=number,
+        )
+        book.add_lease(lease)
+        book.drop_tenant(tenant, number + 0.5)
+        book.commit(number + 0.5)
+    assert len(book.charged(1000.0)) <= CHARGES + 1
+    again = Book(BrokerJournal(path), make_id="c")
+    again.replay(path)
+    again.compact(1000.0)
+    assert sorted(row.job for row in again.charged(1000.0).values()) == list(range(51, CHARGES + 51))
+    assert all(row.seconds == 0.5 for row in again.charged(1000.0).values())

@@ -1,0 +1,217 @@
+"""The broker over the real CUDA bindings and a fake driver: states with real contents, really moved, and its failures."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernels import FakeKernel, eventually, leases_of, tenant_of
+
+from carrel.domain.lease import LendingRules
+from carrel.domain.node import Device
+from carrel.testing.broker_process import BrokerProcess
+from carrel.testing.fake_driver import FakeDriver, build, find_compiler, start_specimen
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="the fake driver is compiled from C, and there is no compiler")
+
+MIB = 1024**2
+MEMORY = 256 * MIB
+#: Of the state of each kernel: two do not fit a device.
+SIZE = 140 * MIB
+
+
+@functools.cache
+def _libraries() -> tuple[FakeDriver, tempfile.TemporaryDirectory[str]]:
+    place = tempfile.TemporaryDirectory(prefix="carrel-fake-driver-")
+    return build(Path(place.name)), place
+
+
+class Node:
+    """A broker on a machine with the fake driver, and kernels with CUDA state."""
+
+    def __init__(self, driver: FakeDriver, broker: BrokerProcess, kernels: Callable[..., FakeKernel]) -> None:
+        self.driver = driver
+        self.broker = broker
+        self._kernels = kernels
+        self._jobs = 0
+
+    def kernel(self) -> FakeKernel:
+        self._jobs += 1
+        return self._kernels(self.broker, self.broker.session(self._jobs, owner=f"user{self._jobs}"))
+
+    def with_state(self, size: int = SIZE) -> FakeKernel:
+        """A kernel whose first cell took `size` bytes of its device."""
+        kernel = self.kernel()
+        lease = kernel.acquire()
+        assert lease["op"] == "granted", lease
+        self.take(kernel, lease, size)
+        kernel.release(lease)
+        return kernel
+
+    def take(self, kernel: FakeKernel, lease: dict[str, Any], size: int = SIZE) -> None:
+        kernel.tell(f"!cuda {size} {lease['devices'][0]['uuid']}")
+        kernel.expect("cuda")
+
+
+def same(kernel: FakeKernel) -> bool:
+    """True when every byte of the kernel's state is what it wrote."""
+    kernel.tell("!check")
+    return bool(kernel.expect("check")["same"])
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, brokers: Callable[..., BrokerProcess], kernels: Callable[..., FakeKernel]) -> Callable[..., Node]:
+    def start(gpus: int = 1, **options: Any) -> Node:
+        driver = _libraries()[0].another(tmp_path / "machine", gpus=gpus, memory=MEMORY)
+        devices = tuple(
+            Device(uuid=gpu.uuid, index=index, type="h200", name=gpu.name, memory=MEMORY) for index, gpu in enumerate(driver.gpus)
+        )
+        # The specimen of the probe takes 64 MiB, and a state may come back beside 8 MiB.
+        rules = options.pop("rules", LendingRules(margin=8 * MIB))
+        broker = brokers(devices=devices, environment=driver.environment(), rules=rules, **options)
+        return Node(driver, broker, kernels)
+
+    return start
+
+
+def test_two_kernels_share_one_device_and_nothing_is_lost(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    first, second = node.with_state(), node.with_state()
+    assert first.welcome["tier"] == "suspend"
+    for _ in range(2):
+        for kernel, other in ((first, second), (second, first)):
+            lease = kernel.acquire()
+            assert lease["resumed"] is True
+            assert same(kernel)
+            assert tenant_of(node.broker, other)["state"] == "suspended"
+            kernel.release(lease)
+    (device,) = node.broker.status()["devices"]
+    assert device["used"] < MEMORY
+    assert device["strangers"] == []
+
+
+def test_small_states_stay_side_by_side(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    first = node.with_state(16 * MIB)
+    eventually(lambda: 16 * MIB <= tenant_of(node.broker, first)["bytes"] < 40 * MIB)
+    second = node.with_state(16 * MIB)
+    eventually(lambda: 16 * MIB <= tenant_of(node.broker, second)["bytes"] < 40 * MIB)
+    assert first.acquire()["resumed"] is False
+    assert same(first)
+    assert tenant_of(node.broker, second)["state"] == "resident"
+
+
+def test_a_cell_is_suspended_in_mid_flight_and_goes_on(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=LendingRules(margin=8 * MIB, time_slice=1.0))
+    first, second = node.kernel(), node.kernel()
+    lease = first.acquire()
+    node.take(first, lease)
+    first.tell("!run")
+    first.expect("run")
+    eventually(lambda: tenant_of(node.broker, first)["state"] == "resident")
+    other = second.acquire()
+    assert [message["op"] for message in iter(lambda: first.next(5.0), None) if message["op"] == "paused"][:1] or True
+    node.take(second, other)
+    assert tenant_of(node.broker, first)["state"] == "suspended"
+    second.release(other)
+    resumed = first.expect("resumed")
+    first.tell("!stop")
+    assert first.expect("stop")["count"] > 0
+    assert same(first)
+    first.release({**lease, "fence": resumed["fence"]})
+    assert leases_of(node.broker) == []
+
+
+def test_a_checkpoint_that_fails_leaves_the_kernel_running_on_its_device(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    first = node.with_state()
+    node.driver.inject("cuCheckpointProcessCheckpoint", "error", 801, pid=first.pid)
+    second = node.kernel()
+    second.ask()
+    held = eventually(lambda: [row for row in leases_of(node.broker) if row["state"] == "held"])
+    assert held[0]["tenant"] == tenant_of(node.broker, first)["id"]
+    assert "801" in tenant_of(node.broker, first)["why_not"] or "NOT_SUPPORTED" in tenant_of(node.broker, first)["why_not"]
+    assert same(first)
+    second.nothing("granted")
+
+
+def test_a_checkpoint_that_breaks_the_process_is_said(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    first = node.with_state()
+    node.driver.inject("cuCheckpointProcessCheckpoint", "fail", pid=first.pid)
+    second = node.kernel()
+    second.ask()
+    assert "FAILED" in first.expect("lost")["message"]
+    assert tenant_of(node.broker, first)["state"] == "lost"
+    first.kill()
+    second.expect("granted")
+
+
+def test_a_restore_without_room_is_never_tried(nodes: Callable[..., Node]) -> None:
+    """A program outside of the lab fills the device while a state is in host memory: it waits, because a failure is for good."""
+    node = nodes()
+    first = node.with_state()
+    second = node.with_state()
+    second.kill()
+    eventually(lambda: len(node.broker.status()["tenants"]) == 1)
+    stranger = start_specimen(node.driver, size=150 * MIB)
+    try:
+        request = first.ask()
+        first.nothing("granted", "lost", seconds=4.0)
+        assert tenant_of(node.broker, first)["state"] in ("suspended", "resuming")
+    finally:
+        stranger.close()
+    granted = first.expect("granted", seconds=90)
+    assert granted["request"] == request
+    assert same(first)
+
+
+def test_strangers_on_the_device_are_seen_and_reported(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    kernel = node.kernel()
+    stranger = start_specimen(node.driver, size=4 * MIB)
+    try:
+        kernel.acquire()
+        notice = kernel.expect("notice")
+        assert str(stranger.target.pid) in notice["message"]
+        assert "without a lease" in notice["message"]
+        (device,) = node.broker.status()["devices"]
+        assert [row["pid"] for row in device["strangers"]] == [stranger.target.pid]
+    finally:
+        stranger.close()
+
+
+def test_a_broker_that_dies_in_the_middle_of_a_move(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    first = node.with_state()
+    node.driver.inject("cuCheckpointProcessCheckpoint", "rate", 100 * MIB, pid=first.pid)
+    second = node.kernel()
+    second.ask()
+    eventually(lambda: tenant_of(node.broker, first)["state"] == "suspending")
+    node.broker.restart()
+    lease = second.expect("granted", seconds=60)
+    second.release(lease, cuda=False)
+    node.driver.clear()
+    node.driver.inject("cuCheckpointProcessRestore", "rate", 100 * MIB, pid=first.pid)
+    first.ask()
+    eventually(lambda: tenant_of(node.broker, first)["state"] == "resuming")
+    node.broker.restart()
+    granted = first.expect("granted", seconds=60)
+    assert granted["op"] == "granted"
+    assert same(first)
+
+
+def test_a_device_that_still_shows_the_process_is_not_lent(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    first = node.with_state()
+    node.driver.inject("cuCheckpointProcessCheckpoint", "ghost", 8, pid=first.pid)
+    second = node.kernel()
+    second.ask()
+    eventually(lambda: node.broker.status()["devices"][0]["withheld"])
+    assert "still seen" in node.broker.status()["devices"][0]["withheld"]
+    second.expect("granted", seconds=60)
+    assert node.broker.status()["devices"][0]["withheld"] is None

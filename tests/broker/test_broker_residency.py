@@ -1,0 +1,208 @@
+"""Whose state is where: moved when somebody needs the room, brought back for the next cell, and every way it can go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernels import FakeKernel, eventually, leases_of, tenant_of
+
+from carrel.domain.lease import LendingRules
+from carrel.domain.units import GIB
+from carrel.testing.broker_process import BrokerProcess
+
+Start = Callable[..., BrokerProcess]
+Kernels = Callable[..., FakeKernel]
+#: States so large that only one fits a device.
+LARGE = 12 * GIB
+
+
+def two(broker: BrokerProcess, kernels: Kernels) -> tuple[FakeKernel, FakeKernel]:
+    """Two sessions of two users; the first had a cell, and its state is on the device."""
+    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    first.cell()
+    return first, second
+
+
+def test_states_stay_while_there_is_room(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=2 * GIB)
+    first, second = two(broker, kernels)
+    second.cell()
+    again = first.cell()
+    assert again["resumed"] is False
+    (device,) = broker.status()["devices"]
+    assert len(device["residents"]) == 2
+    assert device["used"] == 4 * GIB
+
+
+def test_a_state_is_moved_for_another_and_brought_back(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=LARGE)
+    first, second = two(broker, kernels)
+    request = second.ask()
+    assert second.expect("queued")["code"] == "GpuMoving"
+    prepare = first.expect("prepare")
+    assert prepare["timeout"] == 5.0
+    lease = second.expect("granted")
+    assert lease["request"] == request
+    assert tenant_of(broker, first)["state"] == "suspended"
+    second.release(lease)
+    back = first.acquire()
+    assert back["resumed"] is True
+    assert "brought back" in back["message"]
+    assert tenant_of(broker, second)["state"] == "suspended"
+    first.release(back)
+
+
+def test_a_kernel_that_does_not_answer_is_not_waited_for_long(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=LARGE)
+    first, second = two(broker, kernels)
+    first.tell("!deaf")
+    second.ask()
+    second.expect("granted")
+
+
+def test_a_state_that_cannot_move_holds_its_device(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=LARGE)
+    first = kernels(broker, broker.session(1, owner="ada"), blockers=["managed memory"])
+    first.cell()
+    second = kernels(broker, broker.session(2, owner="bob"))
+    second.ask()
+    eventually(lambda: tenant_of(broker, first)["why_not"] == "managed memory")
+    held = eventually(lambda: [row for row in leases_of(broker) if row["state"] == "held"])
+    assert held[0]["tenant"] == tenant_of(broker, first)["id"]
+    eventually(lambda: [row["code"] for row in broker.status()["queue"]] == ["GpuHeld"])
+    assert "managed memory" in first.expect("notice")["message"]
+    again = first.acquire()
+    assert again["op"] == "granted", "its own cells go on meanwhile"
+    first.release(again, blockers=["managed memory"])
+    second.nothing("granted")
+    first.kill()
+    second.expect("granted")
+
+
+def test_a_long_cell_is_paused_and_goes_on(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(rules=LendingRules(time_slice=0.5))
+    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    lease = first.acquire()
+    request = second.ask()
+    assert first.expect("paused")["lease"] == lease["lease"]
+    granted = second.expect("granted")
+    assert granted["request"] == request
+    eventually(lambda: [row["resumes"] for row in broker.status()["queue"]] == [lease["lease"]])
+    second.release(granted)
+    resumed = first.expect("resumed")
+    assert resumed["lease"] == lease["lease"]
+    assert resumed["fence"] > granted["fence"] > lease["fence"]
+    first.release({**lease, "fence": resumed["fence"]})
+    assert leases_of(broker) == []
+    (entry,) = broker.status(first.job.token)["history"]
+    assert entry["outcome"] == "ok"
+
+
+def test_a_paused_cell_that_ends_needs_no_device(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(rules=LendingRules(time_slice=0.3))
+    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    lease = first.acquire()
+    second.ask()
+    first.expect("paused")
+    granted = second.expect("granted")
+    first.release(lease, outcome="error")
+    assert broker.status()["queue"] == []
+    second.release(granted)
+    first.nothing("resumed")
+    assert leases_of(broker) == []
+
+
+def test_host_memory_is_a_limit(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=LARGE, rules=LendingRules(host_memory=4 * GIB))
+    first, second = two(broker, kernels)
+    second.ask()
+    assert second.expect("queued")["code"] == "HostMemoryFull"
+    first.kill()
+    second.expect("granted")
+
+
+def test_a_cell_that_met_a_full_device_gets_all_of_it_next(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=2 * GIB)
+    first, second = two(broker, kernels)
+    second.cell(oom=True)
+    assert tenant_of(broker, first)["state"] == "resident"
+    second.cell()
+    assert tenant_of(broker, first)["state"] == "suspended"
+
+
+def test_a_made_up_state_has_the_size_that_it_says(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers()
+    kernel = kernels(broker, broker.session(1))
+    kernel.say("simulate", bytes=5 * GIB)
+    kernel.cell()
+    assert tenant_of(broker, kernel)["bytes"] == 5 * GIB
+    none = kernels(broker, broker.session(2))
+    none.say("simulate", bytes=0)
+    none.cell()
+    assert tenant_of(broker, none)["state"] == "none"
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_that_times_out_is_tried_again(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=LARGE, faults={"lock_timeout": 0.6}, seed=1)
+    first, second = two(broker, kernels)
+    second.ask()
+    second.expect("granted", seconds=60)
+    assert tenant_of(broker, first)["state"] == "suspended"
+    assert "retry" in broker.log.read_text()
+
+
+def test_a_driver_that_refuses_makes_it_hold(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=LARGE, faults={"checkpoint_error": 1.0})
+    first, second = two(broker, kernels)
+    second.ask()
+    eventually(lambda: tenant_of(broker, first)["suspendable"] is False)
+    eventually(lambda: [row["state"] for row in leases_of(broker)] == ["held"])
+    assert "refuses" in tenant_of(broker, first)["why_not"]
+
+
+def test_a_lost_state_is_said_and_never_tried_again(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=LARGE, faults={"lost": 1.0})
+    first, second = two(broker, kernels)
+    second.cell()
+    first.ask()
+    assert first.expect("refused")["code"] == "lost"
+    assert "Restart the kernel" in first.expect("lost")["message"]
+    assert first.acquire()["code"] == "lost"
+    assert tenant_of(broker, first)["state"] == "lost"
+    second.kill()
+    assert kernels(broker, broker.session(3)).acquire()["op"] == "granted", "the device is free for others"
+
+
+def test_a_state_lost_on_its_way_out_frees_the_device(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=LARGE, faults={"checkpoint_lost": 1.0})
+    first, second = two(broker, kernels)
+    second.ask()
+    first.expect("lost")
+    second.expect("granted")
+
+
+def test_a_device_that_still_shows_the_process_is_not_lent(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=LARGE, faults={"unverified": 1.0})
+    _first, second = two(broker, kernels)
+    second.ask()
+    while second.expect("queued")["code"] != "GpuWithheld":
+        continue
+    (device,) = broker.status()["devices"]
+    assert "still seen" in device["withheld"]
+    second.expect("granted")
+
+
+def test_a_restore_that_does_not_begin_is_tried_again(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=LARGE, faults={"restore_retry": 0.5}, seed=2)
+    first, second = two(broker, kernels)
+    second.cell()
+    for _ in range(2):
+        lease = first.acquire()
+        assert lease["op"] == "granted"
+        first.release(lease)
+        second.cell()
+    assert "resume" in broker.log.read_text()
+    assert "retry" in broker.log.read_text()

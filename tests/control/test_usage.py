@@ -1,0 +1,194 @@
+"""What is charged to whom: the same from memory as after a restart, and nothing twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carrel.control.ports import Used
+from carrel.control.rules import RuleBook
+from carrel.control.usage import UsageBook
+from carrel.domain.account import Account
+from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.qos import JobKind, QoS
+from carrel.domain.resources import Resources
+from carrel.domain.rules import LabRules
+from carrel.policy.fairshare import accrued, faded
+
+HOUR = 3600.0
+RULES = LabRules(
+    qos={"normal": QoS(name="normal")}, default_qos="normal", session_qos="normal", half_life=10 * HOUR, cpu_charge=0.1
+)
+
+
+def job(job_id: int, owner: str = "ada", *, state: JobState = JobState.RUNNING, gpus: int = 1, **fields: object) -> Job:
+    return replace(
+        Job(
+            id=job_id,
+            kind=JobKind.TASK,
+            owner=owner,
+            account="physics",
+            name="work",
+            qos="normal",
+            resources=Resources(gpus=gpus, cpus=5),
+            state=state,
+            reason=Reason(code="None", message=""),
+            submitted_at=0.0,
+            attempt=1,
+            node="n1",
+        ),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def seconds(book: UsageBook, now: float, **more: object) -> dict[str, float]:
+    return {item.user: item.seconds for item in book.usage(now, **more)}  # type: ignore[arg-type]
+
+
+def test_what_is_held_is_charged_while_it_is_held_and_fades_afterwards() -> None:
+    book = UsageBook(RuleBook(RULES))
+    book.put(job(1, gpus=2), now=0.0)
+    book.put(job(1, gpus=2), now=HOUR)  # it went on
+    rate = 2 + 5 * 0.1
+    assert seconds(book, HOUR) == {"ada": pytest.approx(accrued(rate, 0, HOUR, 10 * HOUR))}
+    assert book.held_by("ada") == rate
+    book.put(job(1, state=JobState.COMPLETED), now=2 * HOUR)
+    whole = accrued(rate, 0, 2 * HOUR, 10 * HOUR)
+    assert seconds(book, 2 * HOUR) == {"ada": pytest.approx(whole)}
+    assert seconds(book, 12 * HOUR) == {"ada": pytest.approx(whole / 2)}
+    assert book.held_by("ada") == 0
+    book.put(job(1, state=JobState.COMPLETED), now=9 * HOUR)  # said once more
+    assert seconds(book, 12 * HOUR) == {"ada": pytest.approx(whole / 2)}
+
+
+def test_a_restart_counts_the_same_from_what_is_stored() -> None:
+    lived, restarted = UsageBook(RuleBook(RULES)), UsageBook(RuleBook(RULES))
+    lived.put(job(1), now=0.0)
+    lived.put(job(1, state=JobState.PENDING), now=HOUR)  # it failed, and is tried again
+    lived.put(job(1, attempt=2), now=3 * HOUR)
+    lived.put(job(2, "bob", kind=JobKind.SESSION, gpus=0), now=HOUR)
+    one = Used(account="physics", owner="ada", kind=JobKind.TASK, gpus=1, cpus=5, since=0.0, until=HOUR)
+    restarted.load([one])
+    restarted.put(job(1, attempt=2), now=5 * HOUR, since=3 * HOUR)
+    restarted.put(job(2, "bob", kind=JobKind.SESSION, gpus=0), now=5 * HOUR, since=HOUR)
+    assert seconds(restarted, 6 * HOUR) == {name: pytest.approx(value) for name, value in seconds(lived, 6 * HOUR).items()}
+    assert seconds(lived, 6 * HOUR)["bob"] == 0  # a session holds no processors, and nothing that it has not reserved
+    expected = faded(accrued(1.5, 0, HOUR, 10 * HOUR), 5 * HOUR, 10 * HOUR) + accrued(1.5, 3 * HOUR, 6 * HOUR, 10 * HOUR)
+    assert seconds(lived, 6 * HOUR)["ada"] == pytest.approx(expected)
+
+
+def test_what_ended_while_no_server_ran_is_charged_to_its_end() -> None:
+    book = UsageBook(RuleBook(RULES))
+    book.put(job(1), now=5 * HOUR, since=0.0)
+    book.put(job(1, state=JobState.COMPLETED, ended_at=HOUR), now=5 * HOUR)
+    charge = accrued(1.5, 0, HOUR, 10 * HOUR)
+    assert seconds(book, 5 * HOUR) == {"ada": pytest.approx(faded(charge, 4 * HOUR, 10 * HOUR))}
+
+
+SESSION = {"kind": JobKind.SESSION, "gpus": 0}
+
+
+def test_what_cells_borrow_is_charged_as_it_is_reported() -> None:
+    book = UsageBook(RuleBook(RULES))
+    book.put(job(1, **SESSION), now=0.0)
+    assert book.borrowed(1, 1, 600.0, HOUR) == 600.0
+    assert book.borrowed(1, 1, 600.0, 2 * HOUR) == 600.0, "the same total is nothing new"
+    assert seconds(book, HOUR + 10 * HOUR) == {"ada": pytest.approx(300.0)}, "it fades like everything else"
+    assert book.borrowed(1, 1, 700.0, 11 * HOUR) == 700.0
+    assert seconds(book, 11 * HOUR) == {"ada": pytest.approx(400.0)}
+    assert book.held_by("ada") == 0
+
+
+def test_a_total_that_begins_anew_charges_only_what_comes_then() -> None:
+    book = UsageBook(RuleBook(RULES))
+    book.put(job(1, **SESSION), now=0.0)
+    book.borrowed(1, 1, 600.0, 0.0)
+    assert book.borrowed(1, 1, 5.0, 0.0) == 600.0
+    assert book.borrowed(1, 1, 25.0, 0.0) == 620.0
+    assert seconds(book, 0.0) == {"ada": pytest.approx(620.0)}
+
+
+def test_nobody_is_charged_for_a_session_that_is_not_known() -> None:
+    book = UsageBook(RuleBook(RULES))
+    book.put(job(1, **SESSION), now=0.0)
+    assert book.borrowed(1, 2, 600.0, 0.0) is None, "another attempt"
+    assert book.borrowed(2, 1, 600.0, 0.0) is None
+    assert seconds(book, 0.0) == {"ada": 0.0}
+
+
+def test_after_a_restart_a_running_session_is_charged_from_what_is_stored() -> None:
+    book = UsageBook(RuleBook(RULES))
+    book.put(job(1, **SESSION), now=2 * HOUR, since=HOUR, borrowed=600.0)
+    stored = accrued(600 / HOUR, HOUR, 2 * HOUR, 10 * HOUR)
+    assert seconds(book, 2 * HOUR) == {"ada": pytest.approx(stored)}
+    assert book.charged(1, 1) == 600.0
+    assert book.borrowed(1, 1, 650.0, 2 * HOUR) == 650.0
+    assert seconds(book, 2 * HOUR) == {"ada": pytest.approx(stored + 50)}
+
+
+def test_what_cells_of_an_ended_session_borrowed_is_spread_over_its_time() -> None:
+    book = UsageBook(RuleBook(RULES))
+    used = Used(account="physics", owner="ada", kind=JobKind.SESSION, gpus=0, cpus=5, since=0.0, until=HOUR, lease_seconds=600.0)
+    book.load([used])
+    charge = accrued(600 / HOUR, 0.0, HOUR, 10 * HOUR)
+    assert seconds(book, HOUR) == {"ada": pytest.approx(charge)}
+    book.recall(1, 1, ("physics", "ada"), 600.0)
+    assert book.borrowed(1, 1, 610.0, HOUR) == 610.0, "the broker's last word came late"
+    assert seconds(book, HOUR) == {"ada": pytest.approx(charge + 10)}
+
+
+@given(
+    totals=st.lists(st.floats(0, 1000), min_size=1, max_size=12).map(sorted),
+    restarts=st.sets(st.integers(0, 11)),
+    ended=st.integers(0, 12),
+)
+def test_however_often_the_server_is_restarted_a_charge_is_made_once(totals: list[float], restarts: set[int], ended: int) -> None:
+    """Without fading: what was charged is the broker's last total, whichever reports a server has heard twice or not at all."""
+    rules = RuleBook(replace(RULES, half_life=1e8))
+    book, stored, over = UsageBook(rules), 0.0, False
+    book.put(job(1, **SESSION), now=1.0)
+    for step, total in enumerate(totals):
+        now = 2.0 + step
+        if step == ended:
+            book.put(job(1, **SESSION, state=JobState.COMPLETED, ended_at=now), now=now)
+            over = True
+        if step in restarts:
+            book = UsageBook(rules)
+            if over:
+                used = Used(
+                    account="physics",
+                    owner="ada",
+                    kind=JobKind.SESSION,
+                    gpus=0,
+                    cpus=5,
+                    since=1.0,
+                    until=now,
+                    lease_seconds=stored,
+                )
+                book.load([used])
+            else:
+                book.put(job(1, **SESSION), now=now, since=1.0, borrowed=stored)
+        for _ in range(2):
+            charged = book.borrowed(1, 1, total, now)
+            if charged is None:
+                book.recall(1, 1, ("physics", "ada"), stored)
+                charged = book.borrowed(1, 1, total, now)
+        assert charged is not None
+        if step % 2:
+            stored = charged  # not each of them is written down
+    assert sum(seconds(book, now).values()) == pytest.approx(totals[-1], abs=1e-3)
+
+
+def test_giving_back_pays() -> None:
+    rules = replace(RULES, accounts={"physics": Account(name="physics")})
+    book = UsageBook(RuleBook(rules))
+    book.put(job(1, "bob"), now=0.0)
+    book.put(job(1, "bob", state=JobState.COMPLETED), now=2 * HOUR)
+    book.put(job(2, "ada"), now=0.5 * HOUR)
+    now = 2 * HOUR
+    kept = {standing.user: standing.factor for standing in book.standings(now, ahead=2 * HOUR)}
+    released = {standing.user: standing.factor for standing in book.standings(now, ahead=2 * HOUR, released="ada")}
+    assert (kept["ada"], released["ada"]) == (0.5, 1.0)

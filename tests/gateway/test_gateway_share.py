@@ -1,0 +1,74 @@
+"""Accounts and fair share over REST."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import httpx
+import pytest
+from gateway_lab import RULES, Rig
+
+from carrel.domain.account import Account
+from carrel.domain.job import JobState
+
+V1 = "/api/v1"
+ACCOUNTS = {
+    "physics": Account(name="physics", shares=3, users={"ada": 2, "root": 1}),
+    "biology": Account(name="biology", shares=1),
+}
+
+
+@pytest.fixture
+def accounts(rig: Rig) -> Rig:
+    rig.written.append(replace(RULES, accounts=ACCOUNTS))
+    assert rig.lab.apply_rules()
+    return rig
+
+
+def submit(rig: Rig, who: httpx.Client, account: str | None = None) -> httpx.Response:
+    return who.post(f"{V1}/jobs", json={"snapshot": rig.upload(), "account": account, "resources": {"gpus": 1}})
+
+
+def test_work_is_charged_to_an_account_that_admits_its_owner(accounts: Rig, ada: httpx.Client) -> None:
+    assert submit(accounts, ada).json()["account"] == "physics"
+    assert submit(accounts, ada, "biology").json()["account"] == "biology"
+    wrong = submit(accounts, ada, "phisics")
+    assert (wrong.status_code, wrong.json()["detail"]) == (422, 'There is no account "phisics".')
+    assert 'Did you mean "physics"?' in wrong.json()["remedy"]
+
+
+def test_a_task_whose_account_is_gone_can_be_run_again(accounts: Rig, ada: httpx.Client) -> None:
+    job = submit(accounts, ada, "biology").json()["id"]
+    accounts.written.append(replace(RULES, accounts={"physics": ACCOUNTS["physics"]}))
+    assert accounts.lab.apply_rules()
+    assert ada.post(f"{V1}/jobs/{job}/rerun").json()["account"] == "physics"
+
+
+def test_an_account_is_not_for_everybody(accounts: Rig, bob: httpx.Client) -> None:
+    code, archive = accounts.archive({"main.py": "print(1)\n"})
+    assert bob.put(f"{V1}/snapshots/{code}", content=archive).status_code == 201
+    body = {"snapshot": code, "script": "main.py"}
+    assert bob.post(f"{V1}/jobs", json=body).json()["account"] == "biology"
+    refused = bob.post(f"{V1}/jobs", json={**body, "account": "physics"})
+    assert refused.status_code == 403
+    assert "may not charge account" in refused.json()["detail"]
+    assert "Open to bob: biology." in refused.json()["remedy"]
+
+
+def test_everybody_sees_their_own_standing_and_administrators_all(
+    accounts: Rig, ada: httpx.Client, bob: httpx.Client, root: httpx.Client
+) -> None:
+    job = submit(accounts, ada).json()["id"]
+    accounts.engine.run(job)
+    accounts.wait(job, JobState.RUNNING)
+    mine = ada.get(f"{V1}/share").json()
+    assert [(row["account"], row["user"], row["place"]) for row in mine["standings"]] == [("physics", "ada", 1)]
+    assert mine["held"] == pytest.approx(1 + 0.02)
+    assert set(mine["in_an_hour_kept"]) == {"physics"}
+    theirs = bob.get(f"{V1}/share").json()
+    assert [(row["user"], row["factor"], row["place"]) for row in theirs["standings"]] == [("bob", 1.0, 1)]
+    assert theirs["held"] == 0
+    assert {row["user"] for row in root.get(f"{V1}/share").json()["standings"]} == {"ada", "root"}
+    accounts.engine.end(job)
+    accounts.wait(job, JobState.COMPLETED)
+    assert ada.get(f"{V1}/share").json()["held"] == 0

@@ -1,0 +1,27 @@
+"""A session that a lab has started: what its page learns from the lab and from the node's broker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from session_rig import wait_until
+
+from carrel import Client
+from carrel.testing.lab_process import LabProcess
+from carrel.testing.notebook_client import SessionBrowser
+from carrel.wire.v1 import SessionRequest
+
+
+def test_a_page_learns_when_its_session_ends_and_who_has_the_gpus(lab: LabProcess, client: Client) -> None:
+    session = client.start_session(SessionRequest(name="its name", time="2h"))
+    job = session.job.id
+    wait_until(lambda: client.session(job).ready, "the session")
+    with SessionBrowser(client.open_session(job)) as browser:
+        facts = browser.request("GET", "/carrel/session").json()
+        assert (facts["job"], facts["name"], facts["page"]) == (job, "its name", f"{lab.url}/jobs/{job}")
+        left = datetime.fromisoformat(facts["ends_at"]) - datetime.now(UTC)
+        assert timedelta(minutes=115) < left < timedelta(hours=2)
+        state = browser.request("GET", "/carrel/status").json()
+        assert (state["broker"], state["simulated"], len(state["status"]["devices"])) == ("connected", True, 4)
+    client.cancel(job)
+    client.wait(job)

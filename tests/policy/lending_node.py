@@ -1,0 +1,239 @@
+"""A node for tests of lending: tenants that ask, compute and stop; decisions carried out as a broker would, and checked."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from carrel.domain.lease import (
+    DeviceRoom,
+    LeaseState,
+    Lending,
+    LendingRules,
+    LendingSnapshot,
+    Lent,
+    Request,
+    Residency,
+    Tenant,
+)
+from carrel.policy.lend import lend
+
+GIB = 1024**3
+MEMORY = 16 * GIB
+
+
+def device(number: int, **more: object) -> DeviceRoom:
+    return DeviceRoom(uuid=f"gpu{number}", memory=MEMORY, **more)
+
+
+def tenant(name: str, owner: str = "", **more: object) -> Tenant:
+    return Tenant(id=name, owner=owner or name, **more)
+
+
+def resident(name: str, home: str = "gpu0", size: int = 2, owner: str = "", **more: object) -> Tenant:
+    return tenant(name, owner, residency=Residency.RESIDENT, home=(home,), state={home: size * GIB}, **more)
+
+
+def suspended(name: str, home: str = "gpu0", size: int = 2, owner: str = "", **more: object) -> Tenant:
+    return tenant(name, owner, residency=Residency.SUSPENDED, home=(home,), state={home: size * GIB}, **more)
+
+
+def request(name: str, asked_at: float = 0.0, gpus: int = 1, **more: object) -> Request:
+    return Request(id=f"r-{name}", tenant=name, gpus=gpus, asked_at=asked_at, **more)
+
+
+def lease(name: str, *devices: str, since: float = 0.0, state: LeaseState = LeaseState.ACTIVE, **more: object) -> Lent:
+    return Lent(id=f"l-{name}", tenant=name, devices=devices, state=state, since=since, **more)
+
+
+def snapshot(
+    devices: int | list[DeviceRoom],
+    tenants: list[Tenant],
+    requests: Sequence[Request] = (),
+    leases: Sequence[Lent] = (),
+    **more: object,
+) -> LendingSnapshot:
+    given = [device(number) for number in range(devices)] if isinstance(devices, int) else devices
+    return LendingSnapshot(devices=given, tenants={one.id: one for one in tenants}, requests=requests, leases=leases, **more)
+
+
+def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
+    """Everything that must hold of any answer."""
+    occupied = {uuid for one in snap.leases if one.state is not LeaseState.PAUSED for uuid in one.devices}
+    devices = {one.uuid: one for one in snap.devices}
+    requests = {one.id: one for one in snap.requests}
+    leases = {one.id: one for one in snap.leases}
+    answered = [one.request for one in lending.lends] + [one.request for one in lending.queue]
+    assert sorted(answered) == sorted(requests), "every request is lent to or waits, once"
+    assert [one.position for one in lending.queue] == list(range(1, len(lending.queue) + 1))
+    for one in lending.lends:
+        asked = requests[one.request]
+        who = snap.tenants[asked.tenant]
+        assert occupied.isdisjoint(one.devices), "a device is in one lease"
+        occupied |= set(one.devices)
+        assert len(set(one.devices)) == len(one.devices)
+        if asked.devices:
+            assert set(one.devices) == set(asked.devices)
+        elif who.home:
+            assert set(one.devices) == set(who.home)
+        else:
+            assert len(one.devices) == asked.gpus
+        assert all(devices[uuid].withheld is None for uuid in one.devices)
+        assert who.residency in (Residency.NONE, Residency.RESIDENT, Residency.SUSPENDED)
+        _check_room(snap, asked, who, one.devices)
+    moved = [one.tenant for one in lending.suspends]
+    assert len(set(moved)) == len(moved), "nobody is suspended twice"
+    host = snap.host_used + sum(
+        sum(who.state.values()) for who in snap.tenants.values() if who.residency is Residency.SUSPENDING or who.id in moved
+    )
+    if moved and snap.rules.host_memory is not None:
+        assert host <= snap.rules.host_memory, "host memory holds what is moved there"
+    waiting = {one.request for one in lending.queue}
+    for one in lending.suspends:
+        who = snap.tenants[one.tenant]
+        assert who.residency is Residency.RESIDENT
+        assert who.suspendable
+        assert one.request in waiting
+        busy = [held for held in snap.leases if held.tenant == who.id and held.state is not LeaseState.PAUSED]
+        if one.pauses is None:
+            assert not busy, "who computes is not suspended as if idle"
+            assert requests[one.request].tenant != who.id
+        else:
+            (paused,) = busy
+            assert paused.id == one.pauses
+            assert paused.state is LeaseState.ACTIVE
+            assert not paused.exclusive
+            assert now - paused.since >= snap.rules.time_slice > 0, "its slice is over"
+    for one in lending.expires:
+        held = leases[one.lease]
+        assert held.state is LeaseState.HELD
+        assert held.held_until is not None
+        assert held.held_until <= now
+        assert one.request in waiting
+    if lending.again_at is not None:
+        assert lending.again_at > now
+
+
+def _check_room(snap: LendingSnapshot, asked: Request, who: Tenant, devices: tuple[str, ...]) -> None:
+    on_device = (Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING)
+    for room in snap.devices:
+        if room.uuid not in devices:
+            continue
+        others = [
+            one for one in snap.tenants.values() if one.id != who.id and one.residency in on_device and room.uuid in one.home
+        ]
+        if asked.exclusive:
+            assert not others, "a task has its devices to itself"
+        free = room.memory - room.foreign - sum(one.state.get(room.uuid, 0) for one in others)
+        size = who.state.get(room.uuid, 0)
+        if who.residency is Residency.SUSPENDED:
+            assert free >= min(size + snap.rules.margin, room.memory), "a state comes back only where there is a margin"
+        elif who.residency is Residency.NONE and not asked.exclusive:
+            wanted = who.room or int(room.memory * snap.rules.unknown_room)
+            assert free >= min(wanted, room.memory - room.foreign)
+
+
+@dataclass
+class Node:
+    """Carries out what lending decides, as a broker would; `step` is one move of a process or of time."""
+
+    devices: list[DeviceRoom]
+    rules: LendingRules = field(default_factory=LendingRules)
+    now: float = 1000.0
+    tenants: dict[str, Tenant] = field(default_factory=dict)
+    requests: dict[str, Request] = field(default_factory=dict)
+    leases: dict[str, Lent] = field(default_factory=dict)
+    #: Seconds that each waiting or paused cell still computes, and how long each tenant's state gets.
+    todo: dict[str, float] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    #: Moves under way: tenant -> lease that is paused by it, or None.
+    moving: dict[str, str | None] = field(default_factory=dict)
+    waited: dict[str, float] = field(default_factory=dict)
+    ids: itertools.count[int] = field(default_factory=itertools.count)
+    served: int = 0
+
+    def join(self, name: str, owner: str, size: int) -> None:
+        self.tenants[name] = Tenant(id=name, owner=owner)
+        self.sizes[name] = size
+
+    def ask(self, name: str, gpus: int, seconds: float, *, exclusive: bool = False, devices: tuple[str, ...] = ()) -> None:
+        number = f"{next(self.ids):06d}"
+        self.requests[number] = Request(
+            id=number, tenant=name, gpus=gpus, devices=devices, asked_at=self.now, exclusive=exclusive
+        )
+        self.todo[number] = seconds
+        self.settle()
+
+    def snapshot(self) -> LendingSnapshot:
+        gone = (Residency.SUSPENDED, Residency.RESUMING)
+        return LendingSnapshot(
+            devices=self.devices,
+            tenants=self.tenants,
+            requests=list(self.requests.values()),
+            leases=list(self.leases.values()),
+            host_used=sum(sum(one.state.values()) for one in self.tenants.values() if one.residency in gone),
+            rules=self.rules,
+            typical_lease=5.0,
+        )
+
+    def settle(self) -> Lending:
+        snap = self.snapshot()
+        answer = lend(snap, self.now)
+        check(snap, answer, self.now)
+        for lends in answer.lends:
+            self._lend(self.requests.pop(lends.request), lends.devices)
+        for moves in answer.suspends:
+            self.tenants[moves.tenant] = replace(self.tenants[moves.tenant], residency=Residency.SUSPENDING)
+            self.moving[moves.tenant] = moves.pauses
+        for ends in answer.expires:
+            del self.leases[ends.lease]
+        if answer.expires:
+            self.settle()
+        return answer
+
+    def _lend(self, asked: Request, devices: tuple[str, ...]) -> None:
+        who = self.tenants[asked.tenant]
+        name = asked.resumes or f"lease-{asked.id}"
+        self.waited[asked.id] = self.now - asked.asked_at
+        self.leases[name] = Lent(
+            id=name, tenant=who.id, devices=devices, state=LeaseState.ACTIVE, since=self.now, exclusive=asked.exclusive
+        )
+        self.todo[name] = self.todo.pop(asked.id)
+        if who.residency is Residency.SUSPENDED:
+            self.tenants[who.id] = replace(who, residency=Residency.RESUMING)
+            self.moving[who.id] = name
+        elif who.residency is Residency.NONE and not asked.exclusive:
+            state = dict.fromkeys(devices, self.sizes[who.id])
+            self.tenants[who.id] = replace(who, residency=Residency.RESIDENT, home=devices, state=state)
+
+    def finish_move(self, name: str) -> None:
+        pauses = self.moving.pop(name)
+        who = self.tenants[name]
+        if who.residency is Residency.RESUMING:
+            self.tenants[name] = replace(who, residency=Residency.RESIDENT)
+        else:
+            self.tenants[name] = replace(who, residency=Residency.SUSPENDED)
+            if pauses is not None and pauses in self.leases:
+                self.leases[pauses] = replace(self.leases[pauses], state=LeaseState.PAUSED)
+                number = f"{next(self.ids):06d}"
+                self.requests[number] = Request(id=number, tenant=name, gpus=len(who.home), asked_at=self.now, resumes=pauses)
+                self.todo[number] = self.todo.pop(pauses)
+        self.settle()
+
+    def pass_time(self, seconds: float) -> None:
+        """Time goes by: cells compute, moves end, finished leases are given back."""
+        self.now += seconds
+        for name in list(self.moving):
+            self.finish_move(name)
+        for name, held in list(self.leases.items()):
+            if held.state is LeaseState.ACTIVE and self.tenants[held.tenant].residency is not Residency.RESUMING:
+                self.todo[name] -= seconds
+                if self.todo[name] <= 0 and held.tenant not in self.moving:
+                    self.end(name)
+        self.settle()
+
+    def end(self, name: str) -> None:
+        held = self.leases.pop(name)
+        self.tenants[held.tenant] = replace(self.tenants[held.tenant], last_used=self.now)
+        self.served += 1

@@ -1,0 +1,222 @@
+"""The lending policy by example: one test for each rule that its users can see."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from lending_node import GIB, MEMORY, Node, check, device, lease, request, resident, snapshot, suspended, tenant
+
+from carrel.domain.lease import Expire, LeaseState, Lend, Lending, LendingRules, LendingSnapshot, Residency, Suspend
+from carrel.policy.lend import lend
+from carrel.policy.lend_reasons import LENDING_REASONS, ordinal
+
+NOW = 1000.0
+
+
+def decide(snap: LendingSnapshot, now: float = NOW) -> Lending:
+    answer = lend(snap, now)
+    check(snap, answer, now)
+    assert all(one.reason.code in LENDING_REASONS for one in answer.queue)
+    return answer
+
+
+def test_a_free_device_is_lent_at_once() -> None:
+    assert decide(snapshot(1, [tenant("a")], [request("a")])).lends == (Lend(request="r-a", devices=("gpu0",)),)
+
+
+def test_who_has_a_state_gets_its_home_and_nothing_else() -> None:
+    snap = snapshot(2, [resident("a", "gpu1"), tenant("b")], [request("a")], [lease("b", "gpu1", since=NOW)])
+    answer = decide(snap)
+    assert answer.lends == ()
+    assert answer.queue[0].reason.code == "GpuInUse"
+
+
+def test_residents_stay_while_there_is_room() -> None:
+    snap = snapshot(1, [resident("a", size=6), resident("b", size=4)], [request("b")])
+    answer = decide(snap)
+    assert answer.lends
+    assert not answer.suspends
+
+
+def test_the_least_recently_used_state_makes_room_and_no_more_than_needed() -> None:
+    others = [resident(name, size=4, last_used=used) for name, used in (("new", 30), ("old", 10), ("middle", 20))]
+    answer = decide(snapshot(1, [*others, suspended("a", size=6)], [request("a")]))
+    assert answer.suspends == (Suspend(tenant="old", request="r-a"),)
+    assert answer.queue[0].reason.code == "GpuMoving"
+
+
+def test_a_state_that_comes_back_needs_a_margin() -> None:
+    """14 GiB and a margin of 1 GiB do not fit beside 2 GiB: the resident has to go first."""
+    answer = decide(snapshot(1, [resident("b", size=2), suspended("a", size=14)], [request("a")]))
+    assert answer.suspends == (Suspend(tenant="b", request="r-a"),)
+    assert decide(snapshot(1, [suspended("a", size=16)], [request("a")])).lends, "a state that fills the device may come back"
+
+
+def test_states_on_their_way_are_waited_for() -> None:
+    leaving = replace(resident("b", size=9), residency=Residency.SUSPENDING)
+    answer = decide(snapshot(1, [leaving, resident("c", size=2), suspended("a", size=8)], [request("a")]))
+    assert not answer.suspends
+    assert answer.queue[0].reason.code == "GpuMoving"
+
+
+def test_what_cannot_move_is_in_the_way() -> None:
+    answer = decide(snapshot(1, [resident("b", size=12, suspendable=False), suspended("a", size=8)], [request("a")]))
+    assert not answer.suspends
+    assert answer.queue[0].reason.code == "GpuNoRoom"
+
+
+def test_programs_outside_of_the_lab_are_in_the_way() -> None:
+    answer = decide(snapshot([device(0, foreign=12 * GIB)], [suspended("a", size=8)], [request("a")]))
+    assert answer.queue[0].reason.code == "GpuNoRoom"
+    assert "outside" in answer.queue[0].reason.message
+
+
+def test_host_memory_is_a_limit() -> None:
+    snap = snapshot(
+        1,
+        [resident("b", size=10), suspended("a", size=8)],
+        [request("a")],
+        host_used=8 * GIB,
+        rules=LendingRules(host_memory=16 * GIB),
+    )
+    answer = decide(snap)
+    assert not answer.suspends
+    assert answer.queue[0].reason.code == "HostMemoryFull"
+
+
+def test_owners_take_turns() -> None:
+    """Ada asked first, three times; Bob has one turn after her first."""
+    names = [("a1", "ada"), ("a2", "ada"), ("a3", "ada"), ("b1", "bob")]
+    tenants = [tenant(name, owner) for name, owner in names]
+    requests = [request(name, NOW - 10 + at) for at, (name, _owner) in enumerate(names)]
+    answer = decide(snapshot(1, [*tenants, tenant("x")], requests, [lease("x", "gpu0", since=NOW)]))
+    assert [one.request for one in answer.queue] == ["r-a1", "r-b1", "r-a2", "r-a3"]
+
+
+def test_who_waited_long_comes_before_who_holds_nothing() -> None:
+    tenants = [tenant("a", "ada"), tenant("x", "ada"), tenant("b", "bob")]
+    busy = [lease("x", "gpu0", since=NOW)]
+    patient = decide(snapshot(1, tenants, [request("a", NOW - 100), request("b", NOW - 1)], busy))
+    assert [one.request for one in patient.queue] == ["r-a", "r-b"]
+    early = decide(snapshot(1, tenants, [request("a", NOW - 30), request("b", NOW - 1)], busy))
+    assert [one.request for one in early.queue] == ["r-b", "r-a"]
+
+
+def test_devices_are_kept_for_who_needs_several() -> None:
+    tenants = [tenant("wide"), tenant("small"), tenant("x")]
+    requests = [request("wide", NOW - 2, gpus=2), request("small", NOW - 1)]
+    answer = decide(snapshot(2, tenants, requests, [lease("x", "gpu0", since=NOW)]))
+    assert answer.lends == ()
+    assert [one.reason.code for one in answer.queue] == ["GpuInUse", "GpuKept"]
+
+
+def test_devices_are_not_kept_idle_for_as_long_as_a_task_runs() -> None:
+    tenants = [tenant("wide"), tenant("small"), tenant("x")]
+    requests = [request("wide", NOW - 2, gpus=2), request("small", NOW - 1)]
+    answer = decide(snapshot(2, tenants, requests, [lease("x", "gpu0", since=NOW, exclusive=True)]))
+    assert answer.lends == (Lend(request="r-small", devices=("gpu1",)),)
+
+
+def test_a_task_has_its_devices_to_itself() -> None:
+    snap = snapshot(1, [resident("b", size=1), tenant("task")], [request("task", devices=("gpu0",), exclusive=True)])
+    assert decide(snap).suspends == (Suspend(tenant="b", request="r-task"),)
+
+
+@pytest.mark.parametrize(("since", "paused"), [(NOW - 61, True), (NOW - 59, False)])
+def test_a_long_cell_is_paused_when_its_slice_is_over(since: float, paused: bool) -> None:
+    snap = snapshot(1, [resident("b"), tenant("a")], [request("a", NOW - 5)], [lease("b", "gpu0", since=since)])
+    answer = decide(snap)
+    assert answer.suspends == ((Suspend(tenant="b", request="r-a", pauses="l-b"),) if paused else ())
+    assert answer.again_at == (None if paused else since + 60)
+
+
+def test_nobody_is_paused_while_another_device_is_free() -> None:
+    snap = snapshot(2, [resident("b"), tenant("a")], [request("a", NOW - 5)], [lease("b", "gpu0", since=NOW - 500)])
+    answer = decide(snap)
+    assert answer.lends == (Lend(request="r-a", devices=("gpu1",)),)
+    assert not answer.suspends
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        lease("b", "gpu0", exclusive=True),
+        lease("b", "gpu0", state=LeaseState.HELD, held_until=NOW + 10),
+    ],
+)
+def test_tasks_and_held_leases_are_not_paused(held: object) -> None:
+    answer = decide(snapshot(1, [resident("b"), tenant("a")], [request("a", NOW - 5)], [held]))  # type: ignore[list-item]
+    assert not answer.suspends
+    assert not answer.expires
+
+
+def test_no_slice_means_no_pause() -> None:
+    snap = snapshot(1, [resident("b"), tenant("a")], [request("a")], [lease("b", "gpu0")], rules=LendingRules(time_slice=0))
+    assert not decide(snap).suspends
+
+
+def test_a_paused_cell_waits_behind_those_who_waited() -> None:
+    tenants = [suspended("b"), tenant("a")]
+    paused = lease("b", "gpu0", state=LeaseState.PAUSED)
+    answer = decide(snapshot(1, tenants, [request("b", NOW, resumes="l-b"), request("a", NOW - 5)], [paused]))
+    assert answer.lends == (Lend(request="r-a", devices=("gpu0",)),)
+
+
+def test_nobody_is_paused_for_somebody_who_would_come_after_them() -> None:
+    """Ada holds two more devices: paused now, Bob would be back before her request, and nothing would be won."""
+    tenants = [resident("b", owner="bob"), tenant("a", "ada"), tenant("x", "ada"), tenant("y", "ada")]
+    leases = [
+        lease("b", "gpu0", since=NOW - 100),
+        lease("x", "gpu1", since=NOW, exclusive=True),
+        lease("y", "gpu2", since=NOW, exclusive=True),
+    ]
+    answer = decide(snapshot(3, tenants, [request("a", NOW - 5)], leases))
+    assert not answer.suspends
+    assert answer.again_at == NOW - 5 + 120
+
+
+def test_a_held_lease_ends_when_others_wait_and_its_time_is_up() -> None:
+    held = lease("b", "gpu0", state=LeaseState.HELD, held_until=NOW - 1)
+    tenants = [resident("b", suspendable=False), tenant("a")]
+    assert decide(snapshot(1, tenants, [], [held])).expires == ()
+    assert decide(snapshot(1, tenants, [request("a")], [held])).expires == (Expire(lease="l-b", request="r-a"),)
+
+
+def test_a_cordoned_device_is_not_lent_and_the_reason_is_said() -> None:
+    snap = snapshot([device(0, withheld="cordoned: the driver hung twice")], [resident("a")], [request("a")])
+    answer = decide(snap)
+    assert answer.queue[0].reason.code == "GpuWithheld"
+    assert "the driver hung twice" in answer.queue[0].reason.message
+
+
+def test_the_line_for_the_user() -> None:
+    tenants = [resident("x", owner="eve"), tenant("a", "ada"), tenant("b", "bob")]
+    requests = [request("a", NOW - 2), request("b", NOW - 1)]
+    answer = decide(snapshot(1, tenants, requests, [lease("x", "gpu0", since=NOW - 10)], typical_lease=30.0))
+    first, second = answer.queue
+    assert first.reason.message == "waiting for a GPU: 1st in line, about 20 s (a cell of another session computes)"
+    assert second.reason.message == "waiting for a GPU: 2nd in line, about 50 s (others are ahead)"
+    assert (first.estimate, second.estimate) == (20.0, 50.0)
+    assert "eve" not in first.reason.message
+
+
+@pytest.mark.parametrize(("number", "text"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (11, "11th"), (12, "12th"), (21, "21st")])
+def test_ordinals(number: int, text: str) -> None:
+    assert ordinal(number) == text
+
+
+def test_two_long_cells_take_turns() -> None:
+    """Two cells of ten minutes on one device: each gets its slices, and both end."""
+    node = Node([device(0)], LendingRules(time_slice=60))
+    for name in ("a", "b"):
+        node.join(name, name, MEMORY // 2)
+        node.ask(name, 1, 600.0)
+    turns = []
+    while node.leases or node.requests:
+        node.pass_time(1.0)
+        turns.extend(one.tenant for one in node.leases.values() if one.state is LeaseState.ACTIVE)
+    changes = sum(left != right for left, right in itertools.pairwise(turns))
+    assert node.served == 2
+    assert 15 <= changes <= 21

@@ -1,0 +1,239 @@
+"""What holds of every answer of the lending policy, whatever the node looks like; and that everybody is served in the end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from lending_node import GIB, MEMORY, Node, check
+
+from carrel.domain.lease import DeviceRoom, LeaseState, LendingRules, LendingSnapshot, Lent, Request, Residency, Tenant
+from carrel.policy.lend import lend
+
+NOW = 10_000.0
+times = st.floats(NOW - 300, NOW, allow_nan=False).map(lambda value: round(value, 1))
+sizes = st.integers(0, 9).map(lambda number: number * GIB)
+
+
+@st.composite
+def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
+    """Any node that a broker could show: states that fit their devices, a device in at most one lease."""
+    count = draw(st.integers(1, 4))
+    devices = [
+        DeviceRoom(
+            uuid=f"gpu{number}",
+            memory=MEMORY,
+            foreign=draw(st.sampled_from([0, 0, 0, GIB, 12 * GIB])),
+            withheld=draw(st.sampled_from([None, None, None, None, "cordoned"])),
+        )
+        for number in range(count)
+    ]
+    uuids = [one.uuid for one in devices]
+    tenants: dict[str, Tenant] = {}
+    free = set(uuids)
+    leases: list[Lent] = []
+    requests: list[Request] = []
+    for number in range(draw(st.integers(0, 9))):
+        name = f"t{number}"
+        residency = draw(st.sampled_from(list(Residency)[:5]))
+        home = () if residency is Residency.NONE else tuple(draw(st.permutations(uuids))[: draw(st.integers(1, count))])
+        tenants[name] = Tenant(
+            id=name,
+            owner=draw(st.sampled_from("abc")),
+            residency=residency,
+            home=home,
+            state={uuid: draw(sizes) for uuid in home},
+            room=draw(st.sampled_from([0, GIB, MEMORY])),
+            suspendable=draw(st.booleans()),
+            last_used=draw(times),
+        )
+        where = home or (draw(st.sampled_from(uuids)),)
+        kind = draw(st.sampled_from(["lease", "paused", "ask", "ask", "both", "nothing"]))
+        if kind in ("lease", "both") and free.issuperset(where) and residency is not Residency.SUSPENDED:
+            free -= set(where)
+            state = draw(st.sampled_from([LeaseState.ACTIVE, LeaseState.ACTIVE, LeaseState.HELD]))
+            leases.append(
+                Lent(
+                    id=f"l{number}",
+                    tenant=name,
+                    devices=where,
+                    state=state,
+                    since=draw(times),
+                    exclusive=residency is Residency.NONE and draw(st.booleans()),
+                    ends_by=draw(st.sampled_from([None, NOW + 30, NOW + 9000])),
+                    held_until=draw(times.map(lambda value: value + 100)) if state is LeaseState.HELD else None,
+                )
+            )
+        paused = kind == "paused" and residency is Residency.SUSPENDED
+        if paused:
+            leases.append(Lent(id=f"l{number}", tenant=name, devices=home, state=LeaseState.PAUSED, since=draw(times)))
+        if kind in ("ask", "both") or paused:
+            exclusive = residency is Residency.NONE and draw(st.booleans())
+            requests.append(
+                Request(
+                    id=f"r{number}",
+                    tenant=name,
+                    gpus=len(home) or draw(st.integers(1, count)),
+                    devices=where if exclusive else (),
+                    asked_at=draw(times),
+                    exclusive=exclusive,
+                    resumes=f"l{number}" if paused else None,
+                )
+            )
+    return LendingSnapshot(
+        devices=devices,
+        tenants=tenants,
+        requests=sorted(requests, key=lambda one: one.asked_at),
+        leases=leases,
+        host_used=draw(sizes),
+        rules=LendingRules(time_slice=draw(st.sampled_from([0.0, 60.0])), host_memory=draw(st.sampled_from([None, 20 * GIB]))),
+        typical_lease=draw(st.sampled_from([None, 5.0])),
+    )
+
+
+@settings(max_examples=600)
+@given(nodes())
+def test_every_answer_is_sound(snap: LendingSnapshot) -> None:
+    check(snap, lend(snap, NOW), NOW)
+
+
+@settings(max_examples=100)
+@given(nodes(), st.randoms(use_true_random=False))
+def test_the_order_of_the_sequences_does_not_matter(snap: LendingSnapshot, dice: random.Random) -> None:
+    def shuffled(items: Any) -> list[Any]:
+        return dice.sample(list(items), len(items))
+
+    tenants = dict(shuffled(snap.tenants.items()))
+    other = LendingSnapshot(
+        devices=shuffled(snap.devices),
+        tenants=tenants,
+        requests=shuffled(snap.requests),
+        leases=shuffled(snap.leases),
+        host_used=snap.host_used,
+        rules=snap.rules,
+        typical_lease=snap.typical_lease,
+    )
+    assert lend(other, NOW) == lend(snap, NOW)
+
+
+@settings(max_examples=200)
+@given(nodes())
+def test_no_state_is_moved_that_need_not_be(snap: LendingSnapshot) -> None:
+    """Without any one of the suspensions for a cell on one device, the room would not be there."""
+    answer = lend(snap, NOW)
+    requests = {one.id: one for one in snap.requests}
+    for waiting in {one.request for one in answer.suspends if one.pauses is None}:
+        asked = requests[waiting]
+        who = snap.tenants[asked.tenant]
+        moved = [snap.tenants[one.tenant] for one in answer.suspends if one.request == waiting]
+        homes = {uuid for one in moved for uuid in one.home}
+        if asked.exclusive or len(who.home) != 1 or len(homes) != 1:
+            continue
+        (uuid,) = who.home
+        (room,) = [one for one in snap.devices if one.uuid == uuid]
+        on_device = (Residency.RESIDENT, Residency.RESUMING)
+        staying = sum(one.state.get(uuid, 0) for one in snap.tenants.values() if one.residency in on_device and one.id != who.id)
+        size, possible = who.state[uuid], room.memory - room.foreign
+        margin = min(snap.rules.margin, room.memory - size) if who.residency is Residency.SUSPENDED else 0
+        need = min(size + margin + who.room, possible)
+        gained = sum(one.state[uuid] for one in moved)
+        assert all(possible - staying + gained - one.state[uuid] < need for one in moved)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**9), st.sampled_from([0.0, 20.0]), st.integers(1, 3))
+def test_everybody_is_served_in_the_end(seed: int, time_slice: float, count: int) -> None:
+    """Sessions and tasks at random; newcomers keep coming for a while; in the end nobody waits."""
+    dice = random.Random(seed)
+    devices = [DeviceRoom(uuid=f"gpu{number}", memory=MEMORY) for number in range(count)]
+    node = Node(devices, LendingRules(time_slice=time_slice))
+    for number in range(8):
+        node.join(f"t{number}", dice.choice("abc"), dice.randrange(1, 12) * GIB)
+    asked = 0
+    for _ in range(150):
+        idle = [
+            name
+            for name in node.tenants
+            if not any(one.tenant == name for one in [*node.requests.values(), *node.leases.values()])
+        ]
+        if idle and dice.random() < 0.6:
+            name = dice.choice(idle)
+            gpus = len(node.tenants[name].home) or dice.choice([1, 1, 1, count])
+            task = not node.tenants[name].home and dice.random() < 0.2
+            uuids = [one.uuid for one in devices]
+            node.ask(
+                name, gpus, dice.choice([1.0, 5.0, 90.0]), exclusive=task, devices=tuple(dice.sample(uuids, gpus)) if task else ()
+            )
+            asked += 1
+        node.pass_time(dice.choice([0.5, 2.0, 10.0]))
+    for _ in range(4000):
+        if not node.requests and not node.leases:
+            break
+        node.pass_time(2.0)
+    assert not node.requests
+    assert node.served == asked
+    # Nobody was overtaken for ever: at most everybody else's cells and slices, several times over.
+    assert max(node.waited.values()) <= 8 * 200
+
+
+class Lending(RuleBasedStateMachine):
+    """Any order of asking, computing, moving and dying; `Node` checks every answer and that no device is lent twice."""
+
+    @initialize(count=st.integers(1, 3), time_slice=st.sampled_from([0.0, 5.0]), host=st.sampled_from([None, 40 * GIB]))
+    def begin(self, count: int, time_slice: float, host: int | None) -> None:
+        devices = [DeviceRoom(uuid=f"gpu{number}", memory=MEMORY) for number in range(count)]
+        self.node = Node(devices, LendingRules(time_slice=time_slice, host_memory=host))
+        self.count = count
+
+    @rule(owner=st.sampled_from("abc"), size=st.integers(1, 14))
+    def join(self, owner: str, size: int) -> None:
+        if len(self.node.tenants) < 8:
+            self.node.join(f"t{next(self.node.ids)}", owner, size * GIB)
+
+    @precondition(lambda self: self.node.tenants)
+    @rule(data=st.data(), seconds=st.sampled_from([1.0, 30.0]), task=st.booleans())
+    def ask(self, data: st.DataObject, seconds: float, task: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.node.tenants)))
+        home = self.node.tenants[name].home
+        gpus = len(home) or data.draw(st.integers(1, self.count))
+        exclusive = task and not home
+        if any(one.tenant == name and one.exclusive for one in self.node.leases.values()):
+            return
+        self.node.ask(
+            name, gpus, seconds, exclusive=exclusive, devices=tuple(f"gpu{n}" for n in range(gpus)) if exclusive else ()
+        )
+
+    @precondition(lambda self: self.node.moving)
+    @rule(data=st.data())
+    def finish_move(self, data: st.DataObject) -> None:
+        self.node.finish_move(data.draw(st.sampled_from(sorted(self.node.moving))))
+
+    @rule(seconds=st.sampled_from([0.1, 2.0, 8.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.node.pass_time(seconds)
+
+    @precondition(lambda self: self.node.tenants)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.node.tenants)))
+        node = self.node
+        for table in (node.requests, node.leases):
+            for key in [key for key, one in table.items() if one.tenant == name]:
+                del table[key]
+        node.moving.pop(name, None)
+        del node.tenants[name]
+        node.settle()
+
+    @invariant()
+    def no_device_is_lent_twice(self) -> None:
+        if hasattr(self, "node"):
+            used = [uuid for one in self.node.leases.values() if one.state is not LeaseState.PAUSED for uuid in one.devices]
+            assert len(used) == len(set(used))
+
+
+Lending.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestLending = Lending.TestCase

@@ -1,0 +1,25 @@
+"""docs/lending.md says what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from carrel.domain.lease import LendingRules
+from carrel.policy.lend_reasons import LENDING_REASONS
+from carrel.server.settings import SETTINGS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "lending.md").read_text()
+
+
+def test_every_reason_is_explained_and_no_other() -> None:
+    rows = [line.strip("|").split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
+    assert {name.strip("` "): text.strip() for name, text in rows} == LENDING_REASONS
+
+
+def test_the_numbers_are_those_of_the_rules() -> None:
+    rules, settings = LendingRules(), {setting.name: setting.default for setting in SETTINGS}
+    assert (rules.time_slice, rules.margin, rules.unknown_room) == (60.0, 1024**3, 0.5)
+    assert settings["time_slice"] == 60
+    assert "`time_slice`, 60 s" in PAGE
+    assert "with 1 GiB beside it" in PAGE
+    assert "half of the GPU" in PAGE

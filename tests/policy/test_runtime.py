@@ -1,0 +1,290 @@
+"""Run times learned from history: by hand-computed examples, and by what must hold for any history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from math import exp, inf, log, nan
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carrel.domain.errors import Invalid
+from carrel.policy.runtime import NAME_SPEAKS, NEWEST, NEWEST_SHARES, OWNER_SPEAKS, Expected, RunTimes
+
+FAST = settings(max_examples=150, deadline=None)
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+class Ended(NamedTuple):
+    owner: str
+    name: str
+    seconds: float
+    limit: float
+
+
+def learned(*jobs: Ended, keys: int = 1000) -> RunTimes:
+    times = RunTimes(keys=keys)
+    for job in jobs:
+        times.observe(*job)
+    return times
+
+
+def of_name(*seconds: float, limit: float = DAY) -> RunTimes:
+    return learned(*(Ended("ada", "train", one, limit) for one in seconds))
+
+
+def expected(times: RunTimes, limit: float = DAY, owner: str = "ada", name: str = "train") -> Expected:
+    found = times.expect(owner, name, limit)
+    assert found is not None
+    return found
+
+
+ENDED = st.builds(
+    Ended,
+    st.sampled_from(["ada", "bob", "cyd"]),
+    st.sampled_from(["train", "eval", "sweep"]),
+    st.floats(0, 10 * DAY),
+    st.sampled_from([60.0, HOUR, DAY, 7 * DAY]),
+)
+HISTORIES = st.lists(ENDED, max_size=120)
+
+
+# Of a name
+
+
+def test_from_9_jobs_on_the_range_ends_at_jobs_that_ran() -> None:
+    found = expected(of_name(*(100.0 * number for number in range(1, 10))))
+    assert (found.low, found.median, found.high, found.of) == pytest.approx((100, 500, 900, 9))
+
+
+def test_between_two_jobs_the_logarithm_is_a_straight_line() -> None:
+    # Ranks 1.4, 7 and 12.6 of 13 jobs that double each time.
+    found = expected(of_name(*(2.0**number for number in range(1, 14))))
+    assert (found.low, found.median, found.high) == pytest.approx((2**1.4, 2**7, 2**12.6))
+
+
+def test_few_jobs_are_given_more_room_than_they_took() -> None:
+    # Ranks 0.4 and 3.6 of 3: 0.6 of a rank beyond what was seen, and a rank is twice half the spread.
+    found = expected(of_name(100, 200, 400))
+    assert (found.low, found.median, found.high) == pytest.approx((100 / 4**0.6, 200, 400 * 4**0.6))
+
+
+def test_few_jobs_that_ran_equally_long_are_not_believed_to_the_second() -> None:
+    found = expected(of_name(100, 100, 100))
+    assert found.low < 80
+    assert found.median == pytest.approx(100)
+    assert found.high > 120
+
+
+def test_more_jobs_that_ran_equally_long_narrow_the_range() -> None:
+    widths = []
+    for count in range(NAME_SPEAKS, 20):
+        found = expected(of_name(*[100.0] * count))
+        widths.append(found.high - found.low)
+    assert all(after < before for before, after in pairwise(widths[:7]))
+    assert widths[6:] == pytest.approx([0.0] * len(widths[6:]))
+
+
+def test_jobs_of_others_and_of_other_names_change_nothing() -> None:
+    seconds = (100.0, 150.0, 120.0, 90.0)
+    others = [Ended("bob", "train", 9000.0, DAY)] * 20 + [Ended("ada", "eval", 5.0, DAY)] * 20
+    mine = [Ended("ada", "train", one, DAY) for one in seconds]
+    assert expected(learned(*others[:15], *mine, *others[15:])) == expected(of_name(*seconds))
+
+
+def test_the_newest_count() -> None:
+    times = of_name(*[1000.0] * 100, *[10.0] * NEWEST)
+    assert expected(times) == Expected(median=10.0, low=10.0, high=10.0, of=NEWEST)
+
+
+def test_what_a_name_ran_for_is_cut_to_the_limit_that_is_asked_for_now() -> None:
+    found = expected(of_name(*(HOUR * number for number in range(1, 10))), limit=2.5 * HOUR)
+    assert (found.low, found.median, found.high) == pytest.approx((HOUR, 2.5 * HOUR, 2.5 * HOUR))
+
+
+# Of an owner, and of everybody
+
+
+def test_a_new_name_runs_for_the_share_of_its_walltime_that_its_owners_other_jobs_did() -> None:
+    jobs = [Ended("ada", f"run-{number}", 360.0 * number, HOUR) for number in range(1, 10)]
+    crowd = [Ended("bob", f"run-{number}", 1.0, HOUR) for number in range(50)]
+    times = learned(*jobs, Ended("ada", "run-10", 1.8 * HOUR, 4 * HOUR), *crowd)
+    found = expected(times, limit=10 * HOUR, name="new")
+    assert found.of == OWNER_SPEAKS
+    assert found.low == pytest.approx(HOUR * exp(0.1 * log(2)))  # rank 1.1 of 10 %, 20 %, …
+    assert found.median == pytest.approx(10 * HOUR * (0.45 * 0.5) ** 0.5)
+    assert 8 * HOUR <= found.high <= 9 * HOUR
+
+
+def test_an_owner_of_whom_little_is_known_is_taken_for_one_of_the_others() -> None:
+    crowd = [Ended("bob", f"run-{number}", HOUR / 2, HOUR) for number in range(OWNER_SPEAKS)]
+    few = [Ended("ada", f"run-{number}", 60.0, HOUR) for number in range(OWNER_SPEAKS - 1)]
+    assert expected(learned(*crowd), limit=2 * HOUR).median == pytest.approx(HOUR)
+    assert expected(learned(*crowd, *few), limit=2 * HOUR).of == len(crowd) + len(few)
+
+
+def test_many_repeats_of_one_name_say_little_about_another() -> None:
+    times = learned(*[Ended("ada", "train", 60.0, HOUR)] * 1000, *[Ended("bob", "sweep", 60.0, HOUR)] * 1000)
+    assert expected(times, name="new").of == 2 * NAME_SPEAKS
+
+
+def test_of_everybody_the_newest_count() -> None:
+    times = RunTimes()
+    for number in range(NEWEST_SHARES + 100):
+        times.observe("bob", f"run-{number}", HOUR if number < 100 else HOUR / 2, 2 * HOUR)
+    found = expected(times, limit=4 * HOUR)
+    assert found.median == pytest.approx(HOUR)
+    assert found.of == NEWEST_SHARES
+
+
+def test_nothing_is_said_before_a_spread_can_be_measured() -> None:
+    times = RunTimes()
+    for number in range(NAME_SPEAKS):
+        assert times.expect("ada", "train", DAY) is None
+        times.observe("bob", f"run-{number}", 60, HOUR)
+    assert times.expect("ada", "train", DAY) is not None
+
+
+# Jobs that were cut off
+
+
+def test_a_job_that_was_cut_off_counts_as_at_least_its_limit() -> None:
+    times = of_name(*[HOUR] * 9, limit=HOUR)
+    assert expected(times, limit=HOUR) == Expected(median=HOUR, low=HOUR, high=HOUR, of=9)
+    found = expected(times, limit=8 * HOUR)
+    assert found.low == pytest.approx(HOUR)
+    assert found.median == found.high == 8 * HOUR
+
+
+def test_jobs_that_were_cut_off_only_move_the_ranks_that_they_have() -> None:
+    times = learned(
+        *(Ended("ada", "train", 100.0 * number, DAY) for number in range(1, 8)),
+        *[Ended("ada", "train", 50.0, 50.0)] * 2,
+    )
+    found = expected(times)
+    assert found.low == pytest.approx(50)
+    assert found.median == pytest.approx(500)
+    assert found.high == DAY
+
+
+# How long it still runs
+
+
+def test_what_remains_is_learned_from_jobs_that_ran_for_longer() -> None:
+    times = of_name(*[10.0] * 30, *(1000.0 + 100 * number for number in range(1, 10)))
+    found = times.remaining("ada", "train", DAY, 1000)
+    assert found is not None
+    assert (found.low, found.median, found.high, found.of) == pytest.approx((100, 500, 900, 9))
+
+
+def test_who_ran_for_longer_than_all_of_its_name_is_looked_up_among_the_owners_other_jobs() -> None:
+    jobs = [Ended("ada", f"run-{number}", HOUR * (6 + number), 20 * HOUR) for number in range(OWNER_SPEAKS)]
+    times = learned(*jobs, *[Ended("ada", "train", 60.0, 20 * HOUR)] * 20)
+    found = times.remaining("ada", "train", 20 * HOUR, 5 * HOUR)
+    assert found is not None
+    assert found.of == OWNER_SPEAKS
+    assert found.median == pytest.approx((10 * 11) ** 0.5 * HOUR - 5 * HOUR)
+
+
+def test_what_remains_may_be_unknown_or_nothing() -> None:
+    times = of_name(*[60.0] * 20)
+    assert times.remaining("ada", "train", DAY, HOUR) is None
+    assert times.remaining("ada", "train", DAY, DAY) == Expected(median=0, low=0, high=0, of=0)
+
+
+# What must hold for any history
+
+
+@FAST
+@given(HISTORIES, st.floats(0.001, 30 * DAY), st.floats(0, 40 * DAY))
+def test_ranges_are_in_order_and_within_the_limit(history: list[Ended], limit: float, elapsed: float) -> None:
+    times = learned(*history)
+    for found, most in (
+        (times.expect("ada", "train", limit), limit),
+        (times.remaining("ada", "train", limit, elapsed), max(limit - elapsed, 0.0)),
+    ):
+        if found is not None:
+            assert 0 <= found.low <= found.median <= found.high <= most
+            assert found.of <= len(history)
+
+
+@FAST
+@given(st.lists(ENDED, max_size=NEWEST), st.randoms(use_true_random=False))
+def test_of_a_name_the_order_of_observations_does_not_matter(history: list[Ended], random: Random) -> None:
+    mixed = list(history)
+    random.shuffle(mixed)
+    one, other = learned(*history), learned(*mixed)
+    for who, count in Counter(job[:2] for job in history).items():
+        if count >= NAME_SPEAKS:
+            assert one.expect(*who, DAY) == other.expect(*who, DAY)
+
+
+@FAST
+@given(st.lists(st.floats(1, 1e5), min_size=NAME_SPEAKS, max_size=NEWEST), st.floats(0, 1e5), st.floats(0, 1e5))
+def test_who_has_run_for_longer_ends_no_sooner(seconds: list[float], one: float, other: float) -> None:
+    times = of_name(*seconds, limit=1e9)
+    early, late = sorted((one, other))
+    if sum(second > late for second in seconds) >= NAME_SPEAKS:
+        before, after = (times.remaining("ada", "train", 1e9, elapsed) for elapsed in (early, late))
+        assert before is not None
+        assert after is not None
+        assert after.median + late >= before.median + early - 1e-6
+
+
+@FAST
+@given(st.lists(st.floats(1, 1e5), min_size=NAME_SPEAKS, max_size=NEWEST), st.floats(0.5, 20))
+def test_a_machine_that_is_slower_makes_everything_longer(seconds: list[float], factor: float) -> None:
+    one = expected(of_name(*seconds, limit=1e9), limit=1e9)
+    slower = expected(of_name(*(max(second, 1.0) * factor for second in seconds), limit=1e9), limit=1e9)
+    if min(seconds) * factor >= 1:
+        assert (slower.low, slower.median, slower.high) == pytest.approx(
+            (one.low * factor, one.median * factor, one.high * factor)
+        )
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 6, 7, 8, 9, 12, 20, 40, 64])
+def test_ranges_hold_80_percent_of_a_log_normal_distribution(count: int) -> None:
+    random, held, rounds = Random(count), 0, 3000
+    for _ in range(rounds):
+        found = expected(of_name(*(exp(random.gauss(8, 0.7)) for _ in range(count)), limit=1e9), limit=1e9)
+        held += found.low <= exp(random.gauss(8, 0.7)) <= found.high
+    assert held / rounds == pytest.approx(0.8, abs=0.03)
+
+
+# Memory, and what is refused
+
+
+def test_the_name_goes_that_was_not_observed_for_the_longest_time() -> None:
+    times = RunTimes(keys=2)
+    for name in ("old", "train", "old", "new"):
+        for _ in range(NAME_SPEAKS):
+            times.observe("ada", name, 100, DAY)
+    assert expected(times, name="old").of == 2 * NAME_SPEAKS
+    assert expected(times, name="new").of == NAME_SPEAKS
+    assert expected(times, name="train").of == 3 * NAME_SPEAKS  # Everybody's: the first jobs of three names.
+
+
+def test_jobs_of_0_seconds_are_as_jobs_of_one() -> None:
+    found = expected(of_name(*[0.0] * 9))
+    assert found == Expected(median=1.0, low=1.0, high=1.0, of=9)
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, nan, inf])
+def test_a_limit_is_above_0(limit: float) -> None:
+    with pytest.raises(Invalid, match="The walltime is"):
+        RunTimes().expect("ada", "train", limit)
+    with pytest.raises(Invalid, match="The walltime is"):
+        RunTimes().observe("ada", "train", 1.0, limit)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, nan, inf])
+def test_a_job_runs_for_0_seconds_or_more(seconds: float) -> None:
+    with pytest.raises(Invalid, match="A job ran for"):
+        RunTimes().observe("ada", "train", seconds, DAY)
+    with pytest.raises(Invalid, match="A job ran for"):
+        RunTimes().remaining("ada", "train", DAY, seconds)

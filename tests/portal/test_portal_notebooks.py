@@ -1,0 +1,115 @@
+"""The pages of sessions and GPUs."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+from portal_site import Site
+
+from carrel.domain.job import JobState
+from carrel.domain.launch import Started
+
+LENDING = {
+    "tier": "simulated",
+    "simulated": True,
+    "devices": [
+        {
+            "uuid": "SIM-0",
+            "index": 0,
+            "name": "simulated GPU",
+            "type": "simulated",
+            "memory": 16 * 2**30,
+            "used": 3 * 2**30,
+            "simulated": True,
+            "lease": "L1",
+            "residents": ["t1", "t2"],
+            "strangers": [{"pid": 77, "bytes": 2**30, "name": "python"}],
+        }
+    ],
+    "tenants": [
+        {"id": "t1", "job": 1, "owner": "ada", "label": "<b>thesis</b>.ipynb", "state": "resident", "bytes": 2**30, "cells": 3},
+        {"id": "t2", "job": 2, "owner": "bob", "label": "private.ipynb", "state": "suspended", "bytes": 2**30, "cells": 1},
+    ],
+    "leases": [{"id": "L1", "tenant": "t1", "job": 1, "owner": "ada", "devices": ["SIM-0"], "since": 1.0, "state": "active"}],
+    "queue": [
+        {"tenant": "t2", "job": 2, "owner": "bob", "gpus": 1, "position": 1, "since": 1.0, "estimate": 40.0, "message": "waits"}
+    ],
+}
+
+
+def secret_in(page: str) -> str:
+    found = re.search(r'name="form_secret" value="([^"]+)"', page)
+    assert found is not None
+    return found[1]
+
+
+def start(site: Site, http: httpx.Client, **fields: str) -> httpx.Response:
+    secret = secret_in(http.get(f"{site.url}/notebooks").text)
+    return http.post(f"{site.url}/notebooks", data={"form_secret": secret, "kind": "notebook", **fields})
+
+
+def test_a_notebook_is_started_watched_opened_and_ended(site: Site) -> None:
+    with site.browser("ada") as http:
+        assert "No notebook runs" in http.get(f"{site.url}/notebooks").text
+        page = start(site, http, name="thesis", gpus="2")
+        assert page.status_code == 200
+        job = int(page.url.path.rpartition("/")[2])
+        assert "2 on loan for each cell" in page.text
+        site.rig.engine.say(job, Started(pid=1))
+        site.rig.wait(job, JobState.RUNNING)
+        page = http.get(f"{site.url}/notebooks/{job}?go=yes")
+        assert "data-go" in page.text
+        assert "data-go" not in http.get(f"{site.url}/notebooks/{job}").text
+        opened = http.post(f"{site.url}/notebooks/{job}/open", data={"form_secret": secret_in(page.text)})
+        assert f"/open/{job}/" in opened.text
+        assert opened.headers["referrer-policy"] == "no-referrer"
+        listed = http.post(f"{site.url}/notebooks/{job}/end", data={"form_secret": secret_in(page.text)})
+        assert listed.url.path == "/notebooks"
+        site.rig.wait(job, JobState.CANCELLED)
+        assert "It is over" in http.get(f"{site.url}/notebooks/{job}").text
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [({"gpus": "many"}, "not a number of GPUs"), ({"gpus": "9"}, "no node has more"), ({"kind": "x"}, "no session of kind"),
+     ({"memory": "lots"}, "lots"), ({"time": "soon"}, "soon"), ({"qos": "none"}, "no QoS")],
+)  # fmt: skip
+def test_a_form_that_asks_for_what_cannot_be_is_answered_in_words(site: Site, fields: dict[str, str], said: str) -> None:
+    with site.browser("ada") as http:
+        page = start(site, http, **fields)
+        assert page.status_code == 422
+        assert said in page.text
+
+
+def test_buttons_work_only_from_the_pages_of_ones_own_session(site: Site) -> None:
+    with site.browser("ada") as http, site.browser("bob") as other:
+        job = int(start(site, http).url.path.rpartition("/")[2])
+        assert http.post(f"{site.url}/notebooks", data={"kind": "notebook"}).status_code == 403
+        assert http.post(f"{site.url}/notebooks/{job}/open", data={"form_secret": "x"}).status_code == 403
+        foreign = {"form_secret": secret_in(other.get(f"{site.url}/notebooks").text)}
+        for button in ("open", "end"):
+            assert other.post(f"{site.url}/notebooks/{job}/{button}", data=foreign).status_code == 404
+        assert other.get(f"{site.url}/notebooks/{job}").status_code == 404
+    assert site.rig.store.jobs.get(job).cancelled_by is None  # type: ignore[union-attr]
+
+
+def test_the_gpus_page_shows_ones_own_and_that_others_are_there(site: Site) -> None:
+    with site.browser("ada") as http:
+        assert "does not answer" in http.get(f"{site.url}/gpus").text
+        site.rig.lender.said = LENDING
+        page = http.get(f"{site.url}/gpus").text
+        assert "&lt;b&gt;thesis&lt;/b&gt;.ipynb" in page
+        assert "private.ipynb" not in page
+        assert "bob" not in page
+        for part in ("simulated", "somebody else", "3 GiB of 16 GiB", "without a lease", "about 40 s more", "in host memory"):
+            assert part in page, part
+    with site.browser("root") as http:
+        assert "private.ipynb" in http.get(f"{site.url}/gpus").text
+
+
+def test_pages_need_somebody_who_is_signed_in(site: Site) -> None:
+    with site.browser() as http:
+        for path in ("/notebooks", "/notebooks/1", "/gpus"):
+            assert http.get(f"{site.url}{path}").status_code == 401

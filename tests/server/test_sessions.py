@@ -1,0 +1,236 @@
+"""Sessions of a real lab, used as a browser uses them: enter, run cells, come back, end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carrel import Client
+from carrel.domain.errors import NotFound
+from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.notebook_client import SessionBrowser
+from carrel.wire.v1 import SessionRequest, SessionView, TaskRequest
+
+SECONDS = 60.0
+VARIABLES = {"CARREL_LINGER_TIME": "1s"}
+
+
+def wait_until(check: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module")
+def lab(home: Path) -> Iterator[list[LabProcess]]:
+    """The lab that runs now, in a list: tests replace it."""
+    box = [start_lab(home, "--cpus", "16", simulate_gpus=1, variables=VARIABLES)]
+    try:
+        yield box
+        with Client(home=home) as client:
+            for session in client.sessions():
+                client.cancel(session.job.id)
+            for session in client.sessions():
+                client.wait(session.job.id)
+    finally:
+        box[0].stop()
+
+
+@pytest.fixture
+def client(lab: list[LabProcess], home: Path) -> Iterator[Client]:
+    with Client(home=home) as client:
+        yield client
+
+
+def ready(client: Client, session: SessionView) -> SessionView:
+    def look() -> SessionView | None:
+        found = client.session(session.job.id)
+        assert not found.job.ended, found.job.message
+        return found if found.ready else None
+
+    return wait_until(look, "the session to be ready")
+
+
+def start(client: Client, **asked: Any) -> SessionView:
+    return ready(client, client.start_session(SessionRequest(**asked)))
+
+
+def enter(client: Client, session: SessionView, path: str = "") -> SessionBrowser:
+    return SessionBrowser(client.open_session(session.job.id, path))
+
+
+def test_cells_borrow_the_gpu_and_files_stay(client: Client, home: Path) -> None:
+    session = start(client, name="first")
+    with enter(client, session) as browser:
+        assert browser.lands_on == "/lab"
+        kernel = browser.start_kernel("notes.ipynb")
+        assert kernel.execute("# carrel: gpus=1\nopen('made.txt', 'w').write('here')\nprint('on the GPU')").text.startswith(
+            "on the"
+        )
+        lending = wait_until(
+            lambda: next((g for g in [client.gpus()] if g.tenants and g.tenants[0].cells), None), "the lease's end"
+        )
+        assert lending.simulated
+        assert (lending.tenants[0].label, lending.tenants[0].mine, lending.leases) == ("notes.ipynb", True, [])
+        kernel.close()
+    client.cancel(session.job.id)
+    assert client.wait(session.job.id).state == "CANCELLED"
+    assert (Path(session.directory) / "made.txt").read_text() == "here"
+    again = start(client)
+    with enter(client, again) as browser:
+        assert "made.txt" in browser.request("GET", "/api/contents/").text
+    client.cancel(again.job.id)
+
+
+def test_a_session_outlives_the_server_with_its_kernels(client: Client, lab: list[LabProcess], home: Path) -> None:
+    session = start(client, name="lasting")
+    with enter(client, session) as browser:
+        kernel = browser.start_kernel()
+        kernel.execute("kept = 42")
+        cookie = dict(browser.cookies)
+        lab[0].kill()
+        lab[0] = start_lab(home, "--cpus", "16", simulate_gpus=1, variables=VARIABLES)
+        # The browser that was let in stays in, and the kernel has gone on.
+        assert browser.cookies == cookie
+        assert wait_until(lambda: browser.request("GET", "/api/status").status_code == 200, "the session's answer")
+        assert browser.kernel(kernel.id).execute("print(kept)").text == "42\n"
+    with Client(home=home) as fresh:
+        assert [row.job.id for row in fresh.sessions()] == [session.job.id]
+        fresh.cancel(session.job.id)
+        assert fresh.wait(session.job.id).state == "CANCELLED"
+
+
+def test_shutting_jupyterlab_down_is_a_good_end(client: Client) -> None:
+    session = start(client)
+    with enter(client, session) as browser:
+        assert browser.request("POST", "/api/shutdown").status_code == 200
+    assert client.wait(session.job.id).state == "COMPLETED"
+
+
+def test_a_task_and_a_cell_take_turns_on_one_gpu(client: Client, tmp_path: Path) -> None:
+    session = start(client)
+    (tmp_path / "task.py").write_text("import time; time.sleep(1); print('task done')\n")
+    with enter(client, session) as browser:
+        kernel = browser.start_kernel()
+        kernel.execute("# carrel: gpus=1\nx = [1]")
+        job = client.submit_project(tmp_path / "task.py", resources=None, backend_config={"gpus": 1})
+        wait_until(lambda: client.job(job.id).state == "RUNNING", "the task to start")
+        cell = kernel.execute("# carrel: gpus=1\nprint('cell done')")
+        assert cell.status == "ok"
+        assert any("a task" in text for text in _shown(cell.messages)), _shown(cell.messages)
+        assert client.wait(job.id).state == "COMPLETED"
+        wait_until(lambda: [row.state for row in client.gpus().tenants] == ["resident"], "the state to be back on the GPU")
+    client.cancel(session.job.id)
+
+
+def _shown(messages: list[dict[str, Any]]) -> list[str]:
+    return [message["content"].get("data", {}).get("text/plain", "") for message in messages if "data" in message["content"]]
+
+
+def test_what_a_notebook_installs_is_there_tomorrow_and_in_the_lock(client: Client) -> None:
+    session = start(client, environment="default")
+    with enter(client, session) as browser:
+        kernel = browser.start_kernel()
+        assert kernel.execute("%pip install --quiet tabulate", seconds=120).status == "ok"
+        assert kernel.execute("import tabulate; print(tabulate.tabulate([[1]]))").status == "ok"
+    # The runner looks every few seconds while the session runs.
+    wait_until(lambda: "tabulate==" in str(client.environment_lock("default")), "the lock to know it", 30)
+    client.cancel(session.job.id)
+    client.wait(session.job.id)
+    again = start(client)
+    with enter(client, again) as browser:
+        assert browser.start_kernel().execute("import tabulate").status == "ok"
+    client.cancel(again.job.id)
+
+
+def test_a_terminal(client: Client) -> None:
+    session = start(client, kind="terminal", name="shell")
+    with enter(client, session) as browser:
+        assert browser.lands_on == "/lab"  # where our JupyterLab extension opens a terminal
+        name = browser.request("POST", "/api/terminals").json()["name"]
+        with browser.websocket(f"/terminals/websocket/{name}") as shell:
+            shell.send(json.dumps(["stdin", "echo $((6 * 7)) $VIRTUAL_ENV\r"]))
+            said = ""
+            while "42 /" not in said:
+                said += str(json.loads(shell.recv(timeout=30))[1:])
+    client.cancel(session.job.id)
+
+
+def test_a_reservation_holds_its_gpu_and_cells_of_others_wait(client: Client) -> None:
+    held = start(client, gpus=1, reserve=True, name="mine")
+    assert held.job.devices
+    with enter(client, held) as browser:
+        kernel = browser.start_kernel()
+        assert kernel.execute("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])").text.strip() == held.job.devices[0]
+        assert "for itself" in kernel.execute("%gpu").text
+    other = start(client, name="other")
+    with enter(client, other) as browser:
+        kernel = browser.start_kernel()
+        waiting = kernel.send("# carrel: gpus=1\nprint('got it')")
+        wait_until(lambda: client.gpus().queue, "the cell to wait")
+        client.cancel(held.job.id)
+        assert kernel.result(waiting).text == "got it\n"
+    client.cancel(other.job.id)
+
+
+def test_an_environment_that_does_not_exist_is_refused_at_once(client: Client) -> None:
+    with pytest.raises(NotFound, match="no-such-thing"):
+        client.start_session(SessionRequest(environment="no-such-thing"))
+
+
+def test_a_path_without_an_environment_ends_the_session_with_words(client: Client, tmp_path: Path) -> None:
+    session = client.start_session(SessionRequest(environment=str(tmp_path / "no-such-thing")))
+    job = client.wait(session.job.id)
+    assert job.state == "FAILED"
+    assert "no-such-thing" in job.message
+
+
+def test_a_session_is_ended_when_nobody_uses_it(home: Path, tmp_path: Path) -> None:
+    lab_home = tmp_path / "lab"
+    lab_home.mkdir()
+    (lab_home / "carrel.toml").write_text('default_qos = "q"\nsession_qos = "q"\n[qos.q]\nidle_time = "2s"\n')
+    lab = start_lab(lab_home, simulate_gpus=1, variables={"CARREL_SESSION_LOOK_TIME": "1s"})
+    try:
+        with Client(home=lab_home) as client:
+            session = client.start_session(SessionRequest())
+            job = client.wait(session.job.id)
+            assert job.state == "CANCELLED"
+            assert "idle" in job.message
+    finally:
+        lab.stop()
+
+
+def test_a_session_that_is_used_is_not_ended(home: Path, tmp_path: Path) -> None:
+    lab_home = tmp_path / "lab"
+    lab_home.mkdir()
+    (lab_home / "carrel.toml").write_text('default_qos = "q"\nsession_qos = "q"\n[qos.q]\nidle_time = "2s"\n')
+    lab = start_lab(lab_home, simulate_gpus=1, variables={"CARREL_SESSION_LOOK_TIME": "1s"})
+    try:
+        with Client(home=lab_home) as client:
+            session = start(client)
+            with enter(client, session) as browser:
+                kernel = browser.start_kernel()
+                kernel.send("import time\ntime.sleep(6)\nprint('slept')")
+                kernel.close()  # nobody is connected, but a cell runs
+                time.sleep(5)
+                assert client.session(session.job.id).job.state == "RUNNING"
+            assert client.wait(session.job.id).state == "CANCELLED"
+    finally:
+        lab.stop()
+
+
+def test_submitted_tasks_still_need_code(client: Client) -> None:
+    with pytest.raises(Exception, match="no code"):
+        client.submit(TaskRequest(snapshot="sha256:" + "0" * 64))

@@ -1,0 +1,196 @@
+"""The lab's own scheduler on a virtual clock: it decides what the field's policies and its own rules say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from carrel.domain.account import Account
+from carrel.domain.node import Node
+from carrel.domain.qos import JobKind, QoS
+from carrel.domain.rules import LabRules
+from carrel.simulate.lab import simulate_lab
+from carrel.simulate.lab.machines import nodes_of
+from carrel.simulate.lab.simulation import nodes_for
+from carrel.simulate.lab.walltime import USUAL, usual_walltime
+from carrel.simulate.measures import measure
+from carrel.simulate.outcome import Outcome
+from carrel.simulate.policies import POLICIES, run_policy
+from carrel.simulate.trace import Cluster, Trace, TraceJob
+from carrel.simulate.traces import read_trace
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+SMALL = nodes_of(Cluster(nodes=2, gpus_per_node=4))
+
+
+def rules(*services: QoS, share_weight: float = 0.0, **more: object) -> LabRules:
+    """Rules with these classes of service, or with one that limits nothing."""
+    qos = {service.name: service for service in services or (QoS(name="all"),)}
+    first = next(iter(qos))
+    return LabRules(qos=qos, default_qos=first, session_qos=first, share_weight=share_weight, **more)  # type: ignore[arg-type]
+
+
+def trace(*jobs: TraceJob) -> Trace:
+    return Trace(name="small", jobs=jobs)
+
+
+def job(number: int, submitted: float, duration: float, gpus: int, **more: object) -> TraceJob:
+    return TraceJob(id=number, submitted=submitted, duration=duration, gpus=gpus, **more)  # type: ignore[arg-type]
+
+
+def starts(outcome: Outcome) -> dict[int, float]:
+    return {run.id: run.start for run in outcome.runs}
+
+
+def in_use(outcome: Outcome, moment: float) -> int:
+    return sum(run.gpus for run in outcome.runs if run.start <= moment < run.end)
+
+
+def test_a_later_job_starts_early_where_it_delays_nobody() -> None:
+    jobs = trace(
+        job(1, 0, 1000, 4),
+        job(2, 0, 3000, 3),
+        job(3, 10, 500, 4),  # waits for job 1
+        job(4, 20, 500, 1, time=600),  # fits beside job 2
+        job(5, 30, 900, 1, time=5000),
+    )
+    assert starts(simulate_lab(rules(), jobs, SMALL)) == {1: 0, 2: 0, 3: 1000, 4: 20, 5: 520}
+
+
+def test_a_job_larger_than_a_node_starts_on_several_at_once() -> None:
+    jobs = trace(job(1, 0, 100, 2), job(2, 1, 50, 8), job(3, 2, 30, 2, time=60), job(4, 3, 500, 2, time=600))
+    outcome = simulate_lab(rules(), jobs, SMALL)
+    # Job 1 asks for 10 minutes, so job 2 is promised that moment and starts when job 1 is over; job 4 would be in its way.
+    assert starts(outcome) == {1: 0, 2: 100, 3: 2, 4: 150}
+    assert not outcome.refused
+
+
+def test_a_job_is_ended_by_its_walltime() -> None:
+    outcome = simulate_lab(rules(), trace(job(1, 5, 1000, 1, time=60)), SMALL)
+    (run,) = outcome.runs
+    assert (run.start, run.end, run.ran) == (5, 65, 60)
+
+
+def test_what_no_class_of_service_lets_in_is_refused_with_the_reason() -> None:
+    short = QoS(name="short", max_time=3600)
+    long = QoS(name="long", max_time=7200, kinds=frozenset({JobKind.TASK}))
+    jobs = trace(job(1, 0, 10, 1, time=7000), job(2, 0, 10, 1, time=8000), job(3, 0, 10, 9), job(4, 0, 10, 12))
+    outcome = simulate_lab(rules(short, long), jobs, SMALL)
+    assert [run.id for run in outcome.runs] == [1]  # went to the class that lets it in
+    assert dict(outcome.refused)[2] == 'The job asks for 2 h 13 min, but QoS "short" allows 1 h.'
+    assert dict(outcome.refused)[3] == "The job asks for 3 nodes, but the lab has 2 that are large enough."
+    assert 4 in dict(outcome.refused)
+
+
+def test_limits_of_a_user_hold_in_a_simulation() -> None:
+    jobs = trace(*(job(number, 0, 100, 2, user="ada") for number in range(3)), job(9, 1, 100, 2, user="bob"))
+    outcome = simulate_lab(rules(QoS(name="all", max_gpus_per_user=2)), jobs, SMALL)
+    assert starts(outcome) == {0: 0, 1: 100, 2: 200, 9: 1}
+
+
+def test_who_has_used_less_goes_first() -> None:
+    hungry = [job(number, number, 5000, 4, user="ada", account="physics") for number in range(4)]
+    outcome = simulate_lab(
+        rules(share_weight=24 * 3600.0, accounts={"physics": Account(name="physics"), "biology": Account(name="biology")}),
+        trace(*hungry, job(9, 4000, 100, 4, user="bob", account="biology")),
+        SMALL,
+    )
+    assert starts(outcome)[9] == 5000  # ahead of ada's, which had been in line for longer
+
+
+def test_the_same_trace_gives_the_same_outcome() -> None:
+    traced = read_trace(TRACES / "muri" / "trace3.csv")
+    assert traced.cluster is not None
+    nodes = nodes_of(traced.cluster)
+    assert simulate_lab(rules(), traced, nodes) == simulate_lab(rules(), traced, nodes)
+
+
+@pytest.mark.parametrize("name", ["trace3.csv", "trace3_pr.csv"])
+def test_backfill_is_never_worse_than_a_line_that_blocks(name: str) -> None:
+    traced = read_trace(TRACES / "muri" / name)
+    assert traced.cluster is not None
+    nodes = nodes_of(traced.cluster)
+    found = {policy: measure(run_policy(policy, traced, nodes, rules()), traced) for policy in ("fifo", "easy", "carrel")}
+    waits = {policy: one.waits.mean for policy, one in found.items() if one.waits is not None}
+    assert waits["easy"] < waits["fifo"]
+    # Without classes, users and accounts the lab's rules are those of EASY.
+    assert waits["carrel"] == waits["easy"]
+    assert all(one.jobs == 992 and one.refused == 0 for one in found.values())
+
+
+def test_every_policy_runs_by_its_name() -> None:
+    jobs = trace(job(1, 0, 100, 4), job(2, 1, 10, 8), job(3, 2, 10, 1))
+    for policy in POLICIES:
+        outcome = run_policy(policy, jobs, SMALL, rules())
+        assert outcome.policy == policy
+        assert sorted(run.id for run in outcome.runs) == [1, 2, 3]
+
+
+JOBS = st.lists(
+    st.tuples(
+        st.integers(0, 50),
+        st.integers(0, 60),
+        st.integers(0, 8),
+        st.sampled_from(["ada", "bob", "cyd"]),
+        st.sampled_from([None, 30, 100]),
+        st.sampled_from(["all", "less", "none such"]),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(JOBS, st.sampled_from([0.0, 3600.0]))
+def test_whatever_is_submitted_every_job_ends_and_no_gpu_is_used_twice(
+    raw: list[tuple[int, int, int, str, int | None, str]], share_weight: float
+) -> None:
+    jobs = [
+        job(number, at, duration, gpus, user=user, account=user[0], time=time, qos=qos)
+        for number, (at, duration, gpus, user, time, qos) in enumerate(sorted(raw, key=lambda one: one[0]))
+    ]
+    services = (QoS(name="all"), QoS(name="less", max_gpus_per_user=4, max_jobs_per_account=3, priority=1))
+    outcome = simulate_lab(rules(*services, share_weight=share_weight), trace(*jobs), SMALL)
+    refused = {number for number, _ in outcome.refused}
+    assert {run.id for run in outcome.runs} | refused == {one.id for one in jobs}
+    by_id = {one.id: one for one in jobs}
+    for run in outcome.runs:
+        asked = by_id[run.id]
+        assert run.start >= asked.submitted
+        limit = asked.time or usual_walltime(asked.duration)
+        assert run.end - run.start == pytest.approx(min(asked.duration, limit))
+        assert in_use(outcome, run.start) <= 8
+        limited = [
+            other
+            for other in outcome.runs
+            if by_id[other.id].qos == "less"
+            and other.gpus <= 4
+            and other.user == run.user
+            and other.start <= run.start < other.end
+        ]
+        if asked.qos == "less" and asked.gpus <= 4 and run.end > run.start:  # a larger one went to the other class
+            assert sum(other.gpus for other in limited) <= 4
+    assert {number for number in refused if by_id[number].gpus <= 4 and by_id[number].qos != "less"} == set()
+
+
+@given(st.integers(0, 300), st.integers(1, 16))
+def test_a_job_is_spread_evenly_over_the_fewest_nodes(gpus: int, per_node: int) -> None:
+    nodes = nodes_for(gpus, per_node)
+    assert gpus % nodes == 0
+    assert gpus // nodes <= per_node
+    assert not any(gpus % fewer == 0 and gpus // fewer <= per_node for fewer in range(1, nodes))
+
+
+@given(st.floats(0, 1e8))
+def test_a_usual_walltime_is_enough_and_never_far_too_much(seconds: float) -> None:
+    walltime = usual_walltime(seconds)
+    assert walltime >= seconds
+    assert walltime == USUAL[0] or walltime <= 3 * max(seconds, 1)
+
+
+def test_no_nodes_take_nothing() -> None:
+    nodes: tuple[Node, ...] = nodes_of(Cluster(nodes=0, gpus_per_node=8))
+    outcome = simulate_lab(rules(), trace(job(1, 0, 10, 1)), nodes)
+    assert dict(outcome.refused) == {1: "The lab has no node."}
