@@ -86,8 +86,9 @@ REASONS: dict[str, str] = {
     "QOSMaxGRESPerUser": "Its owner already holds as many GPUs as the QoS allows.",
     "MaxJobsPerAccount": "Its account already holds as many jobs as the QoS allows.",
     "MaxGRESPerAccount": "Its account already holds as many GPUs as the QoS allows.",
-    "ReqNodeNotAvail": "The nodes or GPUs that could run it are drained, withheld or unreachable.",
+    "ReqNodeNotAvail": "The nodes or GPUs that could run it are drained, withheld, reserved for others or unreachable.",
     "BeginTime": "Its earliest start has not come yet (the pause before a retry).",
+    "PartitionDown": "Its partition does not exist in this lab any more.",
     "InvalidQOS": "Its QoS does not exist in this lab any more.",
     "Preparing": "Its environment and inputs are being prepared.",
     "Running": "Its command is running.",
@@ -124,6 +125,8 @@ class Job:
     reason: Reason
     #: Unix seconds.
     submitted_at: float
+    #: The part of the lab that it runs in; "" in a lab without partitions.
+    partition: str = ""
     started_at: float | None = None
     ended_at: float | None = None
     #: Number of the present or last attempt; 0 before the first. It fences: news of another attempt changes nothing.

@@ -8,7 +8,9 @@ from typing import Protocol, runtime_checkable
 
 from carrel.domain.job import Reason
 from carrel.domain.node import Node, Share
+from carrel.domain.partition import Partition
 from carrel.domain.qos import QoS
+from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
 
 
@@ -30,6 +32,8 @@ class Waiting:
     account: str = ""
     #: Jobs of one owner with one name are expected to run about as long.
     name: str = ""
+    #: The part of the lab that it runs in; "" in a lab without partitions.
+    partition: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,10 @@ class Snapshot:
     share_weight: float = 0.0
     #: Seconds of waiting that each GPU of a job counts for, `policy.order.MOST_SIZED` at most: so large jobs get their turn.
     size_weight: float = 0.0
+    #: By name. Empty: every job runs anywhere.
+    partitions: Mapping[str, Partition] = field(default_factory=dict)
+    #: Those that are in force, and those to come.
+    reservations: Sequence[Reservation] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from carrel.domain.account import Account
+from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
 
 
@@ -18,6 +19,8 @@ class LabRules:
     #: Class of work that names none, and of sessions that name none.
     default_qos: str
     session_qos: str
+    #: Parts of the lab by name; insertion order is the order in which work that names none is offered to them. Empty: one lab.
+    partitions: Mapping[str, Partition] = field(default_factory=dict)
     #: Research accounts by name. Empty: any account may be named, and all have the same share.
     accounts: Mapping[str, Account] = field(default_factory=dict)
     #: Seconds of waiting that outweigh one point of priority; that the best standing is ahead of the worst; that each GPU of a

@@ -10,13 +10,15 @@ from typing import Any
 
 from carrel.domain.account import Account
 from carrel.domain.errors import Invalid
+from carrel.domain.nodelist import check_nodelist
+from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.rules import LabRules
 from carrel.policy.qos import choose_qos
 from carrel.server.toml import Setting, convert, known, read_toml
 
 #: Tables of `carrel.toml` that are rules.
-TABLES = ("qos", "accounts", "priority")
+TABLES = ("qos", "partitions", "accounts", "priority")
 _PRESETS = {file.stem: file for file in sorted((Path(__file__).parent / "presets").glob("*.toml"))}
 _DEFAULT = "default"
 #: Settings of `carrel.toml` that are rules.
@@ -24,6 +26,7 @@ _NAMED = ("preset", "default_qos", "session_qos")
 #: What an error says instead of the file's name when the file is right and a change to it is not.
 _CHANGED = "With that change"
 
+_PARTITION_KEYS = ("nodes", "qos")
 _ACCOUNT_KEYS = ("parent", "shares", "users")
 _PRIORITY_KEYS = {
     "age_weight": "duration",
@@ -66,6 +69,7 @@ def read_rules(
         qos=qos,
         default_qos=_chosen("default_qos", default_qos, base, qos, JobKind.TASK),
         session_qos=_chosen("session_qos", session_qos, base, qos, JobKind.SESSION),
+        partitions=_read_partitions(tables.get("partitions", base.get("partitions", {})), qos, where),
         accounts=_read_accounts(tables.get("accounts", base.get("accounts", {})), where),
         **_read_priority({**base.get("priority", {}), **_table(tables.get("priority", {}), f"{where}: priority")}, where),
     )
@@ -145,8 +149,8 @@ def _table(value: Any, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _read_priority(table: Mapping[str, Any], where: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _read_priority(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for key, value in table.items():
         kind = _PRIORITY_KEYS[known(key, _PRIORITY_KEYS, f"{where}: priority")]
         place = f"{where}: priority.{key}"
@@ -159,6 +163,33 @@ def _read_priority(table: Mapping[str, Any], where: str) -> dict[str, float]:
         else:
             raise Invalid(f"{place} is {value!r}.", remedy="It must be a number, 0 or more.")
     return found
+
+
+def _read_partitions(tables: Any, qos: Mapping[str, QoS], where: str) -> dict[str, Partition]:
+    found: dict[str, Partition] = {}
+    for name, table in _table(tables, f"{where}: partitions").items():
+        place = f"{where}: partitions.{name}"
+        for key in _table(table, place):
+            known(key, dict.fromkeys(_PARTITION_KEYS), place)
+        nodes, takes = _words(table.get("nodes", ["*"]), f"{place}.nodes"), _words(table.get("qos", list(qos)), f"{place}.qos")
+        try:
+            check_nodelist(nodes)
+        except Invalid as error:
+            raise Invalid(f"{place}.nodes: {error.message}", remedy=error.remedy) from error
+        missing = next((one for one in takes if one not in qos), None)
+        if missing is not None:
+            raise Invalid(f'{place}.qos: there is no class of service "{missing}".', remedy=f"There are: {', '.join(qos)}.")
+        found[name] = Partition(name=name, nodes=nodes, qos=takes)
+    for name in qos if found else ():
+        if not any(partition.takes(name) for partition in found.values()):
+            raise Invalid(f'{where}: no partition takes QoS "{name}".', remedy="Name it in the qos of one of [partitions].")
+    return found
+
+
+def _words(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
+        raise Invalid(f"{where} is {value!r}.", remedy="It must be a list of names.")
+    return tuple(value)
 
 
 def _read_accounts(tables: Any, where: str) -> dict[str, Account]:
