@@ -16,11 +16,13 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from carrel.control.administration import Administration
 from carrel.control.drains import Drains
 from carrel.control.lab import Lab, LabFiles, LabPolicy
 from carrel.control.launching import LaunchSettings
 from carrel.control.loop import ControlLoop
 from carrel.control.ports import Event
+from carrel.control.reservations import Reservations
 from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
 from carrel.control.sessions import Sessions, SessionStatus
@@ -244,23 +246,33 @@ def a_lab(
     engine = ScriptedEngine(spool, (node,))
     secret = secrets.token_bytes(32)
     paths = LaunchPaths(environments=str(home / "env"), snapshots=str(home / "snapshots"), blobs=str(home / "blobs"))
-    drains = Drains(store.drains)
+    drains, reservations = Drains(store.drains), Reservations(store.reservations)
     loop = ControlLoop(
         jobs=store.jobs,
         events=store.events,
         engine=engine,
         clock=time.time,
-        settings=LoopSettings(rules=rules, launch=LaunchSettings(paths=paths), secret=secret, drained=drains.apply),
+        settings=LoopSettings(
+            rules=rules, launch=LaunchSettings(paths=paths), secret=secret, drained=drains.apply, reserved=reservations.all
+        ),
     )
     lab = Lab(
         jobs_store=store.jobs,
         event_store=store.events,
         people=store.people,
+        administration=Administration(
+            people=store.people,
+            rules=rules,
+            drains=drains,
+            reservations=reservations,
+            nodes=engine.nodes,
+            look_again=loop.look_again,
+            clock=time.time,
+        ),
         engine=engine,
         loop=loop,
         policy=LabPolicy(rules=rules),
         files=LabFiles(spool=spool, blobs=home / "blobs", code=snapshots),
-        drains=drains,
         clock=time.time,
         secret=secret,
         lab_id=store.lab_id(),
@@ -268,7 +280,7 @@ def a_lab(
     tokens = {}
     for name, role in (("root", Role.ADMIN), ("ada", Role.USER), ("bob", Role.USER)):
         lab.people.add(User(subject=name, name=name.title(), role=role), now=time.time())
-        tokens[name] = lab.new_token(name)
+        tokens[name] = lab.administration.new_token(name)
     rig = Rig(home=home, lab=lab, store=store, engine=engine, snapshots=snapshots, app=FastAPI(), tokens=tokens, written=written)
     environments = NamedEnvironments(home / "environments")
     settings = GatewaySettings(uploads=home / "uploads", heartbeat=heartbeat, **limits)

@@ -21,7 +21,7 @@ ACCOUNTS = {
 @pytest.fixture
 def accounts(rig: Rig) -> Rig:
     rig.written.append(replace(RULES, accounts=ACCOUNTS))
-    assert rig.lab.apply_rules()
+    assert rig.lab.administration.apply_rules()
     return rig
 
 
@@ -40,7 +40,7 @@ def test_work_is_charged_to_an_account_that_admits_its_owner(accounts: Rig, ada:
 def test_a_task_whose_account_is_gone_can_be_run_again(accounts: Rig, ada: httpx.Client) -> None:
     job = submit(accounts, ada, "biology").json()["id"]
     accounts.written.append(replace(RULES, accounts={"physics": ACCOUNTS["physics"]}))
-    assert accounts.lab.apply_rules()
+    assert accounts.lab.administration.apply_rules()
     assert ada.post(f"{V1}/jobs/{job}/rerun").json()["account"] == "physics"
 
 

@@ -53,10 +53,14 @@ def test_the_example_of_classes_of_service_is_valid(tmp_path: Path) -> None:
     lion = read_settings(file, {}, {}).rules.qos["lion"]
     assert (lion.max_time, lion.default_time, lion.max_jobs_per_user) == (48 * 3600, 24 * 3600, 4)
     file.write_text(examples[2])
+    parts = read_settings(file, {}, {}).rules.partitions
+    assert [part.name for part in parts.values() if part.takes("tabby")] == ["HouseCats"]
+    assert [name for name in ("big01", "big09", "house2") if parts["BigCats"].has(name)] == ["big01"]
+    file.write_text(examples[3])
     rules = read_settings(file, {}, {}).rules
     defaults = read_settings(tmp_path / "none", {}, {}).rules
     assert (rules.accounts["physics"].users, rules.accounts["optics"].parent) == ({"ada": 2, "bob": 1}, "physics")
     for weight in ("age_weight", "share_weight", "size_weight", "half_life", "cpu_charge"):
         assert getattr(rules, weight) == getattr(defaults, weight)  # the example shows the defaults
-    file.write_text(examples[3])
+    file.write_text(examples[4])
     assert read_settings(file, {}, {}).database.startswith("postgresql+psycopg://")

@@ -126,6 +126,7 @@ def _print_job(job: JobDetail, *, simulated: bool) -> None:
             ("reason", job.reason),
             ("owner", f"{job.owner} (account {job.account})"),
             ("qos", job.qos),
+            ("partition", job.partition),
             ("resources", words.resources(job, simulated=simulated)),
             ("node", f"{job.node or ''}{_devices(job.devices, simulated=job.simulated)}"),
             ("submitted", words.local(job.submitted_at)),

@@ -163,6 +163,10 @@ def _print_lab(lab: LabView, url: str) -> None:
         for qos in lab.qos
     ]
     print_table(("QOS", "KINDS", "TIME", "MOST", "JOBS/USER", "GPUS/USER", "PRIORITY"), rows, right=(4, 5, 6))
+    if lab.partitions:
+        print()
+        parts = [(part.name, ", ".join(part.qos), ", ".join(part.nodes) or "none is there") for part in lab.partitions]
+        print_table(("PARTITION", "QOS", "NODES"), parts)
 
 
 def version_command(as_json: AsJson = False) -> int:

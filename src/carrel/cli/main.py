@@ -40,6 +40,7 @@ COMMANDS: dict[str, str] = {
     "reload": "lab",
     "drain": "lab",
     "undrain": "lab",
+    "reservation": "reservation",
     "simulate": "simulate",
     "env": "env",
     "user": "user",

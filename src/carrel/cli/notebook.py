@@ -44,6 +44,7 @@ Time = Annotated[
     str | None, typer.Option("--time", metavar="DURATION", help='Ends at the latest after, like "12h".', show_default=False)
 ]
 Class = Annotated[str | None, typer.Option("--qos", help="Class of service.", show_default=False)]
+Partition = Annotated[str | None, typer.Option("--partition", help="Part of the lab.", show_default=False)]
 New = Annotated[bool, typer.Option("--new", help="Start another one even if one like it runs.", show_default=False)]
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the link only.", show_default=False)]
 
@@ -61,6 +62,7 @@ def _opener(kind: str, about: str) -> Callable[..., int]:
         memory: Memory = None,
         time_limit: Time = None,
         qos: Class = None,
+        partition: Partition = None,
         new: New = False,
         no_browser: NoBrowser = False,
         home: Home = None,
@@ -80,6 +82,7 @@ def _opener(kind: str, about: str) -> Callable[..., int]:
                 "gpus": gpus,
                 "reserve": reserve,
                 "qos": qos,
+                "partition": partition,
                 "cpus": cpus,
                 "memory": memory,
                 "time": time_limit,

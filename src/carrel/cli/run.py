@@ -35,6 +35,7 @@ Cpus = Annotated[int | None, typer.Option(min=1, metavar="N", help="How many pro
 Memory = Annotated[str | None, typer.Option(metavar="SIZE", help='How much memory, such as "8G".')]
 Time = Annotated[str | None, typer.Option(metavar="DURATION", help='Walltime, such as "2h" or "02:30:00".')]
 Qos = Annotated[str | None, typer.Option(metavar="QOS", help="Class of service; `carrel lab` lists them.")]
+Partition = Annotated[str | None, typer.Option(metavar="PARTITION", help="Part of the lab; `carrel lab` lists them.")]
 Account = Annotated[str | None, typer.Option(metavar="ACCOUNT", help="Account that the use is charged to.")]
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job.")]
 Retries = Annotated[int | None, typer.Option(min=0, metavar="N", help="Further attempts when the task fails.")]
@@ -64,6 +65,7 @@ def run_command(
     memory: Memory = None,
     time: Time = None,
     qos: Qos = None,
+    partition: Partition = None,
     account: Account = None,
     name: Name = None,
     retries: Retries = None,
@@ -98,6 +100,7 @@ def submit_command(
     memory: Memory = None,
     time: Time = None,
     qos: Qos = None,
+    partition: Partition = None,
     account: Account = None,
     name: Name = None,
     retries: Retries = None,
@@ -128,6 +131,7 @@ def _submit(client: Client, given: Mapping[str, Any]) -> JobView:
         version=given["version"],
         name=given["name"],
         qos=given["qos"],
+        partition=given["partition"],
         account=given["account"],
         resources=ResourceRequest(**asked),
         backend_config=_backend_config(given["backend_config"]),

@@ -88,6 +88,18 @@ class Client:
         """Let a node take jobs again; returns whether it was drained (administrators)."""
         return self._http.post(v1.DrainChange, f"/nodes/{quote(node, safe='')}/undrain").changed
 
+    def reservations(self) -> list[v1.ReservationView]:
+        """Nodes that are kept for some people or for nobody, now and later."""
+        return self._http.get(v1.ReservationList, "/reservations").reservations
+
+    def reserve(self, name: str, request: v1.ReservationRequest) -> v1.ReservationChange:
+        """Keep nodes for some people, or for nobody, between two moments; one of that name is replaced (administrators)."""
+        return self._http.put(v1.ReservationChange, f"/reservations/{quote(name, safe='')}", request)
+
+    def release(self, name: str) -> None:
+        """End a reservation, or take back one that is to come (administrators)."""
+        self._http.call("DELETE", f"/reservations/{quote(name, safe='')}")
+
     def users(self) -> list[v1.UserView]:
         """All users (administrators)."""
         return self._http.get(v1.UserList, "/users").users
@@ -196,6 +208,7 @@ class Client:
         version: str | None = None,
         name: str | None = None,
         qos: str | None = None,
+        partition: str | None = None,
         account: str | None = None,
         resources: v1.ResourceRequest | None = None,
         backend_config: Mapping[str, Any] | None = None,
@@ -224,6 +237,7 @@ class Client:
             arguments=list(arguments),
             name=name,
             qos=qos,
+            partition=partition,
             account=account,
             resources=resources or v1.ResourceRequest(),
             backend_config=dict(backend_config or {}),

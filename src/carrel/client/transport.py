@@ -101,9 +101,16 @@ class Transport:
 
     def post(self, model: type[M], path: str, body: BaseModel | None = None, **request: Any) -> M:
         """POST, as a model."""
+        return self._send("POST", model, path, body, **request)
+
+    def put(self, model: type[M], path: str, body: BaseModel | None = None, **request: Any) -> M:
+        """PUT, as a model."""
+        return self._send("PUT", model, path, body, **request)
+
+    def _send(self, method: str, model: type[M], path: str, body: BaseModel | None, **request: Any) -> M:
         content = None if body is None else body.model_dump_json(exclude_none=True)
         headers = {"Content-Type": "application/json", **request.pop("headers", {})}
-        return model.model_validate_json(self.call("POST", path, content=content, headers=headers, **request).content)
+        return model.model_validate_json(self.call(method, path, content=content, headers=headers, **request).content)
 
     @contextmanager
     def stream(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from carrel.control.drains import Drains
+from carrel.control.administration import Administration, only_admin, token_digest
 from carrel.control.launching import read_job_token
 from carrel.control.loop import ControlLoop
 from carrel.control.ports import (
@@ -27,26 +26,25 @@ from carrel.control.ports import (
 from carrel.control.rules import RuleBook
 from carrel.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
 from carrel.domain.account import Standing
-from carrel.domain.errors import Denied, Invalid, NotFound, Unauthenticated
+from carrel.domain.errors import Impossible, Invalid, NotFound, Unauthenticated
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import StoredFile
-from carrel.domain.node import Drain, Node
+from carrel.domain.node import Node
+from carrel.domain.partition import Partition
 from carrel.domain.placement import Hold
 from carrel.domain.ports import Clock, Engine
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.serial import to_plain
 from carrel.domain.task import TaskSpec
-from carrel.domain.user import Caller, Role, User
+from carrel.domain.user import Caller, User
 from carrel.policy.accounts import choose_account
 from carrel.policy.feasible import feasible
-from carrel.policy.qos import choose_qos
+from carrel.policy.partitions import choose_partitions, choose_qos_in, find_partition
 from carrel.spool import Spool
 
 #: How far ahead people are told what keeping and releasing would do to their standing, in seconds.
 AN_HOUR = 3600.0
-#: What a user's token starts with, so that a leaked one is recognised by people and by secret scanners.
-TOKEN_PREFIX = "carrel_"
 
 
 class CodeStore(Protocol):
@@ -61,10 +59,6 @@ class CodeStore(Protocol):
         ...
 
 
-#: Characters of the reason for which a node is drained.
-LONGEST_REASON = 200
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabPolicy:
     """The pure rules that a submission meets."""
@@ -76,10 +70,19 @@ class LabPolicy:
         """Classes of service by name; insertion order is the order of listing."""
         return self.rules.current.qos
 
-    def choose(self, name: str | None, kind: JobKind) -> QoS:
-        """The class of service called `name`, or the one for work of this kind that names none. Raises `Invalid`."""
+    @property
+    def partitions(self) -> Mapping[str, Partition]:
+        """Parts of the lab by name; empty for a lab that is one."""
+        return self.rules.current.partitions
+
+    def choose(self, name: str | None, kind: JobKind, partition: str | None = None) -> QoS:
+        """The class of service called `name`, or the one for work of this kind (in `partition`) that names none.
+
+        Raises `Invalid`.
+        """
         rules = self.rules.current
-        return choose_qos(name, kind, rules.qos, default=rules.default_for(kind))
+        part = None if partition is None else find_partition(partition, rules.partitions)
+        return choose_qos_in(name, kind, rules.qos, part, default=rules.default_for(kind))
 
     def account(self, name: str | None, user: User) -> str:
         """The account that work of `user` is charged to. Raises `Invalid` and `Denied`."""
@@ -90,9 +93,27 @@ class LabPolicy:
         accounts = self.rules.current.accounts
         return not accounts or (name in accounts and accounts[name].admits(user.subject))
 
-    def check(self, resources: Resources, kind: JobKind, qos: QoS, nodes: Sequence[Node]) -> None:
-        """Raise `Impossible` when such a job can never run here."""
-        feasible(resources, kind, qos, nodes, others=self.qos.values())
+    def check(self, resources: Resources, kind: JobKind, qos: QoS, nodes: Sequence[Node], partition: str | None = None) -> str:
+        """Return the partition that the job runs in: the one it names, or the first that can hold it; "" where there are none.
+
+        Raises `Impossible` when such a job can never run here, and `Invalid` for a partition that does not take it.
+        """
+        parts = self.partitions
+        if not parts and partition is None:
+            feasible(resources, kind, qos, nodes, others=self.qos.values())
+            return ""
+        found = choose_partitions(partition, qos, parts)
+        refused: Impossible | None = None
+        for part in found:
+            try:
+                feasible(resources, kind, qos, [node for node in nodes if part.has(node.name)], others=self.qos.values())
+            except Impossible as error:
+                refused = refused or error
+            else:
+                return part.name
+        raise refused or Impossible(
+            f'No partition takes QoS "{qos.name}" any more.', remedy="Choose another QoS; `carrel lab` lists them."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +147,11 @@ class Lab:
     jobs_store: JobStore
     event_store: EventStore
     people: UserStore
+    administration: Administration
     engine: Engine
     loop: ControlLoop
     policy: LabPolicy
     files: LabFiles
-    drains: Drains
     clock: Clock
     #: Key of the job tokens.
     secret: bytes
@@ -158,80 +179,6 @@ class Lab:
             raise Unauthenticated("The token is not valid here.", remedy="Ask the lab's administrator for a new one.")
         return Caller(user=user)
 
-    def add_user(self, caller: Caller, name: str, role: Role = Role.USER, subject: str | None = None) -> tuple[User, str]:
-        """Add a person and return them with their token, which is not shown again."""
-        self._only_admin(caller, "add users")
-        if not name or len(name) > 255 or not name.isprintable():
-            raise Invalid(f'"{name}" is not a user name.', remedy="Use 1 to 255 printable characters.")
-        user = User(subject=subject or name, name=name, role=role)
-        self.people.add(user, now=self.clock())
-        return user, self.new_token(user.subject)
-
-    def new_token(self, subject: str) -> str:
-        """Make a token for a user; only its digest is kept."""
-        token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        self.people.add_token(token_digest(token), subject, now=self.clock())
-        return token
-
-    def users(self, caller: Caller) -> Sequence[User]:
-        """All users."""
-        self._only_admin(caller, "list users")
-        return self.people.list()
-
-    def revoke_tokens(self, caller: Caller, subject: str) -> int:
-        """End the validity of all tokens of a user."""
-        self._only_admin(caller, "revoke tokens")
-        if self.people.get(subject) is None:
-            raise NotFound(f'There is no user "{subject}".', remedy="`carrel user list` shows all.")
-        return self.people.revoke_tokens(subject, now=self.clock())
-
-    def reload_rules(self, caller: Caller) -> bool:
-        """Put in force what the administrator has written now; return whether it differs. Raises `Invalid`, changing nothing."""
-        self._only_admin(caller, "reload the lab's rules")
-        return self.apply_rules()
-
-    def apply_rules(self) -> bool:
-        """The same, asked for by the lab's own process."""
-        changed = self.policy.rules.reload()
-        if changed:
-            self.loop.look_again()
-        return changed
-
-    def drain(self, caller: Caller, node: str, reason: str) -> bool:
-        """Start nothing new on a node from now on; what runs there goes on. Returns whether that was otherwise before.
-
-        Raises `NotFound`, and `Invalid` without a reason.
-        """
-        self._only_admin(caller, "drain nodes")
-        reason = " ".join(reason.split())
-        if not reason or len(reason) > LONGEST_REASON:
-            raise Invalid(
-                f"The reason has {len(reason)} characters.",
-                remedy=f"Say in 1 to {LONGEST_REASON} why: everybody who waits reads it.",
-            )
-        self._check_node(node)
-        changed = self.drains.drain(Drain(node=node, reason=reason, by=caller.user.subject, since=self.clock()))
-        self.loop.look_again()
-        return changed
-
-    def undrain(self, caller: Caller, node: str) -> bool:
-        """Let a node take jobs again; return whether it was drained. Raises `NotFound`."""
-        self._only_admin(caller, "drain nodes")
-        removed = self.drains.undrain(node)
-        if not removed:  # a node that is gone may be drained still
-            self._check_node(node)
-        self.loop.look_again()
-        return removed
-
-    def _check_node(self, node: str) -> None:
-        names = sorted(known.name for known in self.engine.nodes())
-        if node not in names:
-            raise NotFound(f'There is no node "{node}".', remedy=f"There are: {', '.join(names)}.")
-
-    def _only_admin(self, caller: Caller, what: str) -> None:
-        if not caller.is_admin:
-            raise Denied(f"{caller.user.name} may not {what}.", remedy="Ask an administrator of the lab.")
-
     # ---- jobs
 
     def submit(
@@ -245,13 +192,14 @@ class Lab:
         account: str | None = None,
         retries: int = 0,
         kind: JobKind = JobKind.TASK,
+        partition: str | None = None,
         key: str | None = None,
     ) -> Submitted:
         """Write the job down and put it in line. It can run here, its code is there: otherwise it is refused now."""
         if spec.session is None and not self.has_snapshot(caller, spec.snapshot):
             raise NotFound(f"There is no code {spec.snapshot} of yours.", remedy="Upload the snapshot first.")
-        self.policy.check(resources, kind, qos, self.engine.nodes())
         new = NewJob(
+            partition=self.policy.check(resources, kind, qos, self.engine.nodes(), partition),
             kind=kind,
             owner=caller.user.subject,
             account=self.policy.account(account, caller.user),
@@ -288,9 +236,15 @@ class Lab:
             name=job.name,
             resources=job.resources,
             qos=qos,
+            partition=self._partition_again(job, qos),
             account=job.account if self.policy.admits(job.account, caller.user) else None,
             retries=job.retries_left + max(0, job.attempt - 1),
         ).job
+
+    def _partition_again(self, job: Job, qos: QoS) -> str | None:
+        """The job's partition, while it is there and takes such work."""
+        part = self.policy.partitions.get(job.partition)
+        return part.name if part is not None and part.takes(qos.name) else None
 
     def _lock_of(self, job: Job) -> str | None:
         """The lock that the job's last attempt ran with, or None when it never had an environment."""
@@ -334,7 +288,7 @@ class Lab:
     def jobs(self, caller: Caller, which: JobFilter, *, before: int | None = None, limit: int = 50) -> Sequence[Job]:
         """Newest first. Only an administrator may ask for everybody's."""
         if which.owner is None or not caller.may_see(which.owner):
-            self._only_admin(caller, "list the jobs of others")
+            only_admin(caller, "list the jobs of others")
         return self.jobs_store.list(which, before=before, limit=limit)
 
     def waiting(self, job_id: int) -> Hold | None:
@@ -452,7 +406,7 @@ class Lab:
         withheld = self.engine.withheld()
         holders = {uuid: held.id for held in holding for uuid in held.devices}
         statuses = []
-        for node in self.drains.apply(self.engine.nodes()):
+        for node in self.administration.drains.apply(self.engine.nodes()):
             here = [held for held in holding if held.node == node.name]
             devices = tuple(
                 DeviceStatus(
@@ -481,11 +435,6 @@ class Lab:
 
 def _factors(standings: Sequence[Standing], user: str) -> Mapping[str, float]:
     return {standing.account: standing.factor for standing in standings if standing.user == user}
-
-
-def token_digest(token: str) -> str:
-    """What the database keeps of a token. Tokens have 256 random bits, so a plain hash is enough."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def blob_file(root: Path, digest: str) -> Path:

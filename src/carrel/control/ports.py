@@ -10,6 +10,7 @@ from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import StoredFile, Usage
 from carrel.domain.node import Drain, Share
 from carrel.domain.qos import JobKind
+from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import User
@@ -27,6 +28,7 @@ class NewJob:
     resources: Resources
     retries: int
     task: TaskSpec
+    partition: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +290,22 @@ class DrainStore(Protocol):
 
     def all(self) -> Sequence[Drain]:
         """All drained nodes by name."""
+        ...
+
+
+class ReservationStore(Protocol):
+    """Which nodes are kept for whom, and when."""
+
+    def put(self, reservation: Reservation) -> None:
+        """Keep it; one of the same name is replaced."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """It is gone; returns whether it was there."""
+        ...
+
+    def all(self) -> Sequence[Reservation]:
+        """All of them, also those that are over, the first to begin first."""
         ...
 
 

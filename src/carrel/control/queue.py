@@ -52,6 +52,7 @@ class Queue:
                 owner=job.owner,
                 account=job.account,
                 qos=job.qos,
+                partition=job.partition,
                 name=job.name,
                 resources=_counted(job),
                 submitted_at=job.submitted_at,

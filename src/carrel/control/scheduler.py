@@ -25,6 +25,7 @@ from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Node
 from carrel.domain.placement import Holding, Snapshot, Start
 from carrel.domain.ports import Attempt, Engine
+from carrel.domain.reservation import Reservation
 from carrel.domain.rules import LabRules
 from carrel.domain.task import TaskSpec
 from carrel.policy.order import order_of
@@ -60,6 +61,8 @@ class LoopSettings:
     rank_seconds: float = 5.0
     #: Says which nodes an administrator has drained.
     drained: Callable[[tuple[Node, ...]], tuple[Node, ...]] = tuple
+    #: Says which nodes are kept for whom; the very same answer while nothing has changed.
+    reserved: Callable[[], Sequence[Reservation]] = tuple
     #: False where nobody asks why a job waits: then no picture of the queue is kept for the answer.
     tells: bool = True
 
@@ -258,6 +261,8 @@ class Scheduler:
             standing=self._standing,
             share_weight=rules.share_weight,
             size_weight=rules.size_weight,
+            partitions=rules.partitions,
+            reservations=self._settings.reserved(),
         )
         return Outlook(picture, now, self.run_times.remaining)
 

@@ -77,6 +77,7 @@ class Asked:
     gpus: int | None = None
     reserve: bool = False
     qos: str | None = None
+    partition: str | None = None
     account: str | None = None
     cpus: int | None = None
     memory: int | None = None
@@ -105,7 +106,7 @@ class Sessions:
         """Put a new session in line."""
         if caller.job_id is not None:
             raise Denied("A job cannot start a session.", remedy="Start it with your own token.")
-        qos = self._lab.policy.choose(asked.qos, JobKind.SESSION)
+        qos = self._lab.policy.choose(asked.qos, JobKind.SESSION, asked.partition)
         gpus = self._gpus(asked)
         spec = SessionSpec(
             kind=asked.kind,
@@ -136,6 +137,7 @@ class Sessions:
             name=asked.name or asked.kind.value,
             resources=resources,
             qos=qos,
+            partition=asked.partition,
             account=asked.account,
             kind=JobKind.SESSION,
             key=key,

@@ -50,8 +50,12 @@ class Submissions:
             raise NotFound(f"There is no code {request.snapshot} of yours.", remedy="Upload the snapshot first.")
         config = read_backend_config(request.backend_config)
         described = self._describe(request)
-        named = _first(request.qos, config.qos, self._qos_of_partition(config), described.qos)
-        qos = self._lab.policy.choose(named, JobKind.TASK)
+        partition = _first(request.partition, config.partition, described.partition)
+        named = _first(request.qos, config.qos)
+        if partition is not None and not self._lab.policy.partitions:
+            # A lab that is one has no partitions; where a QoS has the name, that is what was meant.
+            named, partition = named or self._qos_of_partition(partition), None
+        qos = self._lab.policy.choose(_first(named, described.qos), JobKind.TASK, partition)
         retries = _first(request.retries, described.retries) or 0
         if not 0 <= retries <= MAX_RETRIES:
             raise Invalid(f"retries is {retries}.", remedy=f"Ask for 0 to {MAX_RETRIES}.")
@@ -61,6 +65,7 @@ class Submissions:
             name=_printable("name", request.name or described.name),
             resources=_resources(request.resources, config.resources, described.resources, qos),
             qos=qos,
+            partition=partition,
             account=_optional("account", _first(request.account, config.account, described.account)),
             retries=retries,
             key=key,
@@ -93,12 +98,11 @@ class Submissions:
                 self._described.popitem(last=False)
         return made
 
-    def _qos_of_partition(self, config: BackendConfig) -> str | None:
-        """One machine has no partitions; where a QoS has the partition's name, that is what was meant."""
-        if config.partition is None or config.partition in self._lab.policy.qos:
-            return config.partition
+    def _qos_of_partition(self, partition: str) -> str:
+        if partition in self._lab.policy.qos:
+            return partition
         raise Invalid(
-            f'Backend config: this lab has no partition "{config.partition}".',
+            f'There is no partition "{partition}": this lab has none.',
             remedy=f"Leave it out, or name a QoS: {', '.join(self._lab.policy.qos)}.",
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,8 +11,10 @@ from carrel.control.sessions import SessionStatus
 from carrel.control.views import DeviceStatus, NodeStatus, ShareReport
 from carrel.domain.job import Job
 from carrel.domain.launch import StoredFile, Usage
+from carrel.domain.partition import Partition
 from carrel.domain.placement import Hold
 from carrel.domain.qos import QoS
+from carrel.domain.reservation import Reservation
 from carrel.domain.session import SessionSpec
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import User
@@ -38,6 +40,7 @@ def job_fields(job: Job, hold: Hold | None, run_url: str | None) -> dict[str, ob
         "account": job.account,
         "name": job.name,
         "qos": job.qos,
+        "partition": job.partition,
         "state": job.state.value,
         "reason": reason.code,
         "message": reason.message,
@@ -202,6 +205,29 @@ def qos_view(qos: QoS, *, default: bool) -> v1.QoSView:
         max_gpus_per_account=qos.max_gpus_per_account,
         idle_time=qos.idle_time,
         priority=qos.priority,
+    )
+
+
+def partition_view(partition: Partition, qos: Iterable[str], nodes: Iterable[str]) -> v1.PartitionView:
+    """One part of the lab, of which `qos` and `nodes` are all there are."""
+    return v1.PartitionView(
+        name=partition.name,
+        nodes=[node for node in nodes if partition.has(node)],
+        qos=[name for name in qos if partition.takes(name)],
+    )
+
+
+def reservation_view(reservation: Reservation, nodes: Iterable[str], user: User) -> v1.ReservationView:
+    """One reservation; `nodes` are all there are."""
+    return v1.ReservationView(
+        name=reservation.name,
+        begin=datetime.fromtimestamp(reservation.begin, UTC),
+        end=datetime.fromtimestamp(reservation.end, UTC),
+        nodes=[node for node in nodes if reservation.covers(node)],
+        users=sorted(reservation.users),
+        accounts=sorted(reservation.accounts),
+        reason=reservation.reason,
+        admits_me=reservation.admits(user.subject, user.account),
     )
 
 

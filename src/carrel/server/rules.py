@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from math import inf
 from pathlib import Path
@@ -69,7 +70,7 @@ def read_rules(
         qos=qos,
         default_qos=_chosen("default_qos", default_qos, base, qos, JobKind.TASK),
         session_qos=_chosen("session_qos", session_qos, base, qos, JobKind.SESSION),
-        partitions=_read_partitions(tables.get("partitions", base.get("partitions", {})), qos, where),
+        partitions=_read_partitions(_table(base.get("partitions", {}), where), tables.get("partitions", {}), qos, where),
         accounts=_read_accounts(tables.get("accounts", base.get("accounts", {})), where),
         **_read_priority({**base.get("priority", {}), **_table(tables.get("priority", {}), f"{where}: priority")}, where),
     )
@@ -165,11 +166,13 @@ def _read_priority(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     return found
 
 
-def _read_partitions(tables: Any, qos: Mapping[str, QoS], where: str) -> dict[str, Partition]:
+def _read_partitions(base: Mapping[str, Any], tables: Any, qos: Mapping[str, QoS], where: str) -> dict[str, Partition]:
+    tables = _table(tables, f"{where}: partitions")
     found: dict[str, Partition] = {}
-    for name, table in _table(tables, f"{where}: partitions").items():
+    for name in (*base, *(name for name in tables if name not in base)):
         place = f"{where}: partitions.{name}"
-        for key in _table(table, place):
+        table = {**base.get(name, {}), **_table(tables.get(name, {}), place)}
+        for key in table:
             known(key, dict.fromkeys(_PARTITION_KEYS), place)
         nodes, takes = _words(table.get("nodes", ["*"]), f"{place}.nodes"), _words(table.get("qos", list(qos)), f"{place}.qos")
         try:
@@ -180,10 +183,9 @@ def _read_partitions(tables: Any, qos: Mapping[str, QoS], where: str) -> dict[st
         if missing is not None:
             raise Invalid(f'{place}.qos: there is no class of service "{missing}".', remedy=f"There are: {', '.join(qos)}.")
         found[name] = Partition(name=name, nodes=nodes, qos=takes)
-    for name in qos if found else ():
-        if not any(partition.takes(name) for partition in found.values()):
-            raise Invalid(f'{where}: no partition takes QoS "{name}".', remedy="Name it in the qos of one of [partitions].")
-    return found
+    # What is added to a preset's classes should not have to be added to its partitions too.
+    everywhere = tuple(name for name in qos if not any(partition.takes(name) for partition in found.values()))
+    return {name: replace(partition, qos=(*partition.qos, *everywhere)) for name, partition in found.items()}
 
 
 def _words(value: Any, where: str) -> tuple[str, ...]:

@@ -20,12 +20,14 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from carrel.control.administration import Administration, token_digest
 from carrel.control.borrowing import Borrowing
 from carrel.control.drains import Drains
 from carrel.control.history import newest_ended
-from carrel.control.lab import Lab, LabFiles, LabPolicy, blob_file, nothing_submitted, nothing_withdrawn, token_digest
+from carrel.control.lab import Lab, LabFiles, LabPolicy, blob_file, nothing_submitted, nothing_withdrawn
 from carrel.control.launching import LaunchSettings
 from carrel.control.loop import ControlLoop
+from carrel.control.reservations import Reservations
 from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
 from carrel.devices import discover, this_node
@@ -136,14 +138,14 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         variables={"CARREL_LAB_ID": lab_id},
         suspends=lends and not all(device.simulated for device in node.devices),
     )
-    drains = Drains(store.drains)
+    drains, reservations = Drains(store.drains), Reservations(store.reservations)
     describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
     loop = ControlLoop(
         jobs=store.jobs,
         events=store.events,
         engine=engine,
         clock=time.time,
-        settings=LoopSettings(rules=rules, launch=launch, secret=secret, drained=drains.apply),
+        settings=LoopSettings(rules=rules, launch=launch, secret=secret, drained=drains.apply, reserved=reservations.all),
         describe=describer.change if settings.tracking else None,
         history=partial(newest_ended, store.jobs),
     )
@@ -151,11 +153,19 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         jobs_store=store.jobs,
         event_store=store.events,
         people=store.people,
+        administration=Administration(
+            people=store.people,
+            rules=rules,
+            drains=drains,
+            reservations=reservations,
+            nodes=engine.nodes,
+            look_again=loop.look_again,
+            clock=time.time,
+        ),
         engine=engine,
         loop=loop,
         policy=LabPolicy(rules=rules),
         files=LabFiles(spool=spool, blobs=home.blobs, code=code),
-        drains=drains,
         clock=time.time,
         secret=secret,
         lab_id=lab_id,
@@ -184,11 +194,11 @@ def _know_the_owner(home: LabHome, lab: Lab) -> None:
     name = getpass.getuser()
     if lab.people.get(name) is None:
         lab.people.add(User(subject=name, name=name, role=Role.ADMIN), now=time.time())
-    token = home.first_token(lambda: lab.new_token(name))
+    token = home.first_token(lambda: lab.administration.new_token(name))
     if lab.people.by_token(token_digest(token)) is None:
         # The database is new, or the token was revoked on purpose or by accident: a fresh one replaces it.
         home.token.unlink()
-        home.first_token(lambda: lab.new_token(name))
+        home.first_token(lambda: lab.administration.new_token(name))
 
 
 def _serve(
@@ -246,7 +256,7 @@ def _serve(
 def _reload(running: RunningLab) -> None:
     """SIGHUP: the rules as they are written now, as daemons do it. What is wrong with them is in the log."""
     try:
-        changed = running.lab.apply_rules()
+        changed = running.lab.administration.apply_rules()
     except CarrelError as error:
         _log.error("The rules were not reloaded, and are as before: %s", error)
     else:

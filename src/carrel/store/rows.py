@@ -30,6 +30,7 @@ def job_of(row: Row[Any]) -> Job:
         account=row.account,
         name=row.name,
         qos=row.qos,
+        partition=row.partition,
         resources=Resources(cpus=row.cpus, memory=row.memory, gpus=row.gpus, gpu_type=row.gpu_type, time=row.time),
         state=JobState(row.state),
         reason=Reason(code=row.reason, message=row.message),

@@ -14,6 +14,7 @@ from carrel.store.events import EventTable
 from carrel.store.jobs import JobTable
 from carrel.store.outbox import OutboxTable
 from carrel.store.people import UserTable
+from carrel.store.reservations import ReservationTable
 from carrel.store.schema import upgrade
 from carrel.store.tables import lab
 
@@ -28,6 +29,7 @@ class Store:
         self.jobs = JobTable(database, self.events)
         self.people = UserTable(database)
         self.drains = DrainTable(database)
+        self.reservations = ReservationTable(database)
         self.outbox = OutboxTable(database, self.events, clock)
 
     def lab_id(self) -> str:

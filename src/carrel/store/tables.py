@@ -82,10 +82,12 @@ jobs = Table(
     Column("account", String(255), nullable=False),
     Column("name", String(255), nullable=False),
     Column("qos", String(64), nullable=False),
+    Column("partition", String(64), nullable=False, server_default=text("''")),
     Column("cpus", Integer, nullable=False),
     Column("memory", BigInteger, nullable=False),
     Column("gpus", Integer, nullable=False),
     Column("gpu_type", String(64)),
+    Column("gpu_memory", BigInteger, nullable=False, server_default=text("0")),
     Column("time", Integer, nullable=False),
     Column("state", String(16), nullable=False),
     Column("reason", String(64), nullable=False),
@@ -208,6 +210,22 @@ outbox = Table(
     Index("ix_outbox_pending", "id", sqlite_where=text("error IS NULL"), postgresql_where=text("error IS NULL")),
     Index(None, "job_id"),
     sqlite_autoincrement=True,
+)
+
+#: Nodes that are kept for some people, or for nobody, between two moments.
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    #: Unix seconds.
+    Column("begin", Double, nullable=False),
+    Column("end", Double, nullable=False),
+    #: JSON lists.
+    Column("nodes", Text, nullable=False),
+    Column("users", Text, nullable=False),
+    Column("accounts", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("by", String(255), nullable=False),
 )
 
 #: Nodes on which nothing new starts.

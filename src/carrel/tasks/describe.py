@@ -37,6 +37,7 @@ class TaskDescription:
     retries: int | None = None
     resources: ResourceOverrides = field(default_factory=ResourceOverrides)
     qos: str | None = None
+    partition: str | None = None
     account: str | None = None
     experiment: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -82,6 +83,7 @@ def describe(
         retries=section.retries,
         resources=section.resources,
         qos=section.qos,
+        partition=section.partition,
         account=section.account,
         experiment=section.experiment,
         variables=section.variables,

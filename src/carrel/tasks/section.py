@@ -15,7 +15,7 @@ from carrel.tasks.overrides import ResourceOverrides
 from carrel.tasks.parameters import is_uri, refuse_credentials
 
 #: Keys of the section, and of its parts. `docs/tasks.md` describes each one.
-SECTION_KEYS = ("resources", "qos", "account", "experiment", "inputs", "outputs", "retries", "variables")
+SECTION_KEYS = ("resources", "qos", "partition", "account", "experiment", "inputs", "outputs", "retries", "variables")
 RESOURCE_KEYS = ("gpus", "gpu_type", "cpus", "memory", "time")
 INPUT_KEYS = ("path", "uri", "digest")
 MAX_RETRIES = 100
@@ -33,6 +33,7 @@ class Section:
 
     resources: ResourceOverrides = field(default_factory=ResourceOverrides)
     qos: str | None = None
+    partition: str | None = None
     account: str | None = None
     experiment: str | None = None
     inputs: tuple[InputSpec, ...] = ()
@@ -44,13 +45,14 @@ class Section:
 def read_section(value: Value) -> Section:
     """Read the section; raise `Invalid` for whatever is not understood."""
     said = value.mapping(SECTION_KEYS)
-    names = {key: said[key].text() for key in ("qos", "account", "experiment") if key in said}
+    names = {key: said[key].text() for key in ("qos", "partition", "account", "experiment") if key in said}
     retries = said["retries"].integer() if "retries" in said else None
     if retries is not None and retries > MAX_RETRIES:
         raise said["retries"].wrong(f"retries is {retries}.", f"At most {MAX_RETRIES}.")
     return Section(
         resources=_resources(said["resources"]) if "resources" in said else ResourceOverrides(),
         qos=names.get("qos"),
+        partition=names.get("partition"),
         account=names.get("account"),
         experiment=names.get("experiment"),
         inputs=_inputs(said["inputs"]) if "inputs" in said else (),

@@ -72,6 +72,8 @@ class TaskRequest(Request):
     arguments: list[str] = Field(default_factory=list)
     name: str | None = None
     qos: str | None = None
+    #: Part of the lab; None: the first that takes the QoS and has enough.
+    partition: str | None = None
     account: str | None = None
     resources: ResourceRequest = Field(default_factory=ResourceRequest)
     #: MLflow's backend-config JSON, with Slurm's names; what is not understood is refused.
@@ -112,6 +114,8 @@ class JobView(Response):
     account: str
     name: str
     qos: str
+    #: Part of the lab that it runs in; "" in a lab without partitions.
+    partition: str = ""
     state: str
     #: CamelCase constant; `message` says it in words.
     reason: str
@@ -271,6 +275,8 @@ class SessionRequest(Request):
     gpus: int | None = None
     reserve: bool = False
     qos: str | None = None
+    #: Part of the lab; None: the first that takes the QoS and has enough.
+    partition: str | None = None
     account: str | None = None
     cpus: int | None = None
     #: "8G"
@@ -568,6 +574,16 @@ class QoSView(Response):
     priority: int
 
 
+class PartitionView(Response):
+    """One part of a lab."""
+
+    name: str
+    #: Names of its nodes, those that are there now.
+    nodes: list[str]
+    #: Classes of service that it takes.
+    qos: list[str]
+
+
 class LabView(Response):
     """What this lab is: ``GET /api/v1/lab``."""
 
@@ -576,6 +592,8 @@ class LabView(Response):
     simulated: bool
     caller: UserView
     qos: list[QoSView]
+    #: Empty for a lab that is one. Work that names none goes to the first that takes its QoS and has enough.
+    partitions: list[PartitionView] = Field(default_factory=list)
     #: "starting", "ready", "failed", "stopped" or "off", and why.
     tracking: str
     tracking_message: str = ""
@@ -652,3 +670,45 @@ class EnvironmentProgress(Response):
     message: str | None = None
     environment: NamedEnvironmentView | None = None
     problem: Problem | None = None
+
+
+class ReservationRequest(Request):
+    """Body of ``PUT /api/v1/reservations/{name}``."""
+
+    #: None: now.
+    begin: datetime | None = None
+    end: datetime
+    #: Names of nodes; "gpu[01-04]" and "gpu*" stand for several.
+    nodes: list[str] = Field(default_factory=lambda: ["*"], min_length=1)
+    #: Subjects of users, and accounts, whose jobs may run there; with neither it is maintenance, and nobody's may.
+    users: list[str] = Field(default_factory=list)
+    accounts: list[str] = Field(default_factory=list)
+    #: Everybody who waits for it reads this.
+    reason: str
+
+
+class ReservationView(Response):
+    """Nodes that are kept between two moments; for whom is told to administrators and to those who are among them."""
+
+    name: str
+    begin: datetime
+    end: datetime
+    nodes: list[str]
+    users: list[str]
+    accounts: list[str]
+    reason: str
+    #: True when the caller's own jobs may run there, on the caller's usual account.
+    admits_me: bool
+
+
+class ReservationList(Response):
+    """Those that are in force and those to come, the first to begin first."""
+
+    reservations: list[ReservationView]
+
+
+class ReservationChange(Response):
+    """What was asked for; `changed` is false when there was the very same already."""
+
+    changed: bool
+    reservation: ReservationView

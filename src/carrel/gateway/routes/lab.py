@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Response
 from carrel import __version__
 from carrel.domain.user import Role
 from carrel.gateway.context import NO_ZERO, Base, Ctx, Who
-from carrel.gateway.views import node_view, qos_view, share_view, user_view
+from carrel.gateway.views import node_view, partition_view, qos_view, share_view, user_view
 from carrel.wire.v1 import API, DrainChange, DrainRequest, LabView, NewUser, NodeList, Reloaded, ShareView, UserList, UserRequest
 
 NodeName = Annotated[str, Path(max_length=255, pattern=NO_ZERO)]
@@ -20,13 +20,14 @@ router = APIRouter(prefix=API, tags=["lab"])
 @router.get("/lab", summary="What this lab is, and who asks")
 def get_lab(ctx: Ctx, who: Who, base: Base) -> LabView:
     """Version, classes of service, the state of tracking, and the caller."""
-    rules, tracking = ctx.lab.policy.rules.current, ctx.tracking_status()
+    rules, tracking, nodes = ctx.lab.policy.rules.current, ctx.tracking_status(), ctx.lab.devices(who)
     return LabView(
         version=__version__,
         lab_id=ctx.lab.lab_id,
-        simulated=any(status.device.simulated for node in ctx.lab.devices(who) for status in node.devices),
+        simulated=any(status.device.simulated for node in nodes for status in node.devices),
         caller=user_view(who.user),
         qos=[qos_view(qos, default=qos.name == rules.default_qos) for qos in rules.qos.values()],
+        partitions=[partition_view(one, rules.qos, [node.node.name for node in nodes]) for one in rules.partitions.values()],
         tracking=tracking.state,
         tracking_message=tracking.message,
         tracking_url=None if tracking.state == "off" else base.rstrip("/") + ctx.settings.tracking_path,
@@ -42,7 +43,7 @@ def get_share(ctx: Ctx, who: Who) -> ShareView:
 @router.post("/lab/reload", summary="Put in force the rules as they are written now (administrators)")
 def reload_rules(ctx: Ctx, who: Who) -> Reloaded:
     """Classes of service and priorities. Jobs that are there keep what they were let in with."""
-    return Reloaded(changed=ctx.lab.reload_rules(who))
+    return Reloaded(changed=ctx.lab.administration.reload_rules(who))
 
 
 @router.get("/nodes", summary="The machines, and who holds what")
@@ -54,25 +55,25 @@ def list_nodes(ctx: Ctx, who: Who) -> NodeList:
 @router.post("/nodes/{name:path}/drain", summary="Start nothing new on a node (administrators)")
 def drain(name: NodeName, request: DrainRequest, ctx: Ctx, who: Who) -> DrainChange:
     """What runs there goes on. It outlives the server."""
-    return DrainChange(changed=ctx.lab.drain(who, name, request.reason))
+    return DrainChange(changed=ctx.lab.administration.drain(who, name, request.reason))
 
 
 @router.post("/nodes/{name:path}/undrain", summary="Let a node take jobs again (administrators)")
 def undrain(name: NodeName, ctx: Ctx, who: Who) -> DrainChange:
     """Jobs that waited for it are placed at once."""
-    return DrainChange(changed=ctx.lab.undrain(who, name))
+    return DrainChange(changed=ctx.lab.administration.undrain(who, name))
 
 
 @router.get("/users", summary="List users (administrators)")
 def list_users(ctx: Ctx, who: Who) -> UserList:
     """All users."""
-    return UserList(users=[user_view(user) for user in ctx.lab.users(who)])
+    return UserList(users=[user_view(user) for user in ctx.lab.administration.users(who)])
 
 
 @router.post("/users", status_code=201, summary="Add a user (administrators)")
 def add_user(request: UserRequest, ctx: Ctx, who: Who) -> NewUser:
     """The answer holds the user's token, which is not shown again."""
-    user, token = ctx.lab.add_user(who, request.name, Role(request.role))
+    user, token = ctx.lab.administration.add_user(who, request.name, Role(request.role))
     return NewUser(user=user_view(user), token=token)
 
 
@@ -81,5 +82,5 @@ def add_user(request: UserRequest, ctx: Ctx, who: Who) -> NewUser:
 )
 def revoke(subject: Annotated[str, Path(max_length=255, pattern=NO_ZERO)], ctx: Ctx, who: Who) -> Response:
     """From now on nothing answers to the user's tokens; open event streams of theirs end."""
-    ctx.lab.revoke_tokens(who, subject)
+    ctx.lab.administration.revoke_tokens(who, subject)
     return Response(status_code=204)

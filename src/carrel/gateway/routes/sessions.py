@@ -42,6 +42,7 @@ def start(request: SessionRequest, ctx: Ctx, who: Who, base: Base, response: Res
         gpus=request.gpus,
         reserve=request.reserve,
         qos=request.qos,
+        partition=request.partition,
         account=request.account,
         cpus=request.cpus,
         memory=None if request.memory is None else parse_size(request.memory),

@@ -1,0 +1,190 @@
+"""What administrators do: users and tokens, rules, and which nodes take whose jobs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from carrel.control.drains import Drains
+from carrel.control.ports import UserStore
+from carrel.control.reservations import Reservations
+from carrel.control.rules import RuleBook
+from carrel.domain.errors import Denied, Invalid, NotFound
+from carrel.domain.node import Drain, Node
+from carrel.domain.nodelist import check_nodelist
+from carrel.domain.ports import Clock
+from carrel.domain.reservation import Reservation
+from carrel.domain.user import Caller, Role, User
+
+#: What a user's token starts with, so that a leaked one is recognised by people and by secret scanners.
+TOKEN_PREFIX = "carrel_"
+#: Characters of the reason for which a node is drained or reserved.
+LONGEST_REASON = 200
+#: Names of reservations, so that they can be typed.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Administration:
+    """Everything that an administrator can do. Thread-safe; raises the errors of `carrel.domain.errors`."""
+
+    people: UserStore
+    rules: RuleBook
+    drains: Drains
+    reservations: Reservations
+    #: The machines of the lab.
+    nodes: Callable[[], Sequence[Node]]
+    #: Asks for a placement under what has changed.
+    look_again: Callable[[], None]
+    clock: Clock
+
+    # ---- users
+
+    def add_user(self, caller: Caller, name: str, role: Role = Role.USER, subject: str | None = None) -> tuple[User, str]:
+        """Add a person and return them with their token, which is not shown again."""
+        only_admin(caller, "add users")
+        if not name or len(name) > 255 or not name.isprintable():
+            raise Invalid(f'"{name}" is not a user name.', remedy="Use 1 to 255 printable characters.")
+        user = User(subject=subject or name, name=name, role=role)
+        self.people.add(user, now=self.clock())
+        return user, self.new_token(user.subject)
+
+    def new_token(self, subject: str) -> str:
+        """Make a token for a user; only its digest is kept."""
+        token = TOKEN_PREFIX + secrets.token_urlsafe(32)
+        self.people.add_token(token_digest(token), subject, now=self.clock())
+        return token
+
+    def users(self, caller: Caller) -> Sequence[User]:
+        """All users."""
+        only_admin(caller, "list users")
+        return self.people.list()
+
+    def revoke_tokens(self, caller: Caller, subject: str) -> int:
+        """End the validity of all tokens of a user."""
+        only_admin(caller, "revoke tokens")
+        if self.people.get(subject) is None:
+            raise NotFound(f'There is no user "{subject}".', remedy="`carrel user list` shows all.")
+        return self.people.revoke_tokens(subject, now=self.clock())
+
+    # ---- rules
+
+    def reload_rules(self, caller: Caller) -> bool:
+        """Put in force what the administrator has written now; return whether it differs. Raises `Invalid`, changing nothing."""
+        only_admin(caller, "reload the lab's rules")
+        return self.apply_rules()
+
+    def apply_rules(self) -> bool:
+        """The same, asked for by the lab's own process."""
+        changed = self.rules.reload()
+        if changed:
+            self.look_again()
+        return changed
+
+    # ---- nodes
+
+    def drain(self, caller: Caller, node: str, reason: str) -> bool:
+        """Start nothing new on a node from now on; what runs there goes on. Returns whether that was otherwise before.
+
+        Raises `NotFound`, and `Invalid` without a reason.
+        """
+        only_admin(caller, "drain nodes")
+        reason = _reason(reason)
+        self._check_node(node)
+        changed = self.drains.drain(Drain(node=node, reason=reason, by=caller.user.subject, since=self.clock()))
+        self.look_again()
+        return changed
+
+    def undrain(self, caller: Caller, node: str) -> bool:
+        """Let a node take jobs again; return whether it was drained. Raises `NotFound`."""
+        only_admin(caller, "drain nodes")
+        removed = self.drains.undrain(node)
+        if not removed:  # a node that is gone may be drained still
+            self._check_node(node)
+        self.look_again()
+        return removed
+
+    def _check_node(self, node: str) -> None:
+        names = self._node_names()
+        if node not in names:
+            raise NotFound(f'There is no node "{node}".', remedy=f"There are: {', '.join(names)}.")
+
+    def _node_names(self) -> list[str]:
+        return sorted(known.name for known in self.nodes())
+
+    # ---- reservations
+
+    def reserve(self, caller: Caller, asked: Reservation) -> bool:
+        """Keep nodes for some people, or for nobody, between two moments. Returns whether there was no such reservation.
+
+        One of the same name is replaced. Raises `Invalid` for what would keep nothing, and `NotFound` for nodes, users and
+        accounts that do not exist.
+        """
+        only_admin(caller, "reserve nodes")
+        if not _NAME.fullmatch(asked.name):
+            raise Invalid(f'"{asked.name[:80]}" cannot be the name of a reservation.', remedy="Use letters, digits, . _ and -.")
+        if not asked.begin < asked.end:
+            raise Invalid("The reservation ends before it begins.", remedy="Let it end later.")
+        if asked.end <= self.clock():
+            raise Invalid("The reservation is over already.", remedy="Let it end later than now.")
+        check_nodelist(asked.nodes)
+        names = self._node_names()
+        if not any(asked.covers(name) for name in names):
+            raise NotFound(f"No node is called {' or '.join(asked.nodes)}.", remedy=f"There are: {', '.join(names)}.")
+        self._check_people(asked.users, asked.accounts)
+        reservation = replace(asked, reason=_reason(asked.reason), by=caller.user.subject)
+        changed = self.reservations.put(reservation, now=self.clock())
+        self.look_again()
+        return changed
+
+    def _check_people(self, users: Iterable[str], accounts: Iterable[str]) -> None:
+        for user in sorted(users):
+            if self.people.get(user) is None:
+                raise NotFound(f'There is no user "{user}".', remedy="`carrel user list` shows all.")
+        known = self.rules.current.accounts
+        for account in sorted(accounts) if known else ():
+            if account not in known:
+                raise NotFound(f'There is no account "{account}".', remedy=f"There are: {', '.join(known)}.")
+
+    def release(self, caller: Caller, name: str) -> None:
+        """End a reservation, or take back one that is to come. Raises `NotFound`."""
+        only_admin(caller, "release nodes")
+        now = self.clock()
+        if not self.reservations.remove(name, now=now):
+            names = ", ".join(one.name for one in self.reservations.all() if one.end > now) or "none"
+            raise NotFound(f'There is no reservation "{name}".', remedy=f"There are: {names}.")
+        self.look_again()
+
+    def list_reservations(self, caller: Caller) -> Sequence[Reservation]:
+        """Those that are in force and those to come. Whom they are for is told to administrators and to who is among them."""
+        now, mine = self.clock(), caller.user
+        shown = []
+        for one in self.reservations.all():
+            if one.end > now:
+                among = caller.is_admin or mine.subject in one.users
+                shown.append(one if among else replace(one, users=frozenset(), by=""))
+        return shown
+
+
+def only_admin(caller: Caller, what: str) -> None:
+    """Raise `Denied` for everybody but administrators."""
+    if not caller.is_admin:
+        raise Denied(f"{caller.user.name} may not {what}.", remedy="Ask an administrator of the lab.")
+
+
+def token_digest(token: str) -> str:
+    """What the database keeps of a token. Tokens have 256 random bits, so a plain hash is enough."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _reason(text: str) -> str:
+    reason = " ".join(text.split())
+    if not reason or len(reason) > LONGEST_REASON:
+        raise Invalid(
+            f"The reason has {len(reason)} characters.",
+            remedy=f"Say in 1 to {LONGEST_REASON} why: everybody who waits reads it.",
+        )
+    return reason

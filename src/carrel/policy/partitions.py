@@ -1,0 +1,55 @@
+"""In which part of the lab a job runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+
+from carrel.domain.errors import Invalid
+from carrel.domain.partition import Partition
+from carrel.domain.qos import JobKind, QoS
+from carrel.policy.qos import choose_qos
+
+
+def choose_partitions(name: str | None, qos: QoS, partitions: Mapping[str, Partition]) -> Sequence[Partition]:
+    """Return the partitions that work of this class may run in: the one called `name`, or all that take it, in order.
+
+    Empty for a lab without partitions. Raises `Invalid`, with what would do, for one that does not exist or does not take it.
+    """
+    if name is None:
+        return [partition for partition in partitions.values() if partition.takes(qos.name)]
+    partition = find_partition(name, partitions)
+    if not partition.takes(qos.name):
+        others = [f'"{other.name}"' for other in partitions.values() if other.takes(qos.name)]
+        raise Invalid(
+            f'Partition "{name}" does not take QoS "{qos.name}"; it takes {_names(partition.qos)}.',
+            remedy=f'Choose one of those, or partition {" or ".join(others)} for QoS "{qos.name}".',
+        )
+    return [partition]
+
+
+def choose_qos_in(name: str | None, kind: JobKind, qos: Mapping[str, QoS], partition: Partition | None, *, default: str) -> QoS:
+    """Return the QoS called `name`; without a name the `default` one, or the first that `partition` takes for such work."""
+    if name is not None or partition is None:
+        return choose_qos(name, kind, qos, default=default)
+    taken = {key: service for key, service in qos.items() if partition.takes(key) and kind in service.kinds}
+    if not taken:
+        raise Invalid(
+            f'Partition "{partition.name}" takes no {kind}.', remedy=f"Its classes of service are {_names(partition.qos)}."
+        )
+    return taken[default] if default in taken else next(iter(taken.values()))
+
+
+def find_partition(name: str, partitions: Mapping[str, Partition]) -> Partition:
+    """Return the partition called `name`. Raises `Invalid` with the nearest name."""
+    if name in partitions:
+        return partitions[name]
+    if not partitions:
+        raise Invalid(f'There is no partition "{name}": this lab has none.', remedy="Leave it out.")
+    near = get_close_matches(name, partitions, n=1)
+    meant = f'Did you mean "{near[0]}"? ' if near else ""
+    raise Invalid(f'There is no partition "{name}".', remedy=f"{meant}There are {_names(partitions)}.")
+
+
+def _names(names: Sequence[str] | Mapping[str, object]) -> str:
+    return ", ".join(f'"{name}"' for name in names)

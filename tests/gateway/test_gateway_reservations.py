@@ -1,0 +1,103 @@
+"""Reservations over REST."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from gateway_lab import Rig
+
+from carrel.control.reservations import Reservations
+from carrel.domain.job import JobState
+from carrel.domain.reservation import Reservation
+
+V1 = "/api/v1"
+
+
+def at(seconds: float) -> str:
+    return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat()
+
+
+def submit(rig: Rig, who: httpx.Client, minutes: int = 60) -> int:
+    answer = who.post(f"{V1}/jobs", json={"snapshot": rig.upload(), "resources": {"gpus": 1, "time": f"{minutes}m"}})
+    assert answer.status_code == 201, answer.text
+    return int(answer.json()["id"])
+
+
+def reserve(who: httpx.Client, name: str = "course", begin: float = 1800, end: float = 7200, **more: Any) -> httpx.Response:
+    body = {"begin": at(begin), "end": at(end), "reason": "the course on Friday", **more}
+    return who.put(f"{V1}/reservations/{name}", json=body)
+
+
+def test_what_runs_when_it_is_made_goes_on(rig: Rig, ada: httpx.Client, root: httpx.Client) -> None:
+    running = submit(rig, ada)
+    rig.engine.run(running)
+    rig.wait(running, JobState.RUNNING)
+    reserve(root, begin=-60)
+    rig.engine.end(running)
+    rig.wait(running, JobState.COMPLETED)
+
+
+def test_everybody_sees_when_and_only_those_it_is_for_see_whose(ada: httpx.Client, bob: httpx.Client, root: httpx.Client) -> None:
+    reserve(root, users=["bob"], nodes=["ben*"])
+    reserve(root, "power", begin=9000, end=9900, reason="the power is off")
+    seen = {
+        name: who.get(f"{V1}/reservations").json()["reservations"] for name, who in (("ada", ada), ("bob", bob), ("root", root))
+    }
+    for found in seen.values():
+        assert [(one["name"], one["nodes"]) for one in found] == [("course", ["bench"]), ("power", ["bench"])]
+        assert [one["reason"] for one in found] == ["the course on Friday", "the power is off"]
+    assert [(found[0]["users"], found[0]["admits_me"]) for found in seen.values()] == [
+        ([], False),
+        (["bob"], True),
+        (["bob"], False),
+    ]
+
+
+def test_it_outlives_the_server_and_is_forgotten_when_it_is_over(rig: Rig, root: httpx.Client) -> None:
+    rig.store.reservations.put(Reservation(name="past", begin=1.0, end=2.0))
+    reserve(root)
+    assert [one["name"] for one in root.get(f"{V1}/reservations").json()["reservations"]] == ["course"]
+    (course,) = Reservations(rig.store.reservations).all()
+    assert (course.name, course.by) == ("course", "root")
+    rig.store.reservations.put(Reservation(name="past", begin=1.0, end=2.0))
+    reserve(root, "next", begin=9000, end=9100)
+    assert [one.name for one in rig.store.reservations.all()] == ["course", "next"]
+
+
+def test_one_of_the_same_name_is_replaced(root: httpx.Client) -> None:
+    body = {"begin": at(100), "end": at(200), "reason": "first"}
+    assert root.put(f"{V1}/reservations/a", json=body).json()["changed"] is True
+    assert root.put(f"{V1}/reservations/a", json=body).json()["changed"] is False
+    assert root.put(f"{V1}/reservations/a", json={**body, "reason": "second"}).json()["changed"] is True
+    assert [one["reason"] for one in root.get(f"{V1}/reservations").json()["reservations"]] == ["second"]
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "status", "words"),
+    [
+        ("a b", {}, 422, "cannot be the name"),
+        ("a", {"begin": at(10), "end": at(5)}, 422, "ends before it begins"),
+        ("a", {"begin": at(-10), "end": at(-5)}, 422, "over already"),
+        ("a", {"end": "2026-12-01T09:00:00"}, 422, "no zone"),
+        ("a", {"nodes": ["gpu["]}, 422, "names no nodes"),
+        ("a", {"nodes": ["elsewhere"]}, 404, "There are: bench"),
+        ("a", {"users": ["nobody"]}, 404, 'no user "nobody"'),
+        ("a", {"reason": " "}, 422, "The reason has 0 characters"),
+        ("a", {"who": "me"}, 422, "who"),
+    ],
+)
+def test_what_would_keep_nothing_is_refused(root: httpx.Client, name: str, body: dict[str, Any], status: int, words: str) -> None:
+    answer = root.put(f"{V1}/reservations/{name}", json={"begin": at(0), "end": at(60), "reason": "why", **body})
+    assert answer.status_code == status, answer.text
+    assert words in answer.text.replace('\\"', '"')
+
+
+def test_only_administrators_reserve_and_release(ada: httpx.Client, root: httpx.Client) -> None:
+    reserve(root)
+    assert reserve(ada).status_code == 403
+    assert ada.delete(f"{V1}/reservations/course").status_code == 403
+    assert root.delete(f"{V1}/reservations/none").status_code == 404
