@@ -48,6 +48,7 @@ def test_the_commands_of_the_readme_do_what_they_say(tmp_path: Path) -> None:
             done = subprocess.run(words, cwd=here, env=environment, capture_output=True, text=True, timeout=120)
             assert done.returncode == 0, f"{shlex.join(words)}: {done.stderr}"
             said[shlex.join(words)] = done.stdout
+        lab.end_jobs()
     finally:
         lab.stop()
     assert "epoch 5/5" in said["carrel run examples/digits -P epochs=5"]

@@ -20,6 +20,7 @@ def lab(tmp_path: Path) -> Iterator[LabProcess]:
     (tmp_path / "carrel.toml").write_text('preset = "mlerp"\n')
     lab = start_lab(tmp_path, "--cpus", "8", simulate_gpus=2)
     yield lab
+    lab.end_jobs()
     lab.stop()
 
 

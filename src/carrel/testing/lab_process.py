@@ -13,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from carrel.client import Client
+from carrel.domain.job import ACTIVE
+
 #: Seconds until a lab must answer; generous, because test machines are busy.
 READY_SECONDS = 60.0
 
@@ -43,6 +46,15 @@ class LabProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self._wait()
+
+    def end_jobs(self) -> None:
+        """End every job: they would outlive the lab, as they should, and a test should leave nothing behind."""
+        with Client(self.url, self.token) as client:
+            active = list(client.jobs("all", states=sorted(ACTIVE), limit=None))
+            for job in active:
+                client.cancel(job.id)
+            for job in active:
+                client.wait(job.id, timeout=60)
 
     def _wait(self) -> int:
         code = self.process.wait(timeout=60)
