@@ -195,9 +195,16 @@ class Node:
     def _lend(self, asked: Request, devices: tuple[str, ...]) -> None:
         who = self.tenants[asked.tenant]
         name = asked.resumes or f"lease-{asked.id}"
+        computed = self.leases[name].computed if name in self.leases else 0.0
         self.waited[asked.id] = self.now - asked.asked_at
         self.leases[name] = Lent(
-            id=name, tenant=who.id, devices=devices, state=LeaseState.ACTIVE, since=self.now, exclusive=asked.exclusive
+            id=name,
+            tenant=who.id,
+            devices=devices,
+            state=LeaseState.ACTIVE,
+            since=self.now,
+            exclusive=asked.exclusive,
+            computed=computed,
         )
         self.todo[name] = self.todo.pop(asked.id)
         if who.residency is Residency.SUSPENDED:
@@ -215,7 +222,9 @@ class Node:
         else:
             self.tenants[name] = replace(who, residency=Residency.SUSPENDED)
             if pauses is not None and pauses in self.leases:
-                self.leases[pauses] = replace(self.leases[pauses], state=LeaseState.PAUSED)
+                lent = self.leases[pauses]
+                computed = lent.computed + self.now - lent.since
+                self.leases[pauses] = replace(lent, state=LeaseState.PAUSED, computed=computed)
                 number = f"{next(self.ids):06d}"
                 self.requests[number] = Request(id=number, tenant=name, gpus=len(who.home), asked_at=self.now, resumes=pauses)
                 self.todo[number] = self.todo.pop(pauses)
@@ -235,5 +244,6 @@ class Node:
 
     def end(self, name: str) -> None:
         held = self.leases.pop(name)
-        self.tenants[held.tenant] = replace(self.tenants[held.tenant], last_used=self.now)
+        took = self.now - held.since + held.computed
+        self.tenants[held.tenant] = replace(self.tenants[held.tenant], last_used=self.now, typical=took)
         self.served += 1

@@ -50,6 +50,7 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
             room=draw(st.sampled_from([0, GIB, MEMORY])),
             suspendable=draw(st.booleans()),
             last_used=draw(times),
+            typical=draw(st.sampled_from([None, 2.0, 100.0, 9000.0])),
         )
         where = home or (draw(st.sampled_from(uuids)),)
         kind = draw(st.sampled_from(["lease", "paused", "ask", "ask", "both", "nothing"]))

@@ -130,7 +130,8 @@ class Book:
             entry["task"] = True
         else:
             self.device_used |= dict.fromkeys(row.devices, now)
-            self.typical = row.used if self.typical is None else 0.8 * self.typical + 0.2 * row.used
+            self.typical = _mean(self.typical, row.used, 0.2)
+            tenant.typical = _mean(tenant.typical, row.used, 0.5)
         self._remember(tenant.job, entry)
         self._extra.append(("history", {"job": tenant.job, **entry}))
 
@@ -313,6 +314,11 @@ class Book:
             if not values.get("task"):
                 over = values["at"] + values["waited"] + values["held"]
                 self.device_used |= dict.fromkeys(values["devices"], over)
+
+
+def _mean(before: float | None, new: float, weight: float) -> float:
+    """A mean in which older values weigh less and less."""
+    return new if before is None else (1 - weight) * before + weight * new
 
 
 def _charge_of(tenant: TenantRow) -> ChargeRow:

@@ -63,6 +63,8 @@ class TenantRow:
     #: Why its state is lost, or "".
     lost: str = ""
     last_used: float = 0.0
+    #: Seconds that its recent cells took; None before there were any.
+    typical: float | None = None
     cells: int = 0
     gpu_seconds: float = 0.0
     waited_seconds: float = 0.0
@@ -88,6 +90,7 @@ class TenantRow:
             room=room,
             suspendable=movable and not self.broken and not self.blockers and self.retry_at <= now,
             last_used=self.last_used,
+            typical=self.typical,
         )
 
 
@@ -166,6 +169,7 @@ class LeaseRow:
             since=self.since,
             exclusive=self.exclusive,
             ends_by=self.ends_by,
+            computed=self.used,
             held_until=self.held_until,
             by_choice=self.by_choice,
         )

@@ -78,6 +78,8 @@ class Tenant:
     suspendable: bool = True
     #: Unix seconds at which its last lease ended; 0 before the first.
     last_used: float = 0.0
+    #: Seconds that its recent cells took (a mean in which the newest weighs most); None before there were any.
+    typical: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,8 @@ class Lent:
     exclusive: bool = False
     #: When it is over at the latest (a task's walltime), Unix seconds; None when nobody knows.
     ends_by: float | None = None
+    #: Seconds that it had computed in all by `since`: 0, unless it was paused before.
+    computed: float = 0.0
     #: HELD only: until when its owner may keep it although others wait, Unix seconds.
     held_until: float | None = None
     #: HELD only: True when the owner asked for it (`%gpu hold`); the state could be moved otherwise.

@@ -35,6 +35,8 @@ _OBSTACLES = {
     Obstacle.FOREIGN: (reasons.NO_ROOM, "programs outside of the lab fill it"),
 }
 _NEVER = float("inf")
+#: A cell that was paused lets the one before it compute for as long as it has computed itself, up to so many time slices.
+LONGEST_TURN = 3
 
 
 def lend(snapshot: LendingSnapshot, now: float) -> Lending:
@@ -83,7 +85,7 @@ class _Walk:
         self.held = held_by_owner(snapshot)
         self._snapshot = snapshot
         self._now = now
-        self._rooms = Rooms(snapshot)
+        self._rooms = Rooms(snapshot, now)
         self._outlook = Outlook(snapshot, self._rooms.leases, now)
         self._patience = patience(snapshot)
         #: Devices that are lent in this walk, or for which somebody further ahead is first in line.
@@ -106,24 +108,25 @@ class _Walk:
         away = [uuid for uuid in devices if uuid not in rooms or rooms[uuid].withheld is not None]
         if away:
             why = rooms[away[0]].withheld if away[0] in rooms else "it is not there any more"
-            self._wait(request, devices, reasons.WITHHELD, f"its GPU is not lent out now: {why}", unknown=True)
+            self._wait(place, devices, reasons.WITHHELD, f"its GPU is not lent out now: {why}", unknown=True)
         elif not self._claimed.isdisjoint(devices):
-            self._wait(request, devices, reasons.KEPT, "others are ahead")
+            self._wait(place, devices, reasons.KEPT, "others are ahead")
         elif any(uuid in self._rooms.leases for uuid in devices):
             self._take_turn(place, tenant, devices)
         else:
-            self._enter(request, tenant, devices, self._rooms.plan(request, tenant, devices))
+            self._enter(place, tenant, devices, self._rooms.plan(request, tenant, devices))
 
     def _any(self, place: InLine, tenant: Tenant) -> None:
         request = place.request
         lendable = sorted(uuid for uuid, device in self._rooms.devices.items() if device.withheld is None)
         if len(lendable) < request.gpus:
             cause = f"{len(lendable)} of {len(self._rooms.devices)} GPUs are lent out now"
-            self._wait(request, lendable, reasons.WITHHELD, cause, unknown=True)
+            self._wait(place, lendable, reasons.WITHHELD, cause, unknown=True)
             return
         unclaimed = [uuid for uuid in lendable if uuid not in self._claimed]
         if len(unclaimed) < request.gpus:
-            self._wait(request, self._outlook.earliest(lendable, request.gpus), reasons.KEPT, "others are ahead")
+            earliest = self._outlook.earliest(lendable, request.gpus, self._quantum(place))
+            self._wait(place, earliest, reasons.KEPT, "others are ahead")
             return
         vacant = [uuid for uuid in unclaimed if uuid not in self._rooms.leases]
         plans = {uuid: self._rooms.plan(request, tenant, (uuid,)) for uuid in vacant}
@@ -131,12 +134,12 @@ class _Walk:
         if len(good) >= request.gpus:
             devices = tuple(good[: request.gpus])
             plan = plans[devices[0]] if len(devices) == 1 else self._rooms.plan(request, tenant, devices)
-            self._enter(request, tenant, devices, plan)
+            self._enter(place, tenant, devices, plan)
             return
         leased = [uuid for uuid in unclaimed if uuid in self._rooms.leases]
         if len(good) + len(leased) < request.gpus:
             obstacle = next(plan.obstacle for plan in plans.values() if plan.obstacle is not None)
-            self._wait(request, (), *_OBSTACLES[obstacle], unknown=True)
+            self._wait(place, (), *_OBSTACLES[obstacle], unknown=True)
             return
         ranked = sorted(leased, key=lambda uuid: self._clearing_rank(place, uuid))
         self._take_turn(place, tenant, (*good, *ranked[: request.gpus - len(good)]))
@@ -152,28 +155,28 @@ class _Walk:
         if self._rooms.is_leaving(lease.tenant):
             return (-_NEVER, 0.0, uuid)
         due = self._due(place, lease)
-        return (max(due, self._now), self._outlook.clears(uuid), f"{lease.since:020.6f}{uuid}")
+        return (max(due, self._now), self._outlook.clears(uuid, self._quantum(place)), f"{lease.since:020.6f}{uuid}")
 
     # --- free devices -------------------------------------------------------------------------------------------------------
 
-    def _enter(self, request: Request, tenant: Tenant, devices: Sequence[str], plan: Plan) -> None:
+    def _enter(self, place: InLine, tenant: Tenant, devices: Sequence[str], plan: Plan) -> None:
         """The devices are in no lease: lend them, or make room on them."""
         if tenant.residency in (Residency.SUSPENDING, Residency.RESUMING):
             self._claim(devices)
-            self._wait(request, devices, reasons.MOVING, "its own GPU state is being moved")
+            self._wait(place, devices, reasons.MOVING, "its own GPU state is being moved")
         elif plan.obstacle is not None:
             # Nothing that could be done now would help: it stands in nobody's way until something changes.
-            self._wait(request, (), *_OBSTACLES[plan.obstacle], unknown=True)
+            self._wait(place, (), *_OBSTACLES[plan.obstacle], unknown=True)
         elif plan.ready:
             self._claim(devices)
-            self._outlook.give(devices, 0.0)
-            self.lends.append(Lend(request=request.id, devices=tuple(devices)))
+            self._outlook.give(devices, 0.0, place.expected)
+            self.lends.append(Lend(request=place.request.id, devices=tuple(devices)))
         else:
             self._claim(devices)
             for victim in plan.victims:
                 self._rooms.leave(victim)
-                self.suspends.append(Suspend(tenant=victim.id, request=request.id))
-            self._wait(request, devices, reasons.MOVING, "GPU state is being moved to make room")
+                self.suspends.append(Suspend(tenant=victim.id, request=place.request.id))
+            self._wait(place, devices, reasons.MOVING, "GPU state is being moved to make room")
 
     # --- devices in use -----------------------------------------------------------------------------------------------------
 
@@ -196,9 +199,9 @@ class _Walk:
         elif clearing.due < _NEVER:
             self.again_at = min(self.again_at, clearing.due)
         if tenant.residency in (Residency.SUSPENDING, Residency.RESUMING):
-            self._wait(place.request, devices, reasons.MOVING, "its own GPU state is being moved")
+            self._wait(place, devices, reasons.MOVING, "its own GPU state is being moved")
         else:
-            self._wait(place.request, devices, clearing.code, clearing.cause)
+            self._wait(place, devices, clearing.code, clearing.cause)
 
     def _clearing(self, place: InLine, leases: Sequence[Lent]) -> _Clearing:
         found = _Clearing()
@@ -246,21 +249,36 @@ class _Walk:
         ):
             return _NEVER
         # Paused, it asks again at once: whoever would not come before it then gains nothing by its pause.
-        return max(lease.since + slice_, place.turn - self._patience * (self.held[holder.owner] - len(lease.devices)))
+        again = self._patience * (self.held[holder.owner] - len(lease.devices) + 1)
+        return max(lease.since + self._quantum(place), place.turn - again)
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------------
 
     def _claim(self, devices: Sequence[str]) -> None:
         self._claimed.update(devices)
 
-    def _wait(self, request: Request, devices: Sequence[str], code: str, cause: str, *, unknown: bool = False) -> None:
-        estimate = None if unknown else self._outlook.start(devices)
+    def _quantum(self, place: InLine) -> float:
+        return quantum(place, self._snapshot.rules.time_slice)
+
+    def _wait(self, place: InLine, devices: Sequence[str], code: str, cause: str, *, unknown: bool = False) -> None:
+        estimate = None if unknown else self._outlook.start(devices, self._quantum(place))
         if estimate is not None:
-            self._outlook.give(devices, estimate)
-        position = len(self.queue) + 1
+            self._outlook.give(devices, estimate, place.expected)
+        position, request = len(self.queue) + 1, place.request
         gpus = len(devices) or request.gpus
         reason = reasons.waiting(code, gpus, position, estimate, cause)
         self.queue.append(Queued(request=request.id, position=position, reason=reason, estimate=estimate))
+
+
+def quantum(place: InLine, time_slice: float) -> float:
+    """Seconds that a cell may compute before it is suspended for this request.
+
+    One time slice for a cell that begins: it may be short. Two that have both proved to be long gain little by pauses, each of
+    which costs two moves of state: their turns grow with what they have computed.
+    """
+    if place.request.resumes is None or place.expected is None:
+        return time_slice
+    return max(time_slice, min(place.expected, LONGEST_TURN * time_slice))
 
 
 def _words(request: Request, lease: Lent, *, whose: str) -> tuple[str, str]:

@@ -18,32 +18,33 @@ class Outlook:
         self._now = now
         self._free_in: dict[str, float] = {}
         slice_, typical = snapshot.rules.time_slice, snapshot.typical_lease
-        #: Seconds that the next lease is taken to last.
+        #: Seconds that the next lease is taken to last where nothing is known about it.
         self._turn = min((value for value in (slice_ or None, typical) if value is not None), default=_NEVER)
 
-    def clears(self, uuid: str) -> float:
-        """Seconds until the device is free for the next that is first in line for it."""
+    def clears(self, uuid: str, quantum: float) -> float:
+        """Seconds until the device is free for who is first in line for it, and for whom cells are paused after `quantum`."""
         found = self._free_in.get(uuid)
-        if found is None:
-            lease = self._leases.get(uuid)
-            found = self._free_in[uuid] = 0.0 if lease is None else self._ends_in(lease)
-        return found
+        if found is not None:
+            return found
+        lease = self._leases.get(uuid)
+        return 0.0 if lease is None else self._ends_in(lease, quantum)
 
-    def earliest(self, devices: Iterable[str], number: int) -> Sequence[str]:
+    def earliest(self, devices: Iterable[str], number: int, quantum: float) -> Sequence[str]:
         """The `number` devices that come free first."""
-        return sorted(devices, key=lambda uuid: (self.clears(uuid), uuid))[:number]
+        return sorted(devices, key=lambda uuid: (self.clears(uuid, quantum), uuid))[:number]
 
-    def start(self, devices: Sequence[str]) -> float | None:
+    def start(self, devices: Sequence[str], quantum: float) -> float | None:
         """Seconds until all of `devices` are free, or None when nobody can say."""
-        latest = max((self.clears(uuid) for uuid in devices), default=_NEVER)
+        latest = max((self.clears(uuid, quantum) for uuid in devices), default=_NEVER)
         return latest if latest < _NEVER else None
 
-    def give(self, devices: Sequence[str], start: float) -> None:
-        """Somebody gets `devices` in `start` seconds: the next after them comes one turn later."""
+    def give(self, devices: Sequence[str], start: float, expected: float | None) -> None:
+        """Somebody gets `devices` in `start` seconds, for about `expected` seconds: the next after them comes later by that."""
+        lasts = self._turn if expected is None else expected
         for uuid in devices:
-            self._free_in[uuid] = start + self._turn
+            self._free_in[uuid] = start + lasts
 
-    def _ends_in(self, lease: Lent) -> float:
+    def _ends_in(self, lease: Lent, quantum: float) -> float:
         if lease.exclusive:
             return _NEVER if lease.ends_by is None else max(0.0, lease.ends_by - self._now)
         if lease.state is LeaseState.HELD:
@@ -52,10 +53,9 @@ class Outlook:
         if holder.residency is Residency.SUSPENDING:
             return 0.0
         elapsed = self._now - lease.since
-        typical = self._snapshot.typical_lease
+        typical = self._snapshot.typical_lease if holder.typical is None else holder.typical
         # A lease that has outlived the typical one is taken to last as long again.
         left = _NEVER if typical is None else max(typical - elapsed, 0.0) or elapsed
-        slice_ = self._snapshot.rules.time_slice
-        if slice_ > 0 and holder.suspendable:
-            left = min(left, max(slice_ - elapsed, 0.0))
+        if quantum > 0 and holder.suspendable:
+            left = min(left, max(quantum - elapsed, 0.0))
         return left

@@ -26,7 +26,7 @@ class Obstacle(Enum):
 class Plan:
     """How a request gets its room."""
 
-    #: Whose state has to be moved first, least recently used first.
+    #: Whose state has to be moved first, in that order.
     victims: tuple[Tenant, ...] = ()
     #: True when states that are being moved already make (part of) the room.
     leaving: bool = False
@@ -41,8 +41,9 @@ class Plan:
 class Rooms:
     """The devices during one walk through the queue."""
 
-    def __init__(self, snapshot: LendingSnapshot) -> None:
+    def __init__(self, snapshot: LendingSnapshot, now: float) -> None:
         self._rules = snapshot.rules
+        self._now = now
         self.devices: dict[str, DeviceRoom] = {device.uuid: device for device in snapshot.devices}
         #: The lease that occupies each device; a paused lease occupies none.
         self.leases: dict[str, Lent] = {}
@@ -135,7 +136,11 @@ class Rooms:
         )
 
     def _idle(self, uuid: str, besides: str, chosen: Iterable[Tenant]) -> list[Tenant]:
-        """Who can be suspended, least recently used first, those that ask for a lease themselves last."""
+        """Who can be suspended, those that ask for a lease themselves last.
+
+        First goes what costs least to bring back for the time that it has lain idle: bytes (and so seconds of moving), times the
+        chance that they are wanted soon, which falls as idle time grows. Of states of one size that is the least recently used.
+        """
         taken = {tenant.id for tenant in chosen}
         idle = [
             tenant
@@ -147,7 +152,10 @@ class Rooms:
             and tenant.id not in self._leaving
             and tenant.id not in taken
         ]
-        return sorted(idle, key=lambda tenant: (tenant.id in self._asking, tenant.last_used, tenant.id))
+        return sorted(idle, key=lambda tenant: (tenant.id in self._asking, self._price(tenant), tenant.last_used, tenant.id))
+
+    def _price(self, tenant: Tenant) -> float:
+        return sum(tenant.state.values()) / max(1.0, self._now - tenant.last_used)
 
     def _choose(self, tenant: Tenant, uuid: str, short: int, chosen: list[Tenant]) -> list[Tenant] | Obstacle:
         """As few as needed to free `short` bytes of the device."""

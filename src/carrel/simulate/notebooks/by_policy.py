@@ -55,6 +55,9 @@ class _Seat:
     paused: float = 0.0
     #: Seconds that the present cell still computes.
     left: float = 0.0
+    #: Seconds that it has computed, and that cells of this session took so far.
+    computed: float = 0.0
+    typical: float | None = None
     #: Since when it holds its GPUs, and from when on it computes.
     since: float = 0.0
     computes: float = 0.0
@@ -131,7 +134,7 @@ class PolicyRun:
         if seat.name not in self._tenants:
             self._tenants[seat.name] = Tenant(id=seat.name, owner=seat.name, room=self._state)
         seat.ready, seat.granted, seat.swap, seat.paused = now, None, 0.0, 0.0
-        seat.left = seat.session.cells[seat.at].duration
+        seat.left, seat.computed = seat.session.cells[seat.at].duration, 0.0
         self._requests[seat.name] = Request(id=seat.name, tenant=seat.name, gpus=seat.session.gpus, asked_at=now)
 
     def _serve(self, now: float) -> None:
@@ -178,9 +181,10 @@ class PolicyRun:
         seat = self._seats[int(victim.id)]
         seat.turn += 1
         seat.left -= now - seat.computes
+        seat.computed += now - seat.computes
         seat.paused_at = now
         self._held.append(Held(seat.session.id, seat.session.gpus, seat.since, now))
-        self._leases[victim.id] = replace(self._leases[victim.id], state=LeaseState.PAUSED)
+        self._leases[victim.id] = replace(self._leases[victim.id], state=LeaseState.PAUSED, computed=seat.computed)
         self._requests[victim.id] = Request(
             id=victim.id, tenant=victim.id, gpus=len(victim.home), asked_at=now, resumes=victim.id
         )
@@ -207,7 +211,14 @@ class PolicyRun:
             state=dict.fromkeys(devices, self._state),
             room=0,
         )
-        self._leases[request] = Lent(id=request, tenant=request, devices=devices, state=LeaseState.ACTIVE, since=seat.computes)
+        self._leases[request] = Lent(
+            id=request,
+            tenant=request,
+            devices=devices,
+            state=LeaseState.ACTIVE,
+            since=seat.computes,
+            computed=seat.computed,
+        )
         if swap:
             heappush(self._events, (seat.computes, _Event.MOVED, number, seat.turn))
         heappush(self._events, (seat.computes + seat.left, _Event.END, number, seat.turn))
@@ -220,7 +231,11 @@ class PolicyRun:
         )
         self._held.append(Held(seat.session.id, seat.session.gpus, seat.since, now))
         del self._leases[seat.name]
-        self._tenants[seat.name] = replace(self._tenants[seat.name], residency=Residency.RESIDENT, last_used=now)
+        # As the broker remembers it.
+        seat.typical = cell.duration if seat.typical is None else (seat.typical + cell.duration) / 2
+        self._tenants[seat.name] = replace(
+            self._tenants[seat.name], residency=Residency.RESIDENT, last_used=now, typical=seat.typical
+        )
         seat.at += 1
         more = seat.at < len(seat.thinks)
         after = seat.thinks[seat.at] if more else seat.session.linger
