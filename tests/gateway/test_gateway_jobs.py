@@ -78,6 +78,9 @@ def test_the_request_goes_before_the_backend_config_and_that_before_the_file_and
     file = {"cpus": 3, "memory": 3 * 1024**3, "gpus": 1, "gpu_type": None, "time": 1200, "qos": "short", "account": "physics"}
     assert asked() == file
     config = {"mem": "2048", "gres": "gpu:2", "account": "chemistry", "qos": "normal"}
+    said = {"backend_config": {"preemptible": False}, "preemptible": True}
+    for fields, preemptible in (({}, True), (said, True), ({"backend_config": {"preemptible": False}}, False)):
+        assert submit(ada, digest, **fields).json()["preemptible"] is preemptible
     by_config = file | {"memory": 2 * 1024**3, "gpus": 2, "account": "chemistry", "qos": "normal"}
     assert asked(backend_config=config) == by_config
     request = {"resources": {"memory": "1G", "cpus": 1}, "qos": "short"}

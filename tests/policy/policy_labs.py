@@ -95,9 +95,11 @@ def within_limits(job: Waiting, snapshot: Snapshot, holds: Iterable[Holding]) ->
     service, gpus, holds = snapshot.qos[job.qos], job.resources.total_gpus, tuple(holds)
     own = [held for held in holds if (held.owner, held.qos) == (job.owner, job.qos)]
     together = [held for held in holds if (held.account, held.qos) == (job.account, job.qos)]
+    everybody = [held for held in holds if held.qos == job.qos]
     for held, most_jobs, most_gpus in (
         (own, service.max_jobs_per_user, service.max_gpus_per_user),
         (together, service.max_jobs_per_account, service.max_gpus_per_account),
+        (everybody, None, service.max_gpus),
     ):
         if most_jobs is not None and len(held) >= most_jobs:
             return False
@@ -130,13 +132,13 @@ def after(snapshot: Snapshot, placement: Placement, now: float) -> list[Holding]
     return [*snapshot.holding, *(as_holding(start, jobs, now) for start in placement.starts)]
 
 
-def rank(job: Waiting, snapshot: Snapshot) -> tuple[float, int]:
+def rank(job: Waiting, snapshot: Snapshot) -> tuple[int, float, int]:
     """The documented order, written out once more."""
     service = snapshot.qos.get(job.qos)
     points = (service.priority if service else 0) + job.priority
     worth = points * snapshot.age_weight - job.submitted_at
     worth -= (1 - snapshot.standing.get((job.account, job.owner), 1.0)) * snapshot.share_weight
-    return (-(worth + job.resources.total_gpus * snapshot.size_weight), job.id)
+    return (-int(bool(service and service.preempts)), -(worth + job.resources.total_gpus * snapshot.size_weight), job.id)
 
 
 # ---- random labs ----------------------------------------------------------------------------------------------------
@@ -185,6 +187,8 @@ def services(draw: st.DrawFn) -> dict[str, QoS]:
             max_gpus_per_user=draw(limit),
             max_jobs_per_account=draw(limit),
             max_gpus_per_account=draw(limit),
+            max_gpus=draw(limit),
+            preempts=draw(st.sampled_from([frozenset(), frozenset({"free"})])),
             priority=draw(st.integers(0, 3)),
         )
         for name in QOS_NAMES[:2]

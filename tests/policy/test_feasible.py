@@ -85,6 +85,8 @@ def test_the_refusal_names_the_qos_that_would_fit() -> None:
     with pytest.raises(Impossible, match="2 per account") as caught:
         feasible(Resources(gpus=3), JobKind.TASK, QoS(name="few", max_gpus_per_account=2), NODES)
     assert caught.value.details == {"gpus": 3, "max_gpus_per_account": 2}
+    with pytest.raises(Impossible, match=r'QoS "few" allows 2 in all\. Ask for 2 or fewer'):
+        feasible(Resources(gpus=3), JobKind.TASK, QoS(name="few", max_gpus=2), NODES)
 
 
 def test_what_fits_passes_even_on_a_drained_node() -> None:

@@ -136,6 +136,38 @@ def test_an_account_has_limits_of_its_own() -> None:
     assert reason(snapshot, 7)[1].startswith('account "physics" holds 3 of at most 3 jobs in QoS "batch"; about')
 
 
+def test_everybody_together_has_a_limit() -> None:
+    qos = {"batch": QoS(name="batch", max_gpus=3, max_gpus_per_user=2), "free": QoS(name="free")}
+    jobs = [
+        waiting(1, 2, owner="ada", ago=9, account="physics"),
+        waiting(2, 1, owner="ada", ago=8, account="biology"),
+        waiting(3, 2, owner="bob", ago=7, account="physics"),
+        waiting(4, 1, owner="cyd", ago=6, account="biology"),
+        waiting(5, 0, owner="cyd", ago=5),
+        waiting(6, 4, owner="cyd", ago=4, qos="free"),
+    ]
+    snapshot = lab([node("n1", *["h200"] * 8)], jobs, [], qos=qos)
+    assert list(starts(place(snapshot, NOW))) == [1, 5, 6]
+    # Job 2 is held back by the limit of its owner, so it stands in nobody's way.
+    assert reason(snapshot, 3) == (
+        "QOSGrpGRES",
+        'needs 2 GPUs; everybody together holds 2 of at most 3 GPUs in QoS "batch"; about 1 h',
+    )
+    assert reason(snapshot, 4)[1].startswith(
+        'needs 1 GPU; everybody together holds 2 of at most 3 GPUs in QoS "batch", and job 3 is ahead of it; about'
+    )
+
+
+def test_who_takes_from_others_stands_before_them_in_line() -> None:
+    qos = {
+        "urgent": QoS(name="urgent", preempts=frozenset({"desk"})),
+        "desk": QoS(name="desk", preempts=frozenset({"batch"})),
+        "batch": QoS(name="batch", priority=1000),
+    }
+    jobs = [waiting(1, ago=1e6), waiting(2, ago=5, qos="desk"), waiting(3, ago=4, qos="desk"), waiting(4, ago=0, qos="urgent")]
+    assert list(starts(place(lab([node("n1", *["h200"] * 4)], jobs, qos=qos), NOW))) == [4, 2, 3, 1]
+
+
 def test_a_job_larger_than_its_limit_waits_for_ever_but_alone() -> None:
     qos = {"batch": QoS(name="batch", max_gpus_per_user=1)}
     snapshot = lab([node("n1", "h200", "h200")], [waiting(1, 2, ago=9), waiting(2, 1)], qos=qos)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from carrel.domain.errors import Invalid
-from carrel.domain.qos import JobKind
+from carrel.domain.qos import JobKind, PreemptMode
 from carrel.server.settings import SETTINGS, read_settings
 
 
@@ -46,6 +46,12 @@ def test_classes_of_service_come_from_the_file(tmp_path: Path) -> None:
         ("[qos.a]\nkinds = ['nap']", "qos.a.kinds is ['nap']. It must be a list of: task, session, worker"),
         ("default_qos = 'x'", 'default_qos is "x". Choose one of: normal, short, interactive, batch'),
         ("preset = 'mlrp'", 'There is no preset "mlrp". Choose one of: default, mlerp'),
+        ("[qos.a]\npreempts = 'b'\n[qos.b]", "qos.a.preempts is 'b'. It must be a list of names"),
+        ("[qos.a]\npreempts = ['bath']\n[qos.bat]", 'there is no class of service "bath". Did you mean "bat"'),
+        ("[qos.a]\npreempts = ['a']", 'qos.a.preempts: "a" would give way to itself'),
+        ("[qos.a]\npreempts = ['b']\n[qos.b]\npreempts = ['c']\n[qos.c]\npreempts = ['a']", '"a" would give way to itself'),
+        ("[qos.a]\npreempt_mode = 'kill'", "qos.a.preempt_mode is 'kill'. It must be one of: none, requeue, suspend"),
+        ("[qos.a]\npreempt_grace = -1", "qos.a.preempt_grace is -1"),
         ("[qos]", "there is no class of service. Write [qos.NAME]"),
         ("qos = 3", "qos must be tables"),
         ("[partitions.a]\nnods = ['*']", 'partitions.a: there is no setting "nods". Did you mean "nodes"'),
@@ -80,6 +86,26 @@ def test_presets_are_changed_and_added_to_by_the_file(tmp_path: Path) -> None:
     assert (rules.qos["lion"].max_time, rules.qos["lion"].max_jobs_per_account) == (86400, 8)
     assert (rules.default_for(JobKind.TASK), rules.default_for(JobKind.SESSION)) == ("cheetah", "panther")
     assert read_settings(file, {"CARREL_DEFAULT_QOS": "lion"}, {}).rules.default_qos == "lion"
+
+
+def test_who_gives_way_comes_from_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "carrel.toml"
+    file.write_text(
+        '[qos.desk]\npreempts = ["rack"]\n[qos.rack]\nmax_gpus = 6\npreempt_mode = "requeue"\npreempt_exempt_time = "5m"\n'
+        "preempt_grace = 0\n"
+    )
+    desk, rack = read_settings(file, {}, {}).rules.qos.values()
+    assert (desk.preempts, desk.preempt_mode, desk.max_gpus) == ({"rack"}, PreemptMode.NONE, None)
+    assert (rack.preempt_mode, rack.preempt_exempt_time, rack.preempt_grace, rack.max_gpus) == (PreemptMode.REQUEUE, 300, 0, 6)
+
+
+def test_in_the_presets_sessions_take_from_batch_and_from_nobody_else(tmp_path: Path) -> None:
+    default, mlerp = tmp_path / "none", tmp_path / "mlerp"
+    mlerp.write_text('preset = "mlerp"')
+    assert {name: set(qos.preempts) for name, qos in read_settings(default, {}, {}).rules.qos.items() if qos.preempts} == {
+        "interactive": {"batch"}
+    }
+    assert not any(qos.preempts for qos in read_settings(mlerp, {}, {}).rules.qos.values())
 
 
 def test_classes_of_ones_own_choose_the_defaults_that_take_the_work(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def resources(**said: Any) -> BackendConfig:
             BackendConfig(partition="gpu", account="physics", qos="batch"),
         ),
         ({"environment": {"A": 1}, "exports": ["B=x=y", "C"]}, BackendConfig(variables={"A": "1", "B": "x=y", "C": "here"})),
+        ({"preemptible": False}, BackendConfig(preemptible=False)),
         ({"detach": True, "PROJECT_ENV_MANAGER": "uv"}, BackendConfig(detach=True, env_manager="uv")),
     ],
 )

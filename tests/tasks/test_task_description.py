@@ -54,6 +54,7 @@ carrel:
   account: physics
   experiment: digits
   retries: 3
+  preemptible: False
   inputs:
     - {path: data/train.csv, uri: "https://example.org/train.csv", digest: "sha256:%s"}
   outputs: ["results/**", "*.csv"]
@@ -73,6 +74,7 @@ def test_everything_arrives(tmp_path: Path) -> None:
         inputs=(InputSpec(path="data/train.csv", uri="https://example.org/train.csv", digest="sha256:" + "ab" * 32),),
         outputs=("results/**", "*.csv"),
         retries=3,
+        preemptible=False,
         resources=ResourceOverrides(gpus=2, gpu_type="h200", cpus=8, memory=16 * 1024**3, time=9000),
         qos="batch",
         account="physics",
@@ -131,6 +133,7 @@ MISTAKES = {
     "negative": ("carrel: {resources: {gpus: -1}}", "not a whole number", ""),
     "no cpus": ("carrel: {resources: {cpus: 0}}", "cpus is 0", ""),
     "retries": ("carrel: {retries: 1000}", "retries is 1000", "100"),
+    "preemptible": ("carrel: {preemptible: no}", 'carrel.preemptible is "no"', "true or false"),
     "empty": ("carrel:\n  qos:\n", "line 2: carrel.qos is empty", ""),
     "input outside": ("carrel: {inputs: [{path: ../x, uri: 'https://h/x'}]}", "not a place in the working directory", ""),
     "input without uri": ("carrel: {inputs: [{path: x}]}", "has no uri", ""),

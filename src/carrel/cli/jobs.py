@@ -125,7 +125,7 @@ def _print_job(job: JobDetail, *, simulated: bool) -> None:
             ("state", f"{paint(job.state, STATE_STYLES.get(job.state, ''))}  {clean(why)}"),
             ("reason", job.reason),
             ("owner", f"{job.owner} (account {job.account})"),
-            ("qos", job.qos),
+            ("qos", job.qos if job.preemptible else f"{job.qos}, never interrupted"),
             ("partition", job.partition),
             ("resources", words.resources(job, simulated=simulated)),
             ("node", f"{job.node or ''}{_devices(job.devices, simulated=job.simulated)}"),

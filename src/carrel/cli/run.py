@@ -39,6 +39,7 @@ Partition = Annotated[str | None, typer.Option(metavar="PARTITION", help="Part o
 Account = Annotated[str | None, typer.Option(metavar="ACCOUNT", help="Account that the use is charged to.")]
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job.")]
 Retries = Annotated[int | None, typer.Option(min=0, metavar="N", help="Further attempts when the task fails.")]
+NoPreempt = Annotated[bool, typer.Option("--no-preempt", help="It cannot be interrupted: nobody takes its place while it runs.")]
 Experiment = Annotated[str | None, typer.Option(metavar="NAME", help="Experiment in the tracking server.")]
 Variables = Annotated[
     list[str] | None,
@@ -69,6 +70,7 @@ def run_command(
     account: Account = None,
     name: Name = None,
     retries: Retries = None,
+    no_preempt: NoPreempt = False,
     experiment: Experiment = None,
     variables: Variables = None,
     backend_config: Backend = None,
@@ -104,6 +106,7 @@ def submit_command(
     account: Account = None,
     name: Name = None,
     retries: Retries = None,
+    no_preempt: NoPreempt = False,
     experiment: Experiment = None,
     variables: Variables = None,
     backend_config: Backend = None,
@@ -136,6 +139,7 @@ def _submit(client: Client, given: Mapping[str, Any]) -> JobView:
         resources=ResourceRequest(**asked),
         backend_config=_backend_config(given["backend_config"]),
         retries=given["retries"],
+        preemptible=False if given["no_preempt"] else None,
         experiment=given["experiment"],
         variables=_variables(given["variables"] or ()),
     )

@@ -191,6 +191,7 @@ class Lab:
         qos: QoS,
         account: str | None = None,
         retries: int = 0,
+        preemptible: bool = True,
         kind: JobKind = JobKind.TASK,
         partition: str | None = None,
         key: str | None = None,
@@ -208,6 +209,7 @@ class Lab:
             resources=resources,
             retries=retries,
             task=spec,
+            preemptible=preemptible,
         )
         submitted = self.jobs_store.submit(
             new,
@@ -239,6 +241,7 @@ class Lab:
             partition=self._partition_again(job, qos),
             account=job.account if self.policy.admits(job.account, caller.user) else None,
             retries=job.retries_left + max(0, job.attempt - 1),
+            preemptible=job.preemptible,
         ).job
 
     def _partition_again(self, job: Job, qos: QoS) -> str | None:

@@ -29,6 +29,8 @@ class NewJob:
     retries: int
     task: TaskSpec
     partition: str = ""
+    #: False: nobody may take its place while it runs.
+    preemptible: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from carrel.domain.errors import Conflict
 from carrel.domain.node import Share
-from carrel.domain.qos import JobKind
+from carrel.domain.qos import JobKind, PreemptMode
 from carrel.domain.resources import Resources
 
 
@@ -84,6 +84,7 @@ REASONS: dict[str, str] = {
     "Priority": "Others are ahead of it in the queue.",
     "QOSMaxJobsPerUserLimit": "Its owner already holds as many jobs as the QoS allows.",
     "QOSMaxGRESPerUser": "Its owner already holds as many GPUs as the QoS allows.",
+    "QOSGrpGRES": "Everybody together already holds as many GPUs as the QoS allows.",
     "MaxJobsPerAccount": "Its account already holds as many jobs as the QoS allows.",
     "MaxGRESPerAccount": "Its account already holds as many GPUs as the QoS allows.",
     "ReqNodeNotAvail": "The nodes or GPUs that could run it are drained, withheld, reserved for others or unreachable.",
@@ -107,6 +108,25 @@ REASONS: dict[str, str] = {
     "DeviceBusy": "Another lab on the same machine holds the GPU.",
     "Requeued": "An attempt ended and retries are left.",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """Why and how a job gives way to another."""
+
+    mode: PreemptMode
+    #: The job that takes its place, and the class of service of that one.
+    by: int
+    qos: str
+    #: When it was decided, Unix seconds.
+    at: float
+    #: Seconds that it has between SIGTERM and SIGKILL when it is requeued.
+    grace: int
+
+    @property
+    def ends_by(self) -> float:
+        """When its place is free at the latest, Unix seconds."""
+        return self.at + self.grace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,3 +163,10 @@ class Job:
     run_id: str | None = None
     #: Set when somebody asked for its end: their subject.
     cancelled_by: str | None = None
+    #: False: it cannot be interrupted, and nobody takes its place while it runs.
+    preemptible: bool = True
+    #: Set while it has to give way to another job, and until it has its devices again.
+    preemption: Preemption | None = None
+    #: Seconds for which the present attempt was suspended before, and since when it is, or None.
+    suspended_seconds: float = 0.0
+    suspended_at: float | None = None

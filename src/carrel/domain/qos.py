@@ -14,6 +14,17 @@ class JobKind(StrEnum):
     WORKER = "worker"
 
 
+class PreemptMode(StrEnum):
+    """What happens to a job whose place is taken by one that goes before it (Slurm's PreemptMode)."""
+
+    #: Nobody takes its place.
+    NONE = "none"
+    #: It gets its warning signal and time to write a checkpoint, then it goes back to the queue.
+    REQUEUE = "requeue"
+    #: It is stopped and goes on later with all its state; where that cannot be done, it is requeued.
+    SUSPEND = "suspend"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QoS:
     """A class of service: which jobs it takes, for how long, how many, how urgent. None means no limit."""
@@ -31,7 +42,17 @@ class QoS:
     #: The same of everybody who works for one account.
     max_jobs_per_account: int | None = None
     max_gpus_per_account: int | None = None
+    #: GPUs of everybody together that are held at the same time (Slurm's GrpTRES).
+    max_gpus: int | None = None
     #: Seconds that a session may be idle (no cell runs, nobody is connected, no GPU work) before it is ended.
     idle_time: int | None = None
     #: Larger goes first. One point is worth `Snapshot.age_weight` seconds of waiting.
     priority: int = 0
+    #: Classes of service whose jobs give way to jobs of this one.
+    preempts: frozenset[str] = frozenset()
+    #: What happens to a job of this class when it gives way.
+    preempt_mode: PreemptMode = PreemptMode.NONE
+    #: Seconds that a job of this class has run before it can be made to give way (Slurm's PreemptExemptTime).
+    preempt_exempt_time: int = 0
+    #: Seconds between SIGTERM and SIGKILL for a job of this class that is requeued (Slurm's GraceTime).
+    preempt_grace: int = 60

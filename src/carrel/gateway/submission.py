@@ -68,6 +68,7 @@ class Submissions:
             partition=partition,
             account=_optional("account", _first(request.account, config.account, described.account)),
             retries=retries,
+            preemptible=_first(request.preemptible, config.preemptible, described.preemptible) is not False,
             key=key,
         )
 

@@ -60,6 +60,7 @@ def job_fields(job: Job, hold: Hold | None, run_url: str | None) -> dict[str, ob
         "run_url": run_url,
         "queue": queue_view(hold),
         "ended": job.state.ended,
+        "preemptible": job.preemptible,
     }
 
 
@@ -203,8 +204,13 @@ def qos_view(qos: QoS, *, default: bool) -> v1.QoSView:
         max_gpus_per_user=qos.max_gpus_per_user,
         max_jobs_per_account=qos.max_jobs_per_account,
         max_gpus_per_account=qos.max_gpus_per_account,
+        max_gpus=qos.max_gpus,
         idle_time=qos.idle_time,
         priority=qos.priority,
+        preempts=sorted(qos.preempts),
+        preempt_mode=qos.preempt_mode.value,
+        preempt_exempt_time=qos.preempt_exempt_time,
+        preempt_grace=qos.preempt_grace,
     )
 
 

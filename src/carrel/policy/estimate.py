@@ -14,7 +14,7 @@ from math import inf, isfinite
 
 from carrel.domain.resources import Resources
 from carrel.policy.backfill import earliest
-from carrel.policy.limits import CODES, MAX_ACCOUNT_GPUS, MAX_GPUS, Limit
+from carrel.policy.limits import CODES, GPU_CODES, Limit
 from carrel.policy.situation import INVALID_QOS, PRIORITY, RESOURCES, UNAVAILABLE, Held, Situation
 
 
@@ -128,7 +128,7 @@ class ListSchedule:
             if units:
                 pool.take(units, start)
                 pool.put(units, start + wanted.time)
-        if held.limit is not None and code in (MAX_GPUS, MAX_ACCOUNT_GPUS):
+        if held.limit is not None and code in GPU_CODES:
             limit = held.limit.of_code(code)
             if limit is not None:
                 self._last[limit] = start

@@ -15,7 +15,7 @@ from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
 from carrel.policy.estimate import ListSchedule
 from carrel.policy.forecast import Forecast
-from carrel.policy.limits import CODES, MAX_ACCOUNT_GPUS, MAX_ACCOUNT_JOBS
+from carrel.policy.limits import CODES, GROUP_GPUS, MAX_ACCOUNT_GPUS, MAX_ACCOUNT_JOBS
 from carrel.policy.rooms import Room
 from carrel.policy.situation import BEGIN_TIME, INVALID_QOS, PRIORITY, UNAVAILABLE, Held, Situation
 
@@ -196,23 +196,26 @@ def _over_limit(held: Held, code: str) -> str:
     if held.limit is None or limit is None:  # Cannot be: only a limit gives these codes.
         return "over a limit"
     name, job = held.limit.qos.name, held.job
-    wanted, whole = job.resources, code in (MAX_ACCOUNT_JOBS, MAX_ACCOUNT_GPUS)
-    holder, per = (f'account "{job.account}"', "account") if whole else ("its owner", "user")
+    wanted, whole = job.resources, code in (MAX_ACCOUNT_JOBS, MAX_ACCOUNT_GPUS, GROUP_GPUS)
+    holder, per = (f'account "{job.account}" holds', " per account") if whole else ("its owner holds", " per user")
+    if code == GROUP_GPUS:
+        holder, per = "everybody together holds", " in all"
     of_gpus = code == limit.gpus_code
     gpus = wanted.total_gpus
     needs = f"needs {_gpus(wanted)}" if wanted.nodes == 1 else f"needs {_count(gpus, 'GPU')} on {wanted.nodes} nodes"
     if gpus > limit.max_gpus and of_gpus:
-        return f'{needs}; QoS "{name}" allows {int(limit.max_gpus)} per {per}'
+        return f'{needs}; QoS "{name}" allows {int(limit.max_gpus)}{per}'
     if of_gpus:
-        text = f"{needs}; {holder} holds {limit.gpus} of at most {_count(int(limit.max_gpus), 'GPU')}"
+        text = f"{needs}; {holder} {limit.gpus} of at most {_count(int(limit.max_gpus), 'GPU')}"
         over = limit.gpus + gpus > limit.max_gpus
     else:
-        text = f"{holder} holds {limit.jobs} of at most {_count(int(limit.max_jobs), 'job')}"
+        text = f"{holder} {limit.jobs} of at most {_count(int(limit.max_jobs), 'job')}"
         over = limit.jobs >= limit.max_jobs
     text = f'{text} in QoS "{name}"'
+    whose = "" if code == GROUP_GPUS else "its " if whole else "their "
     first = limit.first_kept_out() if of_gpus else None
     first = limit.claimed_by if first is None or first is job else first
-    return text if over or first is None else f"{text}, and {'its' if whole else 'their'} job {first.id} is ahead of it"
+    return text if over or first is None else f"{text}, and {whose}job {first.id} is ahead of it"
 
 
 def _unavailable(wanted: Resources, situation: Situation) -> str:

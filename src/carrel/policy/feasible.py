@@ -63,12 +63,16 @@ def _refusal(resources: Resources, kind: JobKind, qos: QoS) -> tuple[str, str, d
         )
     if 0 in (qos.max_jobs_per_user, qos.max_jobs_per_account):
         return f'QoS "{qos.name}" allows no jobs.', "", {}
-    for most_gpus, holder in ((qos.max_gpus_per_user, "user"), (qos.max_gpus_per_account, "account")):
+    for most_gpus, per, rule in (
+        (qos.max_gpus_per_user, "per user", "max_gpus_per_user"),
+        (qos.max_gpus_per_account, "per account", "max_gpus_per_account"),
+        (qos.max_gpus, "in all", "max_gpus"),
+    ):
         if most_gpus is not None and resources.total_gpus > most_gpus:
             return (
-                f'The job asks for {_count(resources.total_gpus)}, but QoS "{qos.name}" allows {most_gpus} per {holder}.',
+                f'The job asks for {_count(resources.total_gpus)}, but QoS "{qos.name}" allows {most_gpus} {per}.',
                 f"Ask for {most_gpus} or fewer" if most_gpus else "Ask for none",
-                {"gpus": resources.total_gpus, f"max_gpus_per_{holder}": most_gpus},
+                {"gpus": resources.total_gpus, rule: most_gpus},
             )
     return None
 

@@ -1,4 +1,4 @@
-"""What one user, and one account, may hold at the same time in one QoS."""
+"""What one user, one account, and everybody together may hold at the same time in one QoS."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ MAX_JOBS = "QOSMaxJobsPerUserLimit"
 MAX_GPUS = "QOSMaxGRESPerUser"
 MAX_ACCOUNT_JOBS = "MaxJobsPerAccount"
 MAX_ACCOUNT_GPUS = "MaxGRESPerAccount"
+GROUP_GPUS = "QOSGrpGRES"
+#: Of these, the codes that speak of GPUs.
+GPU_CODES = frozenset({MAX_GPUS, MAX_ACCOUNT_GPUS, GROUP_GPUS})
 #: The codes of jobs that wait for nothing but a limit.
-CODES = frozenset({MAX_JOBS, MAX_GPUS, MAX_ACCOUNT_JOBS, MAX_ACCOUNT_GPUS})
+CODES = GPU_CODES | {MAX_JOBS, MAX_ACCOUNT_JOBS}
 
 
 class Limit:
-    """What one holder (a user or an account) has in one QoS, counting this cycle's starts, against what it may have."""
+    """What one holder (a user, an account, everybody) has in one QoS, counting this cycle's starts, against what it may have."""
 
     __slots__ = (
         *("jobs", "jobs_code", "max_jobs", "gpus", "gpus_code", "max_gpus"),
@@ -36,9 +39,9 @@ class Limit:
         #: The holder's job that has the reservation, if any.
         self.claimed_by: Waiting | None = None
         self._claim_at = -inf
-        # The first job that waits for so many GPUs, with the user's own limit where this is an account's.
-        self._ahead: dict[tuple[Limit | None, int], Waiting] = {}
-        # The most GPUs among those that need no look at a user's limit; whether there are others.
+        # The first job that waits for so many GPUs, with the limits inside this one: an account's has its users'.
+        self._ahead: dict[tuple[tuple[Limit, ...], int], Waiting] = {}
+        # The most GPUs among those that need no look at an inner limit; whether there are others.
         self._own_most = 0
         self._others = False
 
@@ -89,26 +92,27 @@ class Limit:
         self.claimed_by = None
         self._claim_at = -inf
 
-    def waits(self, job: Waiting, user: Limit | None) -> None:
-        """`job` does not start in this cycle; later ones are behind it. `user` limits it too, when this is an account."""
+    def waits(self, job: Waiting, inner: tuple[Limit, ...]) -> None:
+        """`job` does not start in this cycle; later ones are behind it. The `inner` limits hold for it too."""
         if self.max_gpus == inf:
             return
         gpus = job.resources.total_gpus
-        if gpus and (user, gpus) not in self._ahead:
-            self._ahead[user, gpus] = job
-            if user is None and self._own_most < gpus <= self.max_gpus:
+        if gpus and (inner, gpus) not in self._ahead:
+            self._ahead[inner, gpus] = job
+            if not inner and self._own_most < gpus <= self.max_gpus:
                 self._own_most = gpus
-            self._others = self._others or user is not None
+            self._others = self._others or bool(inner)
 
     def ahead(self) -> int:
         """GPUs of the largest job that waits so far and that nothing but this limit keeps out; 0 for none."""
         if not self._others:
             return self._own_most
-        return max((gpus for user, gpus in self._ahead if self.counts(user, gpus)), default=0)
+        return max((gpus for inner, gpus in self._ahead if self.counts(inner, gpus)), default=0)
 
-    def counts(self, user: Limit | None, gpus: int) -> bool:
-        """True when a waiting job of so many GPUs stands before later ones: it may have them some day, and its user now."""
-        return gpus <= self.max_gpus and (user is None or user.admits(gpus))
+    def counts(self, inner: Iterable[Limit], gpus: int) -> bool:
+        """True when a waiting job of so many GPUs stands before later ones: it may have them some day, and as far as the
+        `inner` limits go now."""
+        return gpus <= self.max_gpus and all(limit.admits(gpus) for limit in inner)
 
     def first_kept_out(self) -> Waiting | None:
         """Return the first job that this limit keeps out because of what is held already, or None."""
@@ -123,7 +127,7 @@ class Limits:
 
     def __init__(self, qos: QoS, parts: tuple[Limit, ...]) -> None:
         self.qos = qos
-        #: That of the user first, then that of the account where there is one.
+        #: That of the user first, then that of the account and that of everybody, where there is one.
         self.parts = parts
 
     def refuses(self, job: Waiting, ends_by: float) -> str | None:
@@ -146,10 +150,8 @@ class Limits:
 
     def waits(self, job: Waiting) -> None:
         """`job` does not start in this cycle."""
-        user = None
-        for limit in self.parts:
-            limit.waits(job, user)
-            user = limit
+        for place, limit in enumerate(self.parts):
+            limit.waits(job, self.parts[:place])
 
     def claim(self, job: Waiting, at: float) -> None:
         """Keep room within the limits for `job`, which is to start at `at`."""
@@ -165,6 +167,10 @@ class Limits:
         """Return the limit that gives `code`, or None."""
         return next((limit for limit in self.parts if code in (limit.jobs_code, limit.gpus_code)), None)
 
+    def inside(self, limit: Limit) -> tuple[Limit, ...]:
+        """Return those before `limit`, which is one of them."""
+        return self.parts[: self.parts.index(limit)]
+
 
 class Ledger:
     """The limits of everybody, made when first asked for."""
@@ -174,6 +180,7 @@ class Ledger:
         self._limits: dict[tuple[str, str, str], Limits] = {}
         self._users: dict[tuple[str, str], Limit] = {}
         self._accounts: dict[tuple[str, str], Limit] = {}
+        self._groups: dict[str, Limit] = {}
         for held in holding:
             limits = self.of(held.owner, held.account, held.qos)
             if limits is not None:
@@ -193,11 +200,17 @@ class Ledger:
         user = self._users.get((owner, qos.name))
         if user is None:
             user = self._users[owner, qos.name] = Limit(qos.max_jobs_per_user, qos.max_gpus_per_user, MAX_JOBS, MAX_GPUS)
-        if qos.max_jobs_per_account is None and qos.max_gpus_per_account is None:
-            return (user,)
-        whole = self._accounts.get((account, qos.name))
-        if whole is None:
-            whole = self._accounts[account, qos.name] = Limit(
-                qos.max_jobs_per_account, qos.max_gpus_per_account, MAX_ACCOUNT_JOBS, MAX_ACCOUNT_GPUS
-            )
-        return (user, whole)
+        parts = [user]
+        if qos.max_jobs_per_account is not None or qos.max_gpus_per_account is not None:
+            whole = self._accounts.get((account, qos.name))
+            if whole is None:
+                whole = self._accounts[account, qos.name] = Limit(
+                    qos.max_jobs_per_account, qos.max_gpus_per_account, MAX_ACCOUNT_JOBS, MAX_ACCOUNT_GPUS
+                )
+            parts.append(whole)
+        if qos.max_gpus is not None:
+            # There is no limit to the jobs of everybody, so nothing is ever refused with the code for it.
+            if qos.name not in self._groups:
+                self._groups[qos.name] = Limit(None, qos.max_gpus, "", GROUP_GPUS)
+            parts.append(self._groups[qos.name])
+        return tuple(parts)

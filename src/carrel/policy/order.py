@@ -11,16 +11,35 @@ from carrel.domain.rules import LabRules
 
 #: GPUs of a job that its size counts for.
 MOST_SIZED = 64
+#: Seconds that a tier is ahead of the one below it: some three hundred years, more than all else together comes to.
+TIER = 1e10
+
+
+def tiers(qos: Mapping[str, QoS]) -> Mapping[str, int]:
+    """Return the tier of every class of service: the length of the longest chain of classes that give way, from it down.
+
+    Who may take from another stands before it in line. A class that is not there, or that would come twice in a chain, ends it.
+    """
+    found: dict[str, int] = {}
+
+    def tier(name: str, above: tuple[str, ...]) -> int:
+        if name not in found:
+            below = [other for other in qos[name].preempts if other in qos and other not in above]
+            found[name] = max((1 + tier(other, (*above, other)) for other in below), default=0)
+        return found[name]
+
+    return {name: tier(name, (name,)) for name in qos}
 
 
 class Order:
     """The order of a queue.
 
-    A job's worth is counted in seconds of waiting: ``(qos.priority + job.priority) * age_weight``, plus its owner's standing
-    times `share_weight`, plus its GPUs (up to `MOST_SIZED`) times `size_weight`, plus the seconds that it has waited. All jobs
-    age alike, so `now` falls out of every comparison: only a change of somebody's standing changes the order of two jobs that
-    wait. Every part but the last is bounded, so a job that is submitted later by more than their sum never goes
-    ahead: that is why nobody waits for ever. Ties go to the smaller id.
+    Jobs of a higher tier (`tiers`) stand before those of a lower one. Inside a tier a job's worth is counted in seconds of
+    waiting: ``(qos.priority + job.priority) * age_weight``, plus its owner's standing times `share_weight`, plus its GPUs (up to
+    `MOST_SIZED`) times `size_weight`, plus the seconds that it has waited. All jobs age alike, so `now` falls out of every
+    comparison: only a change of somebody's standing changes the order of two jobs that wait. Every part but the last is
+    bounded, so a job of the same tier that is submitted later by more than their sum never goes ahead: that is why nobody
+    waits for ever behind their like. Ties go to the smaller id.
     """
 
     def __init__(
@@ -33,7 +52,8 @@ class Order:
         size_weight: float,
     ) -> None:
         self.age_weight = age_weight
-        self._points = {name: service.priority * age_weight for name, service in qos.items()}
+        tier = tiers(qos)
+        self._points = {name: service.priority * age_weight + tier[name] * TIER for name, service in qos.items()}
         self._shares = {who: (1.0 - factor) * share_weight for who, factor in standing.items()} if share_weight else {}
         self._size_weight = size_weight
 

@@ -214,8 +214,8 @@ class Placer:
         for other in self._members[limit]:
             gpus = other.resources.total_gpus
             if gpus > most and other.key is not None and key is not None and other.key < key:
-                user = other.limits.parts[0] if other.limits is not None else None
-                if limit.counts(None if user is limit else user, gpus):
+                inner = other.limits.inside(limit) if other.limits is not None else ()
+                if limit.counts(inner, gpus):
                     most = gpus
         return most
 

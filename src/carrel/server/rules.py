@@ -13,7 +13,7 @@ from carrel.domain.account import Account
 from carrel.domain.errors import Invalid
 from carrel.domain.nodelist import check_nodelist
 from carrel.domain.partition import Partition
-from carrel.domain.qos import JobKind, QoS
+from carrel.domain.qos import JobKind, PreemptMode, QoS
 from carrel.domain.rules import LabRules
 from carrel.policy.qos import choose_qos
 from carrel.server.toml import Setting, convert, known, read_toml
@@ -45,7 +45,12 @@ _QOS_KEYS = {
     "max_gpus_per_user": "int",
     "max_jobs_per_account": "int",
     "max_gpus_per_account": "int",
+    "max_gpus": "int",
     "priority": "int",
+    "preempts": "list of classes of service",
+    "preempt_mode": "mode",
+    "preempt_exempt_time": "duration",
+    "preempt_grace": "duration",
 }
 
 
@@ -232,7 +237,30 @@ def _read_qos(base: Mapping[str, Any], tables: Any, where: str) -> dict[str, QoS
     merged = {name: {**base.get(name, {}), **tables.get(name, {})} for name in (*base, *tables)}
     if not merged:
         raise Invalid(f"{where}: there is no class of service.", remedy="Write [qos.NAME] with its keys below it.")
-    return {name: _one_qos(name, table, f"{where}: qos.{name}") for name, table in merged.items()}
+    qos = {name: _one_qos(name, table, f"{where}: qos.{name}") for name, table in merged.items()}
+    _check_preempts(qos, where)
+    return qos
+
+
+def _check_preempts(qos: Mapping[str, QoS], where: str) -> None:
+    """Every class that gives way is there, and none gives way to itself, be it by way of others."""
+    for service in qos.values():
+        for name in sorted(service.preempts):
+            if name not in qos:
+                near = get_close_matches(name, qos, n=1)
+                remedy = f'Did you mean "{near[0]}"?' if near else f"There are: {', '.join(qos)}."
+                raise Invalid(f'{where}: qos.{service.name}.preempts: there is no class of service "{name}".', remedy=remedy)
+        below, todo = set[str](), list(service.preempts)
+        while todo:
+            name = todo.pop()
+            if name not in below and name in qos:
+                below.add(name)
+                todo += qos[name].preempts
+        if service.name in below:
+            raise Invalid(
+                f'{where}: qos.{service.name}.preempts: "{service.name}" would give way to itself.',
+                remedy="Take one of the classes out of the circle.",
+            )
 
 
 def _one_qos(name: str, table: Mapping[str, Any], where: str) -> QoS:
@@ -241,6 +269,12 @@ def _one_qos(name: str, table: Mapping[str, Any], where: str) -> QoS:
         kind = _QOS_KEYS[known(key, _QOS_KEYS, where)]
         if key == "kinds":
             fields[key] = _kinds(value, where)
+        elif key == "preempts":
+            fields[key] = frozenset(_words(value, f"{where}.preempts")) if value != [] else frozenset()
+        elif key == "preempt_mode":
+            fields[key] = _mode(value, where)
+        elif key.startswith("preempt_") and value == 0 and not isinstance(value, bool):
+            fields[key] = 0
         elif key == "priority" and isinstance(value, int) and not isinstance(value, bool):
             fields[key] = value
         else:
@@ -249,6 +283,13 @@ def _one_qos(name: str, table: Mapping[str, Any], where: str) -> QoS:
     if qos.max_time is not None and qos.default_time > qos.max_time:
         qos = QoS(name=name, **{**fields, "default_time": qos.max_time})
     return qos
+
+
+def _mode(value: Any, where: str) -> PreemptMode:
+    modes = [mode.value for mode in PreemptMode]
+    if value not in modes:
+        raise Invalid(f"{where}.preempt_mode is {value!r}.", remedy=f"It must be one of: {', '.join(modes)}.")
+    return PreemptMode(value)
 
 
 def _kinds(value: Any, where: str) -> frozenset[JobKind]:

@@ -274,6 +274,7 @@ def _job_row(new: NewJob, now: float) -> dict[str, Any]:
         "message": _SUBMITTED.message,
         "submitted_at": now,
         "retries_left": new.retries,
+        "preemptible": int(new.preemptible),
         "spec": dump(to_plain(new.task)),
         "run_id": new.task.tracking.run_id if new.task.tracking else None,
         "experiment_id": new.task.tracking.experiment_id if new.task.tracking else None,
@@ -294,6 +295,7 @@ def _job_as_submitted(new: NewJob, job_id: int, now: float) -> Job:
         reason=_SUBMITTED,
         submitted_at=now,
         retries_left=new.retries,
+        preemptible=new.preemptible,
         run_id=new.task.tracking.run_id if new.task.tracking else None,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy.engine import Row
 
 from carrel.control.ports import AttemptRow, Event
-from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import Usage
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
@@ -45,6 +45,10 @@ def job_of(row: Row[Any]) -> Job:
         devices=tuple(json.loads(row.devices)),
         run_id=row.run_id,
         cancelled_by=row.cancelled_by,
+        preemptible=bool(row.preemptible),
+        preemption=None if row.preempted_by is None else from_plain(Preemption, json.loads(row.preempted_by)),
+        suspended_seconds=row.suspended_seconds,
+        suspended_at=row.suspended_at,
     )
 
 

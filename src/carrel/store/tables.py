@@ -104,6 +104,12 @@ jobs = Table(
     Column("cancelled_by", String(255)),
     Column("run_id", String(64)),
     Column("experiment_id", String(64)),
+    #: 0: it cannot be interrupted.
+    Column("preemptible", Integer, nullable=False, server_default=text("1")),
+    #: The `Preemption`, as JSON; NULL while the job keeps its place.
+    Column("preempted_by", Text),
+    Column("suspended_seconds", Double, nullable=False, server_default=text("0")),
+    Column("suspended_at", Double),
     #: The `TaskSpec`, as JSON.
     Column("spec", Text, nullable=False),
     CheckConstraint(f"state IN ({_STATES})", name="state"),
@@ -144,6 +150,8 @@ attempts = Table(
     Column("usage", Text, nullable=False, server_default=text("'{}'")),
     #: What the cells of a session were charged: devices × seconds. NULL: nothing.
     Column("lease_seconds", Double),
+    #: For how long it was suspended: nothing is charged for that. NULL: not at all.
+    Column("suspended_seconds", Double),
     CheckConstraint(f"state IN ({_STATES})", name="state"),
 )
 

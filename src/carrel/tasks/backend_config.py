@@ -20,7 +20,7 @@ from carrel.tasks.suggest import suggest
 #: Keys with Slurm's names; a hyphen is as good as an underscore. `docs/tasks.md` describes each one.
 SLURM_KEYS = (
     "mem", "time", "gres", "gpus", "gpus_per_node", "cpus_per_task", "nodes", "ntasks", "partition", "account", "qos",
-    "environment", "exports", "detach",
+    "environment", "exports", "preemptible", "detach",
 )  # fmt: skip
 #: Keys that MLflow adds itself.
 MLFLOW_KEYS = (
@@ -40,6 +40,8 @@ class BackendConfig:
     account: str | None = None
     partition: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    #: Whether somebody may take its place while it runs.
+    preemptible: bool | None = None
     #: MLflow's ``--env-manager``: "local", "virtualenv", "uv", "conda".
     env_manager: str | None = None
     #: True when `mlflow run` shall return without waiting for the end.
@@ -73,6 +75,7 @@ def read_backend_config(config: Mapping[str, Any], *, environ: Mapping[str, str]
         account=_word(slurm, "account"),
         partition=_word(slurm, "partition"),
         variables=_variables(slurm, environ),
+        preemptible=None if slurm.get("preemptible") is None else _truth(slurm["preemptible"], "preemptible"),
         env_manager=_mlflow(config),
         detach=_truth(slurm.get("detach"), "detach"),
     )

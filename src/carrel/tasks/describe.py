@@ -35,6 +35,7 @@ class TaskDescription:
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[str, ...] = DEFAULT_OUTPUTS
     retries: int | None = None
+    preemptible: bool | None = None
     resources: ResourceOverrides = field(default_factory=ResourceOverrides)
     qos: str | None = None
     partition: str | None = None
@@ -81,6 +82,7 @@ def describe(
         inputs=section.inputs,
         outputs=section.outputs,
         retries=section.retries,
+        preemptible=section.preemptible,
         resources=section.resources,
         qos=section.qos,
         partition=section.partition,

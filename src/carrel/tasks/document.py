@@ -90,6 +90,13 @@ class Value:
             raise self.wrong(f'{self._called} is "{text}", which is not a whole number.')
         return int(text)
 
+    def truth(self) -> bool:
+        """Return true or false (YAML 1.2, 10.3.2: in any usual case of letters)."""
+        text = self.text()
+        if text.lower() not in ("true", "false"):
+            raise self.wrong(f'{self._called} is "{text}".', "Write true or false.")
+        return text.lower() == "true"
+
     def as_mlflow_reads_it(self) -> str | None:
         """Return a scalar as MLflow passes it on: read by YAML's rules, then made text (true is "True"); None when empty."""
         if self.empty:

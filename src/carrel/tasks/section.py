@@ -15,7 +15,10 @@ from carrel.tasks.overrides import ResourceOverrides
 from carrel.tasks.parameters import is_uri, refuse_credentials
 
 #: Keys of the section, and of its parts. `docs/tasks.md` describes each one.
-SECTION_KEYS = ("resources", "qos", "partition", "account", "experiment", "inputs", "outputs", "retries", "variables")
+SECTION_KEYS = (
+    *("resources", "qos", "partition", "account", "experiment"),
+    *("inputs", "outputs", "retries", "preemptible", "variables"),
+)
 RESOURCE_KEYS = ("gpus", "gpu_type", "cpus", "memory", "time")
 INPUT_KEYS = ("path", "uri", "digest")
 MAX_RETRIES = 100
@@ -39,6 +42,7 @@ class Section:
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[str, ...] = DEFAULT_OUTPUTS
     retries: int | None = None
+    preemptible: bool | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -58,6 +62,7 @@ def read_section(value: Value) -> Section:
         inputs=_inputs(said["inputs"]) if "inputs" in said else (),
         outputs=tuple(_glob(item) for item in said["outputs"].items()) if "outputs" in said else DEFAULT_OUTPUTS,
         retries=retries,
+        preemptible=said["preemptible"].truth() if "preemptible" in said else None,
         variables=_variables(said["variables"]) if "variables" in said else {},
     )
 

@@ -79,6 +79,8 @@ class TaskRequest(Request):
     #: MLflow's backend-config JSON, with Slurm's names; what is not understood is refused.
     backend_config: dict[str, Any] = Field(default_factory=dict)
     retries: int | None = None
+    #: False: nobody may take its place while it runs. None: as the task's own file says, or true.
+    preemptible: bool | None = None
     experiment: str | None = None
     variables: dict[str, str] = Field(default_factory=dict)
     git: GitRequest | None = None
@@ -135,6 +137,8 @@ class JobView(Response):
     run_url: str | None = None
     queue: QueueView | None = None
     ended: bool = False
+    #: False: it cannot be interrupted, and nobody takes its place while it runs.
+    preemptible: bool = True
 
 
 class JobPage(Response):
@@ -570,8 +574,17 @@ class QoSView(Response):
     max_gpus_per_user: int | None
     max_jobs_per_account: int | None = None
     max_gpus_per_account: int | None = None
+    #: Of everybody together.
+    max_gpus: int | None = None
     idle_time: int | None = None
     priority: int
+    #: Classes of service whose jobs give way to those of this one.
+    preempts: list[str] = Field(default_factory=list)
+    #: What happens to a job of this class that gives way: "none" (it never does), "requeue" or "suspend".
+    preempt_mode: str = "none"
+    #: Seconds that it has run before it may have to give way, and that it has between SIGTERM and SIGKILL when it is requeued.
+    preempt_exempt_time: int = 0
+    preempt_grace: int = 0
 
 
 class PartitionView(Response):
