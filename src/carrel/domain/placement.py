@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from carrel.domain.job import Reason
 from carrel.domain.node import Node, Share
 from carrel.domain.partition import Partition
-from carrel.domain.qos import QoS
+from carrel.domain.qos import PreemptMode, QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
 
@@ -55,6 +55,14 @@ class Holding:
     name: str = ""
     #: When its command was started, Unix seconds; None while it is being prepared.
     started_at: float | None = None
+    #: False: it cannot be interrupted.
+    preemptible: bool = True
+    #: True while it can be stopped and go on later.
+    suspendable: bool = False
+    #: True once it gives way, or somebody wants its end: its place is free soon, by `ends_by` at the latest.
+    leaving: bool = False
+    #: True while it is stopped: it keeps its memory and nothing else.
+    suspended: bool = False
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -95,6 +103,18 @@ class Start:
     devices: tuple[str, ...] = ()
     #: The same moment on further nodes.
     others: tuple[Share, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempt:
+    """Decision: this job gives way now, so that another can start."""
+
+    job_id: int
+    #: How: requeued or suspended.
+    mode: PreemptMode
+    #: The job that takes its place, and the class of service of that one.
+    by: int
+    qos: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,245 @@
+"""Who gives way to whom, and who goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from policy_labs import GIB, NOW, free_at, has_room, holding, lab, node, snapshots, waiting, within_limits
+
+from carrel.domain.node import Share
+from carrel.domain.partition import Partition
+from carrel.domain.placement import Holding, Preempt, Snapshot, Waiting
+from carrel.domain.qos import PreemptMode, QoS
+from carrel.domain.reservation import Reservation
+from carrel.policy.preempt import PATIENCE, preempt, resumable
+
+QOS = {
+    "desk": QoS(name="desk", preempts=frozenset({"batch", "rack"})),
+    "batch": QoS(name="batch", preempt_mode=PreemptMode.REQUEUE),
+    "rack": QoS(name="rack", preempt_mode=PreemptMode.SUSPEND),
+}
+
+
+def running(job_id: int, on: str, *devices: str, ran: float = 100.0, **more: object) -> Holding:
+    flags = {name: more.pop(name) for name in ("preemptible", "suspendable", "leaving", "suspended") if name in more}
+    held = holding(job_id, on, *devices, **{"left": 5000.0, **more})  # type: ignore[arg-type]
+    return replace(held, started_at=NOW - ran, **flags)  # type: ignore[arg-type]
+
+
+def victims(jobs: Sequence[Waiting], holds: Sequence[Holding], **more: object) -> list[tuple[int, str]]:
+    snapshot = lab([node("n1", *["h200"] * 4), node("n2", *["h200"] * 4)], jobs, holds, **{"qos": QOS, **more})
+    return [(one.job_id, one.mode.value) for one in preempt(snapshot, jobs[0], NOW)]
+
+
+# ---- examples
+
+
+def test_the_least_work_is_lost_and_nobody_gives_way_for_nothing() -> None:
+    holds = [
+        running(11, "n1", "n1-0", "n1-1", ran=1000),
+        running(12, "n1", "n1-2", "n1-3", ran=100),
+        running(13, "n2", "n2-0", ran=120),
+        running(14, "n2", "n2-1", ran=90),
+        running(15, "n2", "n2-2", "n2-3", ran=9000),
+    ]
+    assert victims([waiting(1, 2, qos="desk")], holds) == [(12, "requeue")]
+    assert victims([waiting(1, 1, qos="desk")], holds) == [(14, "requeue")]
+    # All of n1 costs 2200 GPU-seconds, all of n2 18210.
+    assert victims([waiting(1, 4, qos="desk")], holds) == [(11, "requeue"), (12, "requeue")]
+    assert victims([waiting(1, 5, qos="desk")], holds) == []
+
+
+def test_one_large_job_rather_than_many_small_ones_that_lose_more() -> None:
+    holds = [running(11, "n1", "n1-0", ran=50), running(12, "n1", "n1-1", ran=50), running(13, "n1", "n1-2", "n1-3", ran=40)]
+    holds.append(running(14, "n2", "n2-0", "n2-1", "n2-2", "n2-3", qos="desk"))
+    assert victims([waiting(1, 2, qos="desk")], holds) == [(13, "requeue")]
+
+
+def test_those_that_can_be_stopped_are_stopped_first() -> None:
+    holds = [
+        running(11, "n1", "n1-0", "n1-1", "n1-2", "n1-3", ran=0),
+        running(12, "n2", "n2-0", "n2-1", "n2-2", "n2-3", ran=9000, qos="rack", suspendable=True),
+    ]
+    assert victims([waiting(1, 2, qos="desk")], holds) == [(12, "suspend")]
+    assert victims([waiting(1, 2, qos="desk")], [holds[0], replace(holds[1], suspendable=False)]) == [(11, "requeue")]
+
+
+def test_who_is_stopped_keeps_its_memory_so_it_is_requeued_where_memory_is_short() -> None:
+    holds = [running(10 + number, f"n{number}", qos="rack", suspendable=True, memory=60 * GIB) for number in (1, 2)]
+    assert victims([waiting(1, 0, qos="desk", memory=8 * GIB)], holds) == [(11, "requeue")]
+    # Processors come free either way.
+    holds = [replace(held, resources=replace(held.resources, cpus=16)) for held in holds]
+    assert victims([waiting(1, 0, qos="desk", memory=2 * GIB)], holds) == [(11, "suspend")]
+
+
+def test_nobody_gives_way_who_must_not() -> None:
+    devices = ("n1-0", "n1-1", "n1-2", "n1-3")
+    others = running(19, "n2", "n2-0", "n2-1", "n2-2", "n2-3", qos="desk")
+    job, held = waiting(1, 1, qos="desk"), running(11, "n1", *devices)
+    assert victims([job], [held, others]) == [(11, "requeue")]
+    assert victims([waiting(1, 1, qos="batch")], [held, others]) == []
+    assert victims([waiting(1, 1, qos="gone")], [held, others]) == []
+    assert victims([job], [replace(held, preemptible=False), others]) == []
+    assert victims([job], [replace(held, leaving=True), others]) == []
+    assert victims([job], [replace(held, ends_by=NOW + PATIENCE), others]) == []
+    young = {**QOS, "batch": replace(QOS["batch"], preempt_exempt_time=101)}
+    assert victims([job], [held, others], qos=young) == []
+    assert victims([job], [replace(held, started_at=None), others], qos=young) == []
+    assert victims([job], [held, others], qos={**QOS, "batch": QoS(name="batch")}) == []
+    assert victims([replace(job, not_before=NOW + 1)], [held, others]) == []
+    full = {**QOS, "desk": replace(QOS["desk"], max_gpus=4)}
+    assert victims([job], [held, others], qos=full) == []
+
+
+def test_what_is_on_its_way_out_is_waited_for() -> None:
+    holds = [
+        running(11, "n1", "n1-0", "n1-1", leaving=True, left=60),
+        running(12, "n1", "n1-2", "n1-3"),
+        running(13, "n2", "n2-0", "n2-1", "n2-2", "n2-3", ran=10),
+    ]
+    assert victims([waiting(1, 2, qos="desk")], holds) == []
+    assert victims([waiting(1, 3, qos="desk")], holds) == [(13, "requeue")]
+    assert victims([waiting(1, 3, qos="desk")], [holds[0], holds[1], replace(holds[2], preemptible=False)]) == [(12, "requeue")]
+
+
+def test_a_job_on_several_nodes_gives_way_as_a_whole_and_room_for_one_is_made_on_several() -> None:
+    gang = replace(running(11, "n1", "n1-0", "n1-1", "n1-2", "n1-3", ran=10), others=(Share(node="n2", devices=("n2-0",)),))
+    small = running(12, "n2", "n2-1", "n2-2", "n2-3", ran=500)
+    assert victims([waiting(1, 2, qos="desk", nodes=2)], [gang, small]) == [(11, "requeue"), (12, "requeue")]
+    assert victims([waiting(1, 1, qos="desk", nodes=2)], [gang, small]) == [(11, "requeue")]
+
+
+def test_partitions_and_reservations_are_kept() -> None:
+    holds = [running(10 + number, f"n{number}", *(f"n{number}-{gpu}" for gpu in range(4)), ran=number) for number in (1, 2)]
+    job = waiting(1, 1, qos="desk")
+    assert victims([job], holds) == [(11, "requeue")]
+    course = Reservation(name="course", begin=NOW + 60, end=NOW + 90, nodes=("n1",))
+    assert victims([job], holds, reservations=(course,)) == [(12, "requeue")]
+    parts = {"cats": Partition(name="cats", nodes=("n2",)), "dogs": Partition(name="dogs", qos=("batch",))}
+    assert victims([replace(job, partition="cats")], holds, partitions=parts) == [(12, "requeue")]
+    assert victims([replace(job, partition="dogs")], holds, partitions=parts) == []
+
+
+def test_what_was_stopped_goes_on_when_its_place_is_free_and_nobody_wants_it() -> None:
+    had = replace(running(11, "n1", "n1-0", qos="rack"), preemptible=True)
+    keeps = replace(had, devices=(), resources=replace(had.resources, cpus=0, gpus=0), suspended=True)
+    machine = [node("n1", "h200", "h200", cpus=2)]
+
+    def goes_on(*holds: Holding, jobs: Sequence[Waiting] = (), **more: object) -> bool:
+        return resumable(lab(more.pop("nodes", machine), jobs, [keeps, *holds], **{"qos": QOS, **more}), [had], NOW) == (11,)
+
+    assert goes_on()
+    assert goes_on(running(12, "n1", "n1-1", qos="desk"))
+    assert not goes_on(running(12, "n1", "n1-0", qos="desk"))
+    assert not goes_on(running(12, "n1", qos="desk", cpus=2))
+    assert not goes_on(withheld=frozenset({"n1-0"}))
+    assert goes_on(jobs=[waiting(1, 1, qos="batch")])
+    assert not goes_on(jobs=[waiting(1, 1, qos="desk")])
+    assert goes_on(jobs=[waiting(1, 3, qos="desk")])
+    assert goes_on(jobs=[replace(waiting(1, 1, qos="desk"), not_before=NOW + 9)])
+    assert goes_on(jobs=[waiting(1, 1, qos="desk")], qos={**QOS, "desk": replace(QOS["desk"], max_gpus=0)})
+    assert goes_on(nodes=[replace(machine[0], drained="for repair")])
+    twice = [had, replace(had, id=13)]
+    both = lab(machine, [], [keeps, replace(keeps, id=13)], qos=QOS)
+    assert resumable(both, twice, NOW) == (11,)
+
+
+# ---- whatever the lab looks like
+
+
+@st.composite
+def labs(draw: st.DrawFn) -> Snapshot:
+    snapshot = draw(snapshots())
+    modes, limit = st.sampled_from(PreemptMode), st.one_of(st.none(), st.integers(0, 4))
+    qos = {
+        "short": QoS(name="short", preempts=frozenset({"batch", "free"}), max_gpus=draw(limit)),
+        "free": QoS(name="free", preempts=frozenset({"batch"}), preempt_mode=draw(modes), max_gpus_per_user=draw(limit)),
+        "batch": QoS(name="batch", preempt_mode=draw(modes), preempt_exempt_time=draw(st.sampled_from([0, 0, 50]))),
+    }
+    holds = tuple(
+        replace(
+            held,
+            started_at=draw(st.sampled_from([None, NOW - 20, NOW - 60, NOW - 4000])),
+            preemptible=draw(st.sampled_from([True, True, True, False])),
+            suspendable=draw(st.booleans()),
+            leaving=draw(st.sampled_from([False, False, False, True])),
+        )
+        for held in snapshot.holding
+    )
+    return replace(snapshot, qos=qos, holding=holds)
+
+
+def left_after(snapshot: Snapshot, given_way: Sequence[Preempt]) -> list[Holding]:
+    """What is held when everything has ended that does so anyway, and when these have given way."""
+    modes = {one.job_id: one.mode for one in given_way}
+    left = [held for held in snapshot.holding if not (held.leaving or held.ends_by <= NOW + PATIENCE)]
+    left = [held for held in left if modes.get(held.id) is not PreemptMode.REQUEUE]
+    return [
+        replace(held, devices=(), resources=replace(held.resources, cpus=0, gpus=0, gpu_type=None)) if held.id in modes else held
+        for held in left
+    ]
+
+
+def room_after(snapshot: Snapshot, job: Waiting, given_way: Sequence[Preempt]) -> bool:
+    return has_room(job.resources, free_at(snapshot, left_after(snapshot, given_way), NOW, NOW))
+
+
+MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@MANY
+@given(labs())
+def test_whoever_gives_way_may_have_to_and_makes_room_and_none_is_too_many(snapshot: Snapshot) -> None:
+    holds = {held.id: held for held in snapshot.holding}
+    for job in snapshot.waiting:
+        given_way = preempt(snapshot, job, NOW)
+        for one in given_way:
+            held, service = holds[one.job_id], snapshot.qos[holds[one.job_id].qos]
+            assert (one.by, one.qos) == (job.id, job.qos)
+            assert held.qos in snapshot.qos[job.qos].preempts
+            assert held.preemptible
+            assert not held.leaving
+            assert service.preempt_mode is not PreemptMode.NONE
+            assert one.mode is PreemptMode.REQUEUE or held.suspendable
+            ran = 0.0 if held.started_at is None else NOW - held.started_at
+            assert ran >= service.preempt_exempt_time
+        if given_way:
+            assert within_limits(job, snapshot, snapshot.holding)
+            assert room_after(snapshot, job, given_way)
+            for one in given_way:
+                assert not room_after(snapshot, job, [other for other in given_way if other is not one])
+
+
+@MANY
+@given(labs())
+def test_room_is_made_whenever_that_is_possible_and_needed(snapshot: Snapshot) -> None:
+    for job in snapshot.waiting:
+        gives_way = [
+            Preempt(job_id=held.id, mode=PreemptMode.REQUEUE, by=job.id, qos=job.qos)
+            for held in snapshot.holding
+            if held.qos in snapshot.qos[job.qos].preempts
+            and held.preemptible
+            and snapshot.qos[held.qos].preempt_mode is not PreemptMode.NONE
+            and (0.0 if held.started_at is None else NOW - held.started_at) >= snapshot.qos[held.qos].preempt_exempt_time
+        ]
+        possible = room_after(snapshot, job, gives_way) and within_limits(job, snapshot, snapshot.holding)
+        needed = not room_after(snapshot, job, ())
+        assert bool(preempt(snapshot, job, NOW)) == (possible and needed and job.not_before <= NOW)
+
+
+@MANY
+@given(labs(), st.integers(0, 2**32))
+def test_the_answer_does_not_depend_on_the_order_of_the_picture(snapshot: Snapshot, seed: int) -> None:
+    chance = Random(seed)
+    mixed = replace(
+        snapshot,
+        holding=tuple(chance.sample(snapshot.holding, len(snapshot.holding))),
+        nodes=tuple(chance.sample(snapshot.nodes, len(snapshot.nodes))),
+        waiting=tuple(chance.sample(snapshot.waiting, len(snapshot.waiting))),
+    )
+    for job in snapshot.waiting:
+        assert preempt(mixed, job, NOW) == preempt(snapshot, job, NOW)
