@@ -11,9 +11,20 @@ from hypothesis import strategies as st
 from carrel.control.inbox import merge
 from carrel.control.launching import job_token, read_job_token
 from carrel.control.news import interpret
-from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.launch import Ended, EnvironmentReady, Journaled, Observation, Preparing, Sampled, Started, Usage
-from carrel.domain.qos import JobKind
+from carrel.domain.job import Job, JobState, Preemption, Reason
+from carrel.domain.launch import (
+    Ended,
+    EnvironmentReady,
+    Journaled,
+    Observation,
+    Preparing,
+    Resumed,
+    Sampled,
+    Started,
+    Suspended,
+    Usage,
+)
+from carrel.domain.qos import JobKind, PreemptMode
 from carrel.domain.resources import Resources
 
 JOB = Job(
@@ -63,13 +74,49 @@ def test_the_log_is_told_only_as_far_as_it_grew() -> None:
     assert event.data == {"attempt": 2, "offset": 5, "size": 9}
 
 
-@pytest.mark.parametrize("state", sorted({JobState.FAILED, JobState.NODE_FAIL, JobState.PREEMPTED}))
+@pytest.mark.parametrize("state", sorted({JobState.FAILED, JobState.NODE_FAIL}))
 def test_a_failure_with_retries_left_goes_back_to_the_queue(state: JobState) -> None:
     change = interpret(replace(JOB, retries_left=2), observe(ended(state)), log_size=0, now=1.0)
     assert (change.state, change.attempt_state, change.retries_left) == (JobState.PENDING, state, 1)
     assert change.reason is not None
     assert change.attempt_reason == Reason(code="NonZeroExitCode", message="Exit code 3.")
     assert change.reason.message == f"Attempt 2 ended {state}: Exit code 3. It is tried again; 1 retry left after that."
+
+
+def test_who_gave_way_is_in_line_again_with_as_many_retries() -> None:
+    change = interpret(replace(JOB, retries_left=2), observe(ended(JobState.PREEMPTED, "Preempted")), log_size=0, now=1.0)
+    assert (change.state, change.attempt_state, change.retries_left) == (JobState.PENDING, JobState.PREEMPTED, None)
+    assert change.reason == Reason(code="Preempted", message="Exit code 3. It is in line again.")
+    assert change.attempt_reason == Reason(code="Preempted", message="Exit code 3.")
+    cancelled = interpret(
+        replace(JOB, cancelled_by="alice"), observe(ended(JobState.PREEMPTED, "Preempted")), log_size=0, now=1.0
+    )
+    assert (cancelled.state, cancelled.attempt_state) == (JobState.CANCELLED, JobState.PREEMPTED)
+
+
+def test_a_runner_that_is_gone_while_it_gave_way_has_given_way() -> None:
+    way = Preemption(mode=PreemptMode.REQUEUE, by=9, qos="desk", at=90.0, grace=60)
+    change = interpret(replace(JOB, preemption=way), observe(gone=True), log_size=0, now=200.0)
+    assert (change.state, change.attempt_state) == (JobState.PENDING, JobState.PREEMPTED)
+    stopped = replace(JOB, preemption=replace(way, mode=PreemptMode.SUSPEND), state=JobState.SUSPENDED, suspended_at=150.0)
+    lost = interpret(stopped, observe(gone=True), log_size=0, now=200.0)
+    assert (lost.state, lost.suspended_seconds) == (JobState.NODE_FAIL, 50.0)
+    assert interpret(replace(JOB, preemption=way, cancelled_by="a"), observe(gone=True), log_size=0, now=1.0).state == "CANCELLED"
+
+
+def test_being_stopped_and_going_on_are_told_and_counted() -> None:
+    way = Preemption(mode=PreemptMode.SUSPEND, by=9, qos="desk", at=90.0, grace=60)
+    running = replace(JOB, state=JobState.RUNNING, preemption=way, suspended_seconds=5.0)
+    change = interpret(running, observe(Suspended()), log_size=0, now=200.0)
+    assert (change.state, change.suspended_at, change.ended_at) == (JobState.SUSPENDED, 100.0, None)
+    assert change.reason is not None
+    assert 'A job of QoS "desk" has its place' in change.reason.message
+    stopped = replace(running, state=JobState.SUSPENDED, suspended_at=50.0)
+    change = interpret(stopped, observe(Resumed(seconds=50.0)), log_size=0, now=200.0)
+    assert (change.state, change.suspended_at, change.suspended_seconds) == (JobState.RUNNING, None, 55.0)
+    assert [event.data["state"] for event in change.events] == ["RUNNING"]
+    change = interpret(stopped, observe(ended(JobState.CANCELLED)), log_size=0, now=200.0)
+    assert (change.state, change.suspended_seconds) == (JobState.CANCELLED, 55.0)
 
 
 @pytest.mark.parametrize("state", sorted({JobState.COMPLETED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.CANCELLED}))

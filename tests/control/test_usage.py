@@ -12,8 +12,8 @@ from carrel.control.ports import Used
 from carrel.control.rules import RuleBook
 from carrel.control.usage import UsageBook
 from carrel.domain.account import Account
-from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.qos import JobKind, QoS
+from carrel.domain.job import Job, JobState, Preemption, Reason
+from carrel.domain.qos import JobKind, PreemptMode, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.rules import LabRules
 from carrel.policy.fairshare import accrued, faded
@@ -46,6 +46,26 @@ def job(job_id: int, owner: str = "ada", *, state: JobState = JobState.RUNNING, 
 
 def seconds(book: UsageBook, now: float, **more: object) -> dict[str, float]:
     return {item.user: item.seconds for item in book.usage(now, **more)}  # type: ignore[arg-type]
+
+
+def test_who_is_stopped_is_charged_nothing_also_after_a_restart() -> None:
+    rules = RuleBook(replace(RULES, half_life=1e12))
+    book, rate = UsageBook(rules), 1.5
+    way = Preemption(mode=PreemptMode.SUSPEND, by=9, qos="desk", at=90.0, grace=60)
+    book.put(job(1), now=0.0)
+    book.put(job(1, preemption=way), now=90.0)  # it is about to be stopped, and holds all that it had
+    book.put(job(1, state=JobState.SUSPENDED, preemption=way), now=100.0)
+    assert seconds(book, 500.0) == {"ada": pytest.approx(100 * rate)}
+    assert not book.holds(1)
+    book.put(job(1, state=JobState.SUSPENDED), now=500.0)  # its devices are its own again
+    book.put(job(1, state=JobState.COMPLETED, ended_at=600.0), now=600.0)
+    assert seconds(book, 900.0) == {"ada": pytest.approx(200 * rate)}
+    again = UsageBook(rules)
+    used = Used(
+        account="physics", owner="ada", kind=JobKind.TASK, gpus=1, cpus=5, since=0.0, until=600.0, suspended_seconds=400.0
+    )
+    again.load([used])
+    assert seconds(again, 900.0) == {"ada": pytest.approx(200 * rate)}
 
 
 def test_what_is_held_is_charged_while_it_is_held_and_fades_afterwards() -> None:

@@ -26,7 +26,7 @@ from carrel.control.reservations import Reservations
 from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
 from carrel.control.sessions import Sessions, SessionStatus
-from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import Ended, Journaled, JournalRecord, Launch, LaunchPaths, Observation, Preparing, Started, StoredFile
 from carrel.domain.node import Device, Node
 from carrel.domain.ports import Attempt
@@ -111,7 +111,11 @@ class ScriptedEngine:
     def cancel(self, job_id: int, attempt: int, *, by: str) -> None:
         self.end(job_id, state=JobState.CANCELLED, reason=Reason(code="Cancelled", message=f"Cancelled by {by}."))
 
-    def forget(self, job_id: int, attempt: int) -> None:
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+        assert preemption is not None
+        self.end(job_id, state=JobState.PREEMPTED, reason=Reason(code="Preempted", message="Its place was taken."))
+
+    def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
         pass
 
     def close(self) -> None:

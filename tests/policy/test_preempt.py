@@ -204,7 +204,7 @@ def test_whoever_gives_way_may_have_to_and_makes_room_and_none_is_too_many(snaps
             assert held.preemptible
             assert not held.leaving
             assert service.preempt_mode is not PreemptMode.NONE
-            assert one.mode is PreemptMode.REQUEUE or held.suspendable
+            assert one.mode is PreemptMode.REQUEUE or (held.suspendable and service.preempt_mode is PreemptMode.SUSPEND)
             ran = 0.0 if held.started_at is None else NOW - held.started_at
             assert ran >= service.preempt_exempt_time
         if given_way:

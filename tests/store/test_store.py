@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from carrel.control.news import interpret
-from carrel.control.ports import AttemptChange, JobFilter, NewEvent, NewJob, OutboxEntry, StartOrder
+from carrel.control.ports import AttemptChange, JobFilter, NewEvent, NewJob, OutboxEntry, PreemptOrder, StartOrder
 from carrel.domain.errors import Conflict, StorageFull
-from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.launch import Ended, Journaled, Observation, Started, StoredFile, Usage
+from carrel.domain.job import Job, JobState, Preemption, Reason
+from carrel.domain.launch import Ended, Journaled, JournalRecord, Observation, Resumed, Started, StoredFile, Suspended, Usage
 from carrel.domain.node import Drain
-from carrel.domain.qos import JobKind
+from carrel.domain.qos import JobKind, PreemptMode
 from carrel.domain.resources import Resources
 from carrel.domain.task import GitState, TaskSpec
 from carrel.domain.user import Role, User
@@ -162,6 +162,68 @@ def test_a_device_cannot_be_in_two_leases(store: Store) -> None:
     after = store.jobs.get(second.id)
     assert after is not None
     assert after.state is JobState.PENDING, "a refused start leaves nothing behind"
+
+
+WAY = Preemption(mode=PreemptMode.REQUEUE, by=9, qos="desk", at=20.0, grace=60)
+GIVES_WAY = Reason(code="Preempting", message="It gives way.")
+
+
+def gives_way(store: Store, job: Job, way: Preemption = WAY) -> Job | None:
+    order = PreemptOrder(job_id=job.id, attempt=job.attempt, preemption=way, reason=GIVES_WAY)
+    return next(iter(store.jobs.preempt([order], now=25.0)), None)
+
+
+def test_who_gives_way_is_remembered_until_it_is_in_line_again(store: Store) -> None:
+    job = start(store, submit(store, gpus=1, retries=1), "GPU-1")
+    after = gives_way(store, job)
+    assert after == store.jobs.get(job.id) == replace(job, preemption=WAY, reason=GIVES_WAY)
+    assert [event.data["message"] for event in store.events.after(0, job_id=job.id, owner=None, limit=99)][-1] == "It gives way."
+    assert gives_way(store, job) is None, "it gives way already"
+    over = Ended(state=JobState.PREEMPTED, reason=Reason(code="Preempted", message="Taken."), exit_code=1)
+    again = end(store, after, over)
+    assert (again.state, again.retries_left, again.preemption, again.submitted_at) == (JobState.PENDING, 1, None, 10.0)
+    assert store.jobs.get(job.id) == replace(again, devices=("GPU-1",))
+    assert gives_way(store, again) is None
+    second = start(store, again, "GPU-1")
+    assert (second.attempt, second.started_at) == (2, None)
+    assert gives_way(store, replace(second, attempt=1)) is None, "that attempt is over"
+    store.jobs.request_cancel(job.id, by="alice", reason=CANCELLED, now=26.0)
+    assert gives_way(store, second) is None, "somebody wants its end"
+
+
+def test_who_is_stopped_gives_its_leases_back_and_takes_them_again(store: Store) -> None:
+    job = start(store, submit(store, gpus=1), "GPU-1")
+    way = replace(WAY, mode=PreemptMode.SUSPEND)
+
+    def news(at: float, offset: int, *records: JournalRecord) -> Job:
+        entries = tuple(Journaled(at=at, record=record) for record in records)
+        now = store.jobs.get(job.id)
+        assert now is not None
+        seen = Observation(job_id=job.id, attempt=1, entries=entries, offset=offset)
+        (after,) = store.jobs.change([interpret(now, seen, log_size=0, now=at)], now=at)
+        assert after == store.jobs.get(job.id)
+        return after
+
+    running = news(30.0, 10, Started(pid=1))
+    assert gives_way(store, running, way) is not None
+    assert store.jobs.resume([job.id], now=31.0) == []
+    stopped = news(40.0, 20, Suspended())
+    assert (stopped.stopped, stopped.suspended_at, stopped.devices) == (True, 40.0, ("GPU-1",))
+    assert store.jobs.holders() == {}
+    other = start(store, submit(store, "bob", gpus=1), "GPU-1")
+    assert store.jobs.resume([job.id], now=50.0) == [], "its device is another's"
+    assert store.jobs.get(job.id) == stopped
+    end(store, other, COMPLETED)
+    (going,) = store.jobs.resume([job.id, 4711], now=60.0)
+    assert (going.state, going.stopped, going.reason.code) == (JobState.SUSPENDED, False, "Resuming")
+    assert store.jobs.holders() == {"GPU-1": job.id}
+    on = news(61.0, 30, Resumed(seconds=20.5))
+    assert (on.state, on.suspended_at, on.suspended_seconds, on.started_at) == (JobState.RUNNING, None, 20.5, 30.0)
+    done = news(99.0, 40, COMPLETED)
+    assert (done.state, done.suspended_seconds) == (JobState.COMPLETED, 20.5)
+    used = {item.owner: item for item in store.jobs.used(since=0.0)}
+    assert (used["alice"].suspended_seconds, used["bob"].suspended_seconds) == (20.5, 0.0)
+    assert [row.suspended_seconds for row in store.jobs.attempts(job.id)] == [20.5]
 
 
 def test_news_of_an_older_attempt_changes_nothing(store: Store) -> None:

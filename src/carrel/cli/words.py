@@ -72,7 +72,11 @@ def reason(job: v1.JobView, now: datetime) -> str:
     """The sentence of a job's reason, with its place in the queue while it waits."""
     if job.queue is not None and job.state == "PENDING":
         return queue(job.queue.position, job.message, job.queue.estimated_start, now)
-    return "" if job.state in ("COMPLETED", "RUNNING") else job.message
+    return "" if job.state == "COMPLETED" or job.reason == "Running" else job.message
+
+
+#: What a job does that stays in its state, by reason code; without one it is being prepared.
+_PROGRESS = {"Preempting": "giving way", "Resuming": "going on"}
 
 
 def event(kind: str, data: Mapping[str, Any], now: datetime) -> str:
@@ -80,7 +84,7 @@ def event(kind: str, data: Mapping[str, Any], now: datetime) -> str:
     if kind == "queue":
         return "waiting: " + queue(data.get("position"), str(data.get("message", "")), data.get("estimated_start"), now)
     if kind == "progress":
-        return "preparing: " + str(data.get("message", ""))
+        return f"{_PROGRESS.get(str(data.get('reason')), 'preparing')}: {data.get('message', '')}"
     words = {"PENDING": "waiting", "CONFIGURING": "preparing", "RUNNING": "running", "SUSPENDED": "suspended"}
     return f"{words.get(str(data.get('state')), data.get('state'))}: {data.get('message', '')}"
 

@@ -32,4 +32,5 @@ def learn(run_times: RunTimes, jobs: Iterable[Job]) -> None:
     """Learn from jobs that have ended how long such jobs run."""
     for job in jobs:
         if job.state in _TELLING and job.started_at is not None and job.ended_at is not None:
-            run_times.observe(job.owner, job.name, max(0.0, job.ended_at - job.started_at), job.resources.time)
+            ran = job.ended_at - job.started_at - job.suspended_seconds
+            run_times.observe(job.owner, job.name, max(0.0, ran), job.resources.time)

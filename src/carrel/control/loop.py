@@ -59,8 +59,8 @@ class ControlLoop:
     def start(self) -> None:
         """Take up what an earlier server left, then begin."""
         learn(self._scheduler.run_times, self._history())
-        self._adopted, cancelled = self._scheduler.recover(self._clock())
-        self._inbox.put(jobs=cancelled)
+        self._adopted, wanted = self._scheduler.recover(self._clock())
+        self._inbox.put(jobs=wanted)
         self._engine.observe(self.observed)
         self._thread.start()
 

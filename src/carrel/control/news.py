@@ -15,14 +15,17 @@ from carrel.domain.launch import (
     Journaled,
     Observation,
     Preparing,
+    Resumed,
     Sampled,
     Started,
+    Suspended,
 )
 from carrel.domain.placement import Hold
+from carrel.domain.qos import PreemptMode
 
 _RUNNING = Reason(code="Running", message="Its command is running.")
 #: Endings that another attempt may turn into a success; a walltime or a memory limit would only be met again.
-_RETRIED = frozenset({JobState.FAILED, JobState.NODE_FAIL, JobState.PREEMPTED})
+_RETRIED = frozenset({JobState.FAILED, JobState.NODE_FAIL})
 
 
 def state_event(job: Job) -> NewEvent:
@@ -36,6 +39,11 @@ def state_event(job: Job) -> NewEvent:
     if job.state.ended:
         data |= {"exit_code": job.exit_code, "signal": job.signal}
     return NewEvent(job_id=job.id, owner=job.owner, type="state", data=data)
+
+
+def progress_event(job: Job) -> NewEvent:
+    """The event that tells what happens to a job that stays in its state."""
+    return _event(job, "progress", {"message": job.reason.message, "reason": job.reason.code})
 
 
 def queue_event(job: Job, hold: Hold) -> NewEvent:
@@ -107,6 +115,16 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
             draft.events.append(state_event(job))
         case Sampled():
             draft.fields["usage"] = record.usage
+        case Suspended():
+            taker = f' of QoS "{job.preemption.qos}"' if job.preemption is not None else ""
+            message = f"A job{taker} has its place; it goes on when that is free again."
+            job = replace(job, state=JobState.SUSPENDED, reason=Reason(code="Suspended", message=message), suspended_at=entry.at)
+            draft.fields |= {"state": job.state, "reason": job.reason, "suspended_at": entry.at}
+        case Resumed():
+            seconds = job.suspended_seconds + record.seconds
+            job = replace(job, state=JobState.RUNNING, reason=_RUNNING, suspended_at=None, suspended_seconds=seconds)
+            draft.fields |= {"state": job.state, "reason": job.reason, "suspended_at": None, "suspended_seconds": seconds}
+            draft.events.append(state_event(job))
         case Ended():
             draft.fields |= {"usage": record.usage, "outputs": record.outputs}
             draft.end = (record, entry.at)
@@ -125,6 +143,10 @@ def _after_end(job: Job, ended: Ended, at: float) -> Mapping[str, Any]:
         "signal": ended.signal,
         "ended_at": at,
     }
+    if job.suspended_at is not None:
+        fields["suspended_seconds"] = job.suspended_seconds + max(0.0, at - job.suspended_at)
+    if ended.state is JobState.PREEMPTED:
+        return fields | _after_preemption(job, ended)
     if job.cancelled_by is None and job.retries_left > 0 and ended.state in _RETRIED:
         left = job.retries_left - 1
         fields |= {
@@ -139,7 +161,19 @@ def _after_end(job: Job, ended: Ended, at: float) -> Mapping[str, Any]:
     return fields
 
 
+def _after_preemption(job: Job, ended: Ended) -> dict[str, Any]:
+    """Nobody's fault: the job is in line again, and has as many retries as before. Unless somebody wanted its end meanwhile."""
+    if job.cancelled_by is not None:
+        reason = Reason(code="Cancelled", message=f"Cancelled by {job.cancelled_by} while it gave way to another job.")
+        return {"state": JobState.CANCELLED, "reason": reason}
+    reason = Reason(code="Preempted", message=f"{ended.reason.message} It is in line again.")
+    return {"state": JobState.PENDING, "reason": reason}
+
+
 def _lost(job: Job) -> Ended:
+    if job.preemption is not None and job.preemption.mode is PreemptMode.REQUEUE and job.cancelled_by is None:
+        message = f'A job of QoS "{job.preemption.qos}" took its place; its runner was gone already.'
+        return Ended(state=JobState.PREEMPTED, reason=Reason(code="Preempted", message=message))
     if job.cancelled_by is not None:
         reason = Reason(code="Cancelled", message=f"Cancelled by {job.cancelled_by}; its runner was gone already.")
         return Ended(state=JobState.CANCELLED, reason=reason)

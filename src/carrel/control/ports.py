@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import StoredFile, Usage
 from carrel.domain.node import Drain, Share
 from carrel.domain.qos import JobKind
@@ -50,6 +50,16 @@ class StartOrder:
     devices: tuple[str, ...]
     #: On further nodes.
     others: tuple[Share, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptOrder:
+    """A decision that an attempt gives way, about to be written down."""
+
+    job_id: int
+    attempt: int
+    preemption: Preemption
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +115,9 @@ class AttemptChange:
     usage: Usage | None = None
     #: What its cells were charged in all: devices × seconds. Fewer than are known change nothing.
     lease_seconds: float | None = None
+    #: Set when it was stopped; the total for which it was, once it goes on or has ended (and nothing is left to carry out).
+    suspended_at: float | None = None
+    suspended_seconds: float | None = None
     outputs: tuple[StoredFile, ...] = ()
     events: tuple[NewEvent, ...] = ()
     outbox: tuple[OutboxEntry, ...] = ()
@@ -137,6 +150,8 @@ class AttemptRow:
     usage: Usage
     #: What its cells were charged: devices × seconds.
     lease_seconds: float = 0.0
+    #: For how long it was stopped.
+    suspended_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +185,8 @@ class Used:
     until: float
     #: What the cells of a session were charged beside it: devices × seconds.
     lease_seconds: float = 0.0
+    #: For how long it was stopped meanwhile, and held nothing that is charged.
+    suspended_seconds: float = 0.0
 
 
 class SchedulerStore(Protocol):
@@ -193,6 +210,14 @@ class SchedulerStore(Protocol):
 
     def change(self, changes: Sequence[AttemptChange], *, now: float) -> Sequence[Job]:
         """Apply what is still true; return the jobs as they are afterwards. News of an older attempt changes nothing."""
+        ...
+
+    def preempt(self, orders: Sequence[PreemptOrder], *, now: float) -> Sequence[Job]:
+        """Remember that these attempts give way; return their jobs. What is over, or gives way already, is left out."""
+        ...
+
+    def resume(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:
+        """Give jobs that are stopped their devices again; return those that have them. One of another's is left out."""
         ...
 
     def used(self, *, since: float) -> Sequence[Used]:

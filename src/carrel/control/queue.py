@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from carrel.domain.job import Job, JobState
+from carrel.domain.node import SIMULATED
 from carrel.domain.placement import Holding, Waiting
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
@@ -61,6 +62,9 @@ class Queue:
             who = (job.account, job.owner)
             self._line[who] = self._line.get(who, 0) + 1
             return waiting
+        ends_by = (job.started_at or now) + job.suspended_seconds + job.resources.time
+        if job.preemption is not None and not job.stopped:
+            ends_by = min(ends_by, job.preemption.ends_by)
         holding = self._holding[job.id] = Holding(
             id=job.id,
             owner=job.owner,
@@ -68,11 +72,15 @@ class Queue:
             qos=job.qos,
             name=job.name,
             started_at=job.started_at,
-            resources=_counted(job),
+            resources=_kept(job) if job.stopped else _counted(job),
             node=job.node or "",
-            devices=job.devices,
+            devices=() if job.stopped else job.devices,
             others=job.others,
-            ends_by=(job.started_at or now) + job.resources.time,
+            ends_by=ends_by,
+            preemptible=job.preemptible,
+            suspendable=job.state is JobState.RUNNING and can_stop(job),
+            leaving=job.cancelled_by is not None or (job.preemption is not None and not job.stopped),
+            suspended=job.stopped,
         )
         return holding
 
@@ -112,6 +120,16 @@ class Queue:
     def holding(self) -> Mapping[int, Holding]:
         """Jobs that hold resources."""
         return self._holding
+
+
+def can_stop(job: Job) -> bool:
+    """True when the job, while it runs, can be stopped and go on later: it has no state on a GPU, and is on one node."""
+    return job.kind is JobKind.TASK and not job.others and all(uuid.startswith(SIMULATED) for uuid in job.devices)
+
+
+def _kept(job: Job) -> Resources:
+    """What is kept for a job that is stopped."""
+    return replace(job.resources, cpus=0, gpus=0, gpu_type=None)
 
 
 def _counted(job: Job) -> Resources:

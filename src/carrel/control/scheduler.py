@@ -16,6 +16,7 @@ from carrel.control.launching import LaunchSettings, build_launch, job_token
 from carrel.control.news import interpret, queue_event
 from carrel.control.outlook import Outlook
 from carrel.control.ports import AttemptChange, EventLog, OutboxEntry, SchedulerStore, StartOrder
+from carrel.control.preempting import Preempting
 from carrel.control.queue import Queue
 from carrel.control.rules import RuleBook
 from carrel.control.usage import REMEMBERED, UsageBook
@@ -79,6 +80,7 @@ class Scheduler:
         self._settings = settings
         self._describe = describe
         self._queue = Queue()
+        self._preempting = Preempting(jobs, engine, self._queue)
         self._placer = Placer()
         self.use = UsageBook(settings.rules)
         #: How long jobs run, as far as that is known.
@@ -90,6 +92,8 @@ class Scheduler:
         self._ranked_at = 0.0
         #: Jobs that are not placed before a moment to come.
         self._paused: dict[int, float] = {}
+        #: Jobs that are stopped, and wait for their place.
+        self._stopped: set[int] = set()
         self._withheld: frozenset[str] = frozenset()
         self._looked_at = self._told_at = 0.0
         #: When to tell those whose position has changed but who were told something a moment ago.
@@ -106,8 +110,8 @@ class Scheduler:
         return tuple(self._queue.holding.values())
 
     def recover(self, now: float) -> tuple[Sequence[tuple[Attempt, Launch, str]], Sequence[Job]]:
-        """Take up what an earlier server left: the attempts to adopt, and the jobs that somebody wants the end of."""
-        adopted, cancelled = [], []
+        """Take up what an earlier server left: the attempts to adopt, and the jobs whose end or place somebody wants."""
+        adopted, wanted = [], []
         nodes = self._engine.nodes()
         self.use.load(self._jobs.used(since=now - REMEMBERED * self._settings.rules.current.half_life))
         for job in self._jobs.active():
@@ -117,23 +121,31 @@ class Scheduler:
             row, task = self._jobs.attempt(job.id, job.attempt), self._jobs.task(job.id)
             if row is None or task is None:  # pragma: no cover - a foreign key forbids it
                 raise Conflict(f"Job {job.id} holds resources but attempt {job.attempt} is not in the database.")
-            self.use.put(job, now=now, since=row.leased_at, borrowed=row.lease_seconds)
+            since = row.leased_at + job.suspended_seconds
+            if job.stopped:
+                # Charged for as long as it ran, and not since then.
+                since += now - (job.suspended_at or now)
+                self.use.put(replace(job, preemption=None), now=now, since=since, borrowed=row.lease_seconds)
+            else:
+                self.use.put(job, now=now, since=since, borrowed=row.lease_seconds)
             self._put(job, now)
             self._queue.seen(job.id, offset=row.journal_offset, log_size=row.log_size)
             launch = build_launch(job, task, nodes, self._settings.launch)
             token = job_token(self._settings.secret, job.id, job.attempt)
             adopted.append((Attempt(job_id=job.id, number=job.attempt, offset=row.journal_offset), launch, token))
-            if job.cancelled_by is not None:
+            if job.cancelled_by is not None or job.preemption is not None or job.state is JobState.SUSPENDED:
                 # Asked for before the restart, perhaps not passed on: asking twice does no harm.
-                cancelled.append(job)
-        return adopted, cancelled
+                wanted.append(job)
+        return adopted, wanted
 
     def next_at(self) -> float | None:
         """When time alone is a reason for a cycle; None when only news is."""
         moments = list(self._paused.values())
+        if self._preempting.again_at is not None:
+            moments.append(self._preempting.again_at)
         if self._tell_again is not None:
             moments.append(self._tell_again)
-        if self._withheld and self._queue.waiting:
+        if self._withheld and (self._queue.waiting or self._stopped):
             moments.append(self._looked_at + _WITHHELD_SECONDS)
         return min(moments) if moments else None
 
@@ -160,10 +172,14 @@ class Scheduler:
             return
         if job.state.ended:
             self._put(job, now)
+            if job.attempt:  # it was in line again: what its attempts kept for the next one goes
+                self._engine.forget(job.id, job.attempt)
             return
         if job.cancelled_by is not None and known is not None and not known.state.ended:
             self._put(replace(known, cancelled_by=job.cancelled_by), now)
             self._engine.cancel(known.id, known.attempt, by=job.cancelled_by)
+        elif known is not None and not known.state.ended:  # taken up from an earlier server
+            self._preempting.tell(known)
 
     def _record(self, observations: Sequence[Observation], now: float) -> None:
         fresh = [(job, observation) for observation in observations if (job := self._awaited(observation)) is not None]
@@ -173,7 +189,8 @@ class Scheduler:
         for (job, observation), change in zip(fresh, changes, strict=True):
             self._queue.seen(job.id, offset=change.offset, log_size=change.log_size)
             if change.ended_at is not None:
-                self._engine.forget(observation.job_id, observation.attempt)
+                over = change.state is None or change.state.ended
+                self._engine.forget(observation.job_id, observation.attempt, over=over)
 
     def _awaited(self, observation: Observation) -> Job | None:
         """The job that the observation is about, unless it is late, repeated or of an attempt that is over."""
@@ -229,6 +246,10 @@ class Scheduler:
         else:
             self._placer.wait(entry)
         self.use.put(job, now=now)
+        if job.stopped:
+            self._stopped.add(job.id)
+        else:
+            self._stopped.discard(job.id)
         if not_before > now:
             self._paused[job.id] = not_before
         else:
@@ -240,9 +261,15 @@ class Scheduler:
             del self._paused[job_id]
         self._rank(now)
         self._placer.nodes(self._settings.drained(self._engine.nodes()), self._withheld)
+        for job in self._preempting.go_on(self._picture(), now) if self._stopped else ():
+            self._put(job, now)
         starts = self._placer.place(now)
         if starts:
             self._carry_out(starts, now)
+        qos = self._settings.rules.current.qos
+        takers = [job for job in self._placer.promised if job.qos in qos and qos[job.qos].preempts]
+        for job in self._preempting.make_room(takers, self._picture, now):
+            self._put(job, now)
         if self._settings.tells:
             self.outlook = self.look(now)
             self._tell(now)
@@ -250,8 +277,11 @@ class Scheduler:
 
     def look(self, now: float) -> Outlook:
         """Where everybody stands who waits."""
+        return Outlook(self._picture(), now, self.run_times.remaining)
+
+    def _picture(self) -> Snapshot:
         rules = self._settings.rules.current
-        picture = Snapshot(
+        return Snapshot(
             nodes=self._settings.drained(self._engine.nodes()),
             qos=rules.qos,
             waiting=tuple(self._queue.waiting.values()),
@@ -264,7 +294,6 @@ class Scheduler:
             partitions=rules.partitions,
             reservations=self._settings.reserved(),
         )
-        return Outlook(picture, now, self.run_times.remaining)
 
     def _rank(self, now: float) -> None:
         """Put the queue in the order of the present rules and of who has used less of their share.

@@ -95,21 +95,25 @@ class UsageBook:
         with self._lock:
             for item in used:
                 rate = self._rate(item.kind, item.gpus, item.cpus)
+                # As if it had been stopped first and had run then: what is charged fades by a little less.
+                since = min(item.since + item.suspended_seconds, item.until)
                 total = self._totals.setdefault((item.account, item.owner), Total(at=item.until))
                 total.settle(item.until, half_life)
-                charge = accrued(rate, item.since, item.until, half_life)
+                charge = accrued(rate, since, item.until, half_life)
                 charge += _spread(item.lease_seconds, item.since, item.until, half_life)
                 total.seconds += faded(charge, total.at - item.until, half_life)
 
     def put(self, job: Job, *, now: float, since: float | None = None, borrowed: float = 0.0) -> None:
-        """The job is now as given: it holds resources (from `since` on, by default from `now`), or holds none any more.
+        """The job is now as given: it holds resources (from `since` on, by default from `now`), or holds none any more. One
+        that is stopped holds nothing that is charged.
 
         `borrowed`: what its cells were charged from `since` until `now`, in devices × seconds.
         """
         half_life = self._rules.current.half_life
         with self._lock:
             held = self._open.get(job.id)
-            if job.state.holds_resources and held is None:
+            holds = job.state.holds_resources and not job.stopped
+            if holds and held is None:
                 wanted = job.resources
                 rate = self._rate(job.kind, wanted.total_gpus, wanted.cpus * wanted.nodes)
                 held = Holder(who=(job.account, job.owner), rate=rate)
@@ -122,7 +126,7 @@ class UsageBook:
                 total.jobs += 1
                 if job.kind is JobKind.SESSION:
                     self._borrowed[job.id, job.attempt] = Borrowed(held.who, borrowed)
-            elif not job.state.holds_resources and held is not None:
+            elif not holds and held is not None:
                 del self._open[job.id]
                 total = self._settled(held.who, now)
                 # It may have ended while no server ran: what was charged since then is taken back.

@@ -91,6 +91,10 @@ REASONS: dict[str, str] = {
     "BeginTime": "Its earliest start has not come yet (the pause before a retry).",
     "PartitionDown": "Its partition does not exist in this lab any more.",
     "InvalidQOS": "Its QoS does not exist in this lab any more.",
+    "Preempting": "It gives way to a job of another QoS: it is being ended or stopped.",
+    "Preempted": "A job of another QoS took its place; it is in line again.",
+    "Suspended": "It is stopped while a job of another QoS has its place; it goes on when that is free again.",
+    "Resuming": "Its place is free again; it goes on.",
     "Preparing": "Its environment and inputs are being prepared.",
     "Running": "Its command is running.",
     "Completed": "The command ended with exit code 0.",
@@ -167,6 +171,11 @@ class Job:
     preemptible: bool = True
     #: Set while it has to give way to another job, and until it has its devices again.
     preemption: Preemption | None = None
-    #: Seconds for which the present attempt was suspended before, and since when it is, or None.
+    #: Seconds for which the present or last attempt was suspended before, and since when it is, or None.
     suspended_seconds: float = 0.0
     suspended_at: float | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """True while it is suspended and others may have its devices and processors; only its memory is kept for it."""
+        return self.state is JobState.SUSPENDED and self.preemption is not None

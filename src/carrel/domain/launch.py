@@ -160,6 +160,19 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Suspended:
+    """Every process of the command is stopped, and what the attempt had of its devices is given back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """The command goes on, on the devices that it had."""
+
+    #: For how long it was stopped.
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The attempt is over, and how. Always the last record of a journal."""
 
@@ -173,7 +186,7 @@ class Ended:
     retryable: bool = False
 
 
-JournalRecord = Claimed | Preparing | EnvironmentReady | InputsReady | Started | Sampled | Ended
+JournalRecord = Claimed | Preparing | EnvironmentReady | InputsReady | Started | Sampled | Suspended | Resumed | Ended
 
 #: Name of each record in a journal line.
 RECORD_TYPES: dict[str, type] = {
@@ -183,6 +196,8 @@ RECORD_TYPES: dict[str, type] = {
     "inputs": InputsReady,
     "started": Started,
     "sampled": Sampled,
+    "suspended": Suspended,
+    "resumed": Resumed,
     "ended": Ended,
 }
 

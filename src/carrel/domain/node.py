@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: What the UUIDs of devices begin with that have no hardware behind them.
+SIMULATED = "SIM-"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:

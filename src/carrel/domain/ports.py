@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from carrel.domain.job import Preemption
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Node
 
@@ -57,8 +58,19 @@ class Engine(Protocol):
         """Ask the runner to end the job. Returns at once; the end comes as an observation. Unknown attempts are ignored."""
         ...
 
-    def forget(self, job_id: int, attempt: int) -> None:
-        """The end of the attempt is recorded: stop watching it, and remove what only a running job needs."""
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+        """Ask the runner to give way as `preemption` says, or, with None, to go on where it was stopped. Returns at once.
+
+        That it is stopped, goes on, or has ended comes as an observation. Unknown attempts are ignored, and asking twice does
+        no harm.
+        """
+        ...
+
+    def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
+        """The end of the attempt is recorded: stop watching it, and remove what only a running job needs.
+
+        Unless the job is `over`, what its attempts keep for each other stays.
+        """
         ...
 
     def close(self) -> None:

@@ -45,8 +45,8 @@ class Watched:
     over: bool = False
     #: True when the journal could not be read; it is not tried again.
     damaged: bool = False
-    #: True when somebody asked for its end.
-    cancelled: bool = False
+    #: True when there is word for the runner that it may not have been told of: somebody wants its end, or its place.
+    wanted: bool = False
 
     @property
     def key(self) -> Key:
@@ -91,18 +91,18 @@ class Watched:
         self.over = self.over or observation.gone or any(isinstance(entry.record, Ended) for entry in observation.entries)
 
     def attach(self, pidfd: int) -> None:
-        """Watch the runner that `pidfd` refers to; pass on a cancellation that came before it was known."""
+        """Watch the runner that `pidfd` refers to; tell it of word that came before it was known."""
         self.pidfd = pidfd
-        if self.cancelled:
-            self.terminate()
+        if self.wanted:
+            self.alert()
 
-    def cancel(self) -> None:
-        """Make the runner look at its cancel file, now or as soon as it is known."""
-        self.cancelled = True
-        self.terminate()
+    def tell(self) -> None:
+        """Make the runner look at what was left for it, now or as soon as it is known."""
+        self.wanted = True
+        self.alert()
 
-    def terminate(self) -> None:
-        """Make the runner look at its cancel file."""
+    def alert(self) -> None:
+        """Make the runner look at what was left for it."""
         if self.pidfd >= 0:
             with suppress(OSError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
@@ -159,6 +159,7 @@ def clear(directory: AttemptDirectory) -> None:
     """Remove what only a running job needs. Journal, log and claim stay, and what the runner left in the working directory."""
     with suppress(OSError):
         directory.token.unlink(missing_ok=True)
+        directory.preempt.unlink(missing_ok=True)
         directory.cgroup.unlink(missing_ok=True)
         remove_temporary(directory.temporary)
 

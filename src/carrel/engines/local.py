@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from carrel.devices.locks import DeviceLocks
 from carrel.domain.errors import CarrelError
+from carrel.domain.job import Preemption
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Node
 from carrel.domain.ports import Attempt, Clock
@@ -18,7 +20,7 @@ from carrel.engines.attempts import Key, Watched, clear, discard_launch, write_c
 from carrel.engines.doorbells import Doorbells
 from carrel.engines.nursery import Nursery
 from carrel.engines.observer import Observer
-from carrel.spool import Spool, read_claim
+from carrel.spool import Spool, read_claim, write_preempt
 
 #: Seconds for which it is remembered which devices others hold.
 _WITHHELD_FOR = 2.0
@@ -144,14 +146,31 @@ class LocalEngine:
         if watched is None:
             return
         write_cancel(watched.directory, by)
-        self._observer.call(watched.cancel)
+        self._observer.call(watched.tell)
 
-    def forget(self, job_id: int, attempt: int) -> None:
-        """The end of the attempt is recorded: stop watching it, and remove its token and temporary files."""
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+        """Make the job give way, or go on where `preemption` is None. Unknown attempts are ignored."""
+        watched = self._observer.find((job_id, attempt))
+        if watched is None:
+            return
+        if preemption is None:
+            watched.directory.preempt.unlink(missing_ok=True)
+        else:
+            write_preempt(watched.directory.preempt, preemption)
+        self._observer.call(watched.tell)
+
+    def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
+        """The end of the attempt is recorded: stop watching it, and remove its token and temporary files.
+
+        With the job itself `over`, what its attempts kept for each other goes too.
+        """
         key: Key = (job_id, attempt)
         watched = self._observer.find(key)
         self._observer.forget(key)
-        clear(watched.directory if watched else self._spool.attempt(job_id, attempt))
+        directory = watched.directory if watched else self._spool.attempt(job_id, attempt)
+        clear(directory)
+        if over:
+            shutil.rmtree(directory.checkpoint, ignore_errors=True)
 
     def close(self) -> None:
         """Stop observing. Runners go on."""

@@ -10,7 +10,7 @@ from typing import overload
 from carrel.domain.expectation import Expect
 from carrel.domain.job import Reason
 from carrel.domain.node import Node
-from carrel.domain.placement import Hold
+from carrel.domain.placement import Hold, Waiting
 from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
 from carrel.policy.estimate import ListSchedule
@@ -120,7 +120,8 @@ class Holds(Sequence[Hold]):
             return _over_limit(held, code)
         if code == UNAVAILABLE:
             return _unavailable(held.job.resources, self._situation)
-        shortage = self._shortage(held.job.resources)
+        giving_way = _giving_way(held.job, self._situation) if code != PRIORITY else ""
+        shortage = f"{self._shortage(held.job.resources)}{giving_way}"
         if code == PRIORITY:
             return f"{_count(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead of it; {shortage}"
         return shortage
@@ -131,6 +132,18 @@ class Holds(Sequence[Hold]):
         if text is None:
             text = self._shortages[key] = _shortage(wanted, self._situation)
         return text
+
+
+def _giving_way(job: Waiting, situation: Situation) -> str:
+    """Say who gives way to jobs of this class, and how long that takes at most."""
+    service, now = situation.snapshot.qos.get(job.qos), situation.now
+    leaving = [held for held in situation.snapshot.holding if service and held.leaving and held.qos in service.preempts]
+    if not leaving:
+        return ""
+    classes = " and ".join(f'"{name}"' for name in sorted({held.qos for held in leaving}))
+    longest = max(0.0, max(held.ends_by for held in leaving) - now)
+    verb = "is" if len(leaving) == 1 else "are"
+    return f"; {_count(len(leaving), 'job')} of QoS {classes} {verb} giving way, at most {format_duration(longest)}"
 
 
 def _count(number: int, noun: str) -> str:

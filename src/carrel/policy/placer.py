@@ -40,6 +40,8 @@ class Placer:
         self._holding: dict[int, Holding] = {}
         self._bulks: dict[Kind, Bulk] = {}
         self._groups: dict[tuple[str, str, str, Resources], Group] = {}
+        #: The jobs that the last cycle promised a place to, first in line first.
+        self.promised: Sequence[Waiting] = ()
         self._set_nodes((), frozenset())
         self._set_limits()
 
@@ -123,6 +125,7 @@ class Placer:
         self._wake(now)
         cycle = _Cycle(self, now)
         cycle.run()
+        self.promised = cycle.promised
         return cycle.starts
 
     def _wake(self, now: float) -> None:
@@ -325,6 +328,11 @@ class _Cycle:
                 group.enter()
         if self._claims is not None:
             self._claims.unclaim()
+
+    @property
+    def promised(self) -> Sequence[Waiting]:
+        """Those that are to start later, at a moment that is kept for them."""
+        return () if self._reservation is None else (self._reservation.job,)
 
     def _consider(self, group: Group, bulk: Bulk) -> bool:
         """Start the group's first job, or put the group aside. False when there is no room for anybody of the bulk."""

@@ -34,7 +34,7 @@ def preempt(picture: Snapshot, job: Waiting, now: float) -> tuple[Preempt, ...]:
     service = picture.qos.get(job.qos)
     if service is None or not service.preempts or job.not_before > now:
         return ()
-    victims = [held for held in picture.holding if _may_take(picture, service.preempts, held, now)]
+    victims = [_as_victim(picture, held) for held in picture.holding if _may_take(picture, service.preempts, held, now)]
     limits = Ledger(picture.qos, picture.holding, now).of(job.owner, job.account, job.qos) if victims else None
     if limits is None or limits.refuses(job, now + job.resources.time) is not None:
         return ()
@@ -58,6 +58,12 @@ def _may_take(picture: Snapshot, gives_way: Collection[str], held: Holding, now:
     if service is None or service.preempt_mode is PreemptMode.NONE:
         return False
     return _ran(held, now) >= service.preempt_exempt_time
+
+
+def _as_victim(picture: Snapshot, held: Holding) -> Holding:
+    """What its class of service wants is done with it, or less."""
+    stops = held.suspendable and picture.qos[held.qos].preempt_mode is PreemptMode.SUSPEND
+    return replace(held, suspendable=stops)
 
 
 def _ran(held: Holding, now: float) -> float:
@@ -157,6 +163,18 @@ class _Choice:
         return cpus >= wanted.cpus and memory >= wanted.memory and gpus >= wanted.gpus
 
 
+def next_exemption(picture: Snapshot, job: Waiting, now: float) -> float | None:
+    """Return when the next job comes out of its exempt time that may have to give way to `job` then; None when none does."""
+    service = picture.qos.get(job.qos)
+    taken = picture.qos.keys() & service.preempts if service is not None else ()
+    moments = [
+        held.started_at + picture.qos[held.qos].preempt_exempt_time
+        for held in picture.holding
+        if held.qos in taken and held.started_at is not None
+    ]
+    return min((moment for moment in moments if moment > now), default=None)
+
+
 def may_run(picture: Snapshot, job: Waiting, node: str, now: float) -> bool:
     """True when partition and reservations let `job` run on the node from now to its walltime."""
     partition = picture.partitions.get(job.partition)
@@ -173,9 +191,9 @@ def resumable(picture: Snapshot, stopped: Sequence[Holding], now: float) -> tupl
     """Return which of the jobs that were `stopped` go on now, in their order.
 
     `stopped` says what each had, and takes again: the same devices, as many processors; its memory it has kept, which is what
-    the picture says that it holds. It goes on when all that is free, and nobody waits who would take it again: a job of a class
-    that takes from its class, whose limits let it in, and that one of its nodes could hold. A drained node lets it go on, as it
-    lets go on what runs.
+    the picture says that it holds. It goes on when all that is free and its limits let it, and nobody waits who would take it
+    again: a job of a class that takes from its class, whose limits let it in, and that one of its nodes could hold. A drained
+    node lets it go on, as it lets go on what runs.
     """
     nodes = [replace(node, drained=None) for node in picture.nodes]
     rooms = {room.name: room for room in rooms_of(nodes, picture.holding, picture.withheld)}
@@ -186,11 +204,17 @@ def resumable(picture: Snapshot, stopped: Sequence[Holding], now: float) -> tupl
         takers = [job for job in ahead if held.qos in picture.qos[job.qos].preempts]
         places = [(rooms.get(share.node), share.devices) for share in held.shares]
         there = [(room, devices) for room, devices in places if room is not None and _has_back(room, devices, held.resources)]
+        limits, gpus = ledger.of(held.owner, held.account, held.qos), held.resources.total_gpus
+        if limits is not None and any(limit.gpus + gpus > limit.max_gpus for limit in limits.parts if gpus):
+            continue  # its owner has started something else meanwhile
         if len(there) < len(places) or any(
             room.could_hold(job.resources) and may_run(picture, job, room.name, now) for job in takers for room, _ in there
         ):
             continue
         found.append(held.id)
+        if limits is not None:
+            limits.discharge(held.id)
+            limits.charge(held.id, gpus, held.ends_by)
         for room, devices in there:
             room.give_back(held.id, ())
             room.hold(held.id, held.resources, devices, held.ends_by)

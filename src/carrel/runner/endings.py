@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from carrel.domain.job import JobState, Reason
+from carrel.domain.job import JobState, Preemption, Reason
 from carrel.domain.launch import Launch
 from carrel.domain.units import format_duration, format_size
 from carrel.runner.watch import Cause, Outcome
@@ -61,6 +61,8 @@ def _judge(outcome: Outcome, launch: Launch, cancelled_by: str | None, killings:
             "OutOfMemory",
             f"It used {format_size(outcome.memory)} of memory and had asked for {asked}.",
         )
+    if outcome.cause is Cause.PREEMPTED and outcome.status != 0 and not killings.here:
+        return JobState.PREEMPTED, "Preempted", f"{_taken(outcome.preemption)} after {format_duration(outcome.seconds)}."
     if outcome.cause is Cause.TIME or (outcome.warned and outcome.status != 0):
         return JobState.TIMEOUT, "TimeLimit", f"It reached its walltime of {format_duration(launch.resources.time)}."
     if outcome.status == 0:
@@ -100,6 +102,17 @@ def cancelled_before_start(by: str) -> Ending:
     return Ending(
         state=JobState.CANCELLED, reason=Reason(code="Cancelled", message=f"Cancelled by {by} before its command started.")
     )
+
+
+def preempted_before_start(preemption: Preemption | None) -> Ending:
+    """Return the ending of an attempt that had to give way while it was being prepared."""
+    return Ending(
+        state=JobState.PREEMPTED, reason=Reason(code="Preempted", message=f"{_taken(preemption)} before its command started.")
+    )
+
+
+def _taken(preemption: Preemption | None) -> str:
+    return f'A job of QoS "{preemption.qos}" took its place' if preemption is not None else "Another job took its place"
 
 
 def failed(code: str, message: str, *, retryable: bool = False) -> Ending:

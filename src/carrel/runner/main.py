@@ -22,7 +22,15 @@ from carrel.domain.launch import Claimed, Ended, Launch, LaunchTracking, Started
 from carrel.domain.ports import Clock
 from carrel.domain.serial import from_plain
 from carrel.runner.cgroups import CgroupParent, JobCgroup
-from carrel.runner.endings import Ending, Killings, cancelled_before_start, command_ending, failed, storage_full
+from carrel.runner.endings import (
+    Ending,
+    Killings,
+    cancelled_before_start,
+    command_ending,
+    failed,
+    preempted_before_start,
+    storage_full,
+)
 from carrel.runner.hardware import device_facts
 from carrel.runner.limits import MemoryGuard
 from carrel.runner.outputs import StoredOutputs, store_outputs
@@ -30,7 +38,7 @@ from carrel.runner.prepare import Preparation, Prepared, is_inside, remove_tempo
 from carrel.runner.process import Command, LaunchError, become_subreaper, shell, start
 from carrel.runner.report import Doorbell, Reporter
 from carrel.runner.samples import Sampler
-from carrel.runner.signals import Cancelled, PreparationTimeout, Signals
+from carrel.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
 from carrel.runner.tree import read_proc
 from carrel.runner.variables import base_variables, command_variables, seeds
 from carrel.runner.watch import Outcome, Watch
@@ -62,7 +70,7 @@ def run_attempt(path: Path, surroundings: Surroundings) -> None:
     Whatever happens, the journal ends with an `Ended`, unless this process is killed.
     """
     directory = AttemptDirectory(path)
-    signals = Signals(directory.cancel)
+    signals = Signals(directory.cancel, directory.preempt)
     try:
         claim = take_claim(directory.claim, os.getpid())
         if claim is None:
@@ -77,7 +85,7 @@ def run_attempt(path: Path, surroundings: Surroundings) -> None:
 
 
 class Life:
-    """One attempt, claimed by this process."""
+    """One attempt, claimed by this process (and its `HeldDevices`)."""
 
     def __init__(
         self, directory: AttemptDirectory, launch: Launch, reporter: Reporter, signals: Signals, surroundings: Surroundings
@@ -125,14 +133,14 @@ class Life:
             deadline=deadline,
         )
         try:
-            by = self._signals.cancelled_by()
-            if by is not None:
-                return cancelled_before_start(by)
+            self._signals.check()
             prepared = preparation.run()
             tracking = self._tracking(preparation, prepared.lock, deadline)
-            self._take_lease(preparation, deadline)
+            self._take_lease(preparation.report, deadline)
         except Cancelled:
             return cancelled_before_start(self._signals.cancelled_by() or "somebody")
+        except Preempted:
+            return preempted_before_start(self._signals.preemption())
         except PreparationTimeout:
             return failed("InputFailed", f"Preparing took longer than the {limits.prepare} s that the lab allows.")
         except StorageFull as error:
@@ -142,15 +150,15 @@ class Life:
         self._temporary = prepared.places.temporary
         return self._run(prepared, tracking)
 
-    def _take_lease(self, preparation: Preparation, deadline: float) -> None:
+    def _take_lease(self, report: Callable[[str], None], deadline: float) -> None:
         if self._launch.devices and self._launch.paths.broker:
             from carrel.runner.lease import take_lease
 
             self._lease = take_lease(
                 self._launch,
                 self._token,
-                report=preparation.report,
-                stop=lambda: self._signals.cancelled_by() is not None,
+                report=report,
+                stop=self._signals.wanted_elsewhere,
                 deadline=deadline,
                 monotonic=self._around.monotonic,
             )
@@ -180,6 +188,9 @@ class Life:
         by = self._signals.cancelled_by()
         if by is not None:
             return cancelled_before_start(by)
+        preemption = self._signals.preemption()
+        if preemption is not None:
+            return preempted_before_start(preemption)
         read, write = os.pipe2(os.O_CLOEXEC)
         kills_before = 0 if self._cgroup else machine_oom_kills()
         try:
@@ -209,6 +220,7 @@ class Life:
             reporter=self._reporter,
             signals=self._signals,
             monotonic=self._around.monotonic,
+            hold=self,
             sheds=launch.task.session is not None,
             on_sample=self._note_environment(prepared) if launch.task.session is not None else None,
         )
@@ -216,6 +228,17 @@ class Life:
         self._reporter.record(Started(pid=pid, hardware=hardware, seeds=seeds(variables)))
         outcome = watch.run()
         return self._judge(outcome, kills_before)
+
+    def give_back(self) -> None:
+        """While the command is stopped others may have its devices."""
+        if self._lease is not None:
+            self._lease.close()
+            self._lease = None
+
+    def take_again(self) -> bool:
+        """Wait until the devices are the command's own again; False when somebody wants its end or its place meanwhile."""
+        self._take_lease(lambda _message: None, self._around.monotonic() + self._launch.limits.prepare)
+        return not self._signals.wanted_elsewhere()
 
     def _note_environment(self, prepared: Prepared) -> Callable[[], None]:
         """What a session's user installs is remembered in the environment's lock."""

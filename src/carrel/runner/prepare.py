@@ -79,7 +79,12 @@ class Preparation:
             self.reporter.record(InputsReady(digests={}), ring=False)
         with suppress(FileExistsError):  # the code may bring a file or a link of that name
             (cwd / "outputs").mkdir(parents=True)
-        places = Places(outputs=cwd / "outputs", temporary=make_temporary(self.directory.temporary))
+        self.directory.checkpoint.mkdir(mode=0o700, exist_ok=True)
+        places = Places(
+            outputs=cwd / "outputs",
+            temporary=make_temporary(self.directory.temporary),
+            checkpoint=self.directory.checkpoint,
+        )
         return Prepared(command=task.command, directory=cwd, places=places, activated=activated, lock=lock)
 
     def _session(self, session: SessionSpec) -> Prepared:
@@ -92,8 +97,7 @@ class Preparation:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise CodeFailed(f"The session's directory {directory} cannot be used: {error.strerror}.") from error
-        if self.signals.cancelled_by() is not None:
-            raise Cancelled
+        self.signals.check()
         began = self.monotonic()
         try:
             found = prepare_session_environment(
@@ -102,10 +106,11 @@ class Preparation:
                 session.environment,
                 report=self.report,
                 deadline=self.deadline,
-                stop=lambda: self.signals.cancelled_by() is not None,
+                stop=self.signals.wanted_elsewhere,
                 log=self.directory.environment_log,
             )
         except EnvironmentStopped:
+            self.signals.check()
             raise Cancelled from None
         kept = store_bytes(found.lock.encode(), Path(self.launch.paths.blobs)) if found.lock else ""
         ready = EnvironmentReady(
@@ -149,8 +154,7 @@ class Preparation:
             return self.base, ""
         from carrel.environments import EnvironmentStopped, EnvironmentStore, activate
 
-        if self.signals.cancelled_by() is not None:
-            raise Cancelled
+        self.signals.check()
         try:
             environment = EnvironmentStore(Path(self.launch.paths.environments)).prepare(
                 replace(recipe, lock=None),
@@ -159,10 +163,11 @@ class Preparation:
                 code_digest=self.launch.task.snapshot,
                 report=self.report,
                 deadline=self.deadline,
-                stop=lambda: self.signals.cancelled_by() is not None,
+                stop=self.signals.wanted_elsewhere,
                 log=self.directory.environment_log,
             )
         except EnvironmentStopped:
+            self.signals.check()
             raise Cancelled from None
         kept = store_bytes(environment.lock.encode(), Path(self.launch.paths.blobs)) if environment.lock else ""
         self.reporter.record(

@@ -1,4 +1,4 @@
-"""Signals of a runner: SIGTERM means "look at the cancel file", SIGCHLD wakes the loop, SIGHUP and SIGINT mean nothing."""
+"""Signals of a runner: SIGTERM means "look what others want", SIGCHLD wakes the loop, SIGHUP and SIGINT mean nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from carrel.domain.job import Preemption
+from carrel.spool import read_preempt
+
 
 class Cancelled(BaseException):
     """Somebody asked for the end of the job; raised out of whatever the runner is doing."""
+
+
+class Preempted(BaseException):
+    """The job gives way to another; raised out of whatever the runner is doing."""
 
 
 class PreparationTimeout(BaseException):
@@ -21,8 +28,9 @@ class PreparationTimeout(BaseException):
 class Signals:
     """Installs the handlers of this process; one per process."""
 
-    def __init__(self, cancel: Path) -> None:
+    def __init__(self, cancel: Path, preempt: Path) -> None:
         self._cancel = cancel
+        self._preempt = preempt
         self._interruptible = False
         #: Becomes readable when a signal has come.
         self.fd, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -44,6 +52,21 @@ class Signals:
         except OSError:
             return "somebody"
 
+    def preemption(self) -> Preemption | None:
+        """Return how the job has to give way now, or None. Its file, too, is written before the signal."""
+        return read_preempt(self._preempt)
+
+    def wanted_elsewhere(self) -> bool:
+        """True when somebody asked for the end, or for the job's place."""
+        return self._cancel.exists() or self._preempt.exists()
+
+    def check(self) -> None:
+        """Raise `Cancelled` or `Preempted` when somebody wants that."""
+        if self._cancel.exists():
+            raise Cancelled
+        if self._preempt.exists():
+            raise Preempted
+
     def drain(self) -> None:
         """Forget the signals that have come."""
         with suppress(BlockingIOError):
@@ -52,21 +75,21 @@ class Signals:
 
     @contextmanager
     def interruptible(self, seconds: float) -> Iterator[None]:
-        """Inside, a cancellation raises `Cancelled` and `seconds` from now `PreparationTimeout` is raised, at any point."""
+        """Inside, at any point, a cancellation raises `Cancelled`, the word to give way `Preempted`, and `seconds` from now
+        `PreparationTimeout` is raised."""
         self._interruptible = True
         signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))
         try:
-            if self._cancel.exists():
-                raise Cancelled
+            self.check()
             yield
         finally:
             self._interruptible = False
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
-        if self._interruptible and self._cancel.exists():
+        if self._interruptible and self.wanted_elsewhere():
             self._interruptible = False
-            raise Cancelled
+            self.check()
 
     def _on_alarm(self, _number: int, _frame: FrameType | None) -> None:
         if self._interruptible:

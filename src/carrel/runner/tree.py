@@ -7,7 +7,9 @@ is a descendant of the runner until it is dead and reaped. wait4(2) with ECHILD 
 from __future__ import annotations
 
 import os
+import signal
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -53,6 +55,23 @@ def _descendants_by_scan(root: int) -> list[int]:
         found += children
         todo += children
     return found
+
+
+def stop_all(root: int) -> None:
+    """Stop every process below `root` (SIGSTOP), also those that are forked meanwhile: one that is stopped forks no more."""
+    stopped: set[int] = set()
+    while fresh := set(descendants(root)) - stopped:
+        for pid in fresh:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        stopped |= fresh
+
+
+def continue_all(root: int) -> None:
+    """Let every process below `root` go on (SIGCONT)."""
+    for pid in descendants(root):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,8 @@ class Places:
 
     outputs: Path
     temporary: Path
+    #: Kept from one attempt of the job to the next; None for a session.
+    checkpoint: Path | None = None
     #: Prefix of the environment in which a session's kernels run; None for a task.
     environment: Path | None = None
 
@@ -92,6 +94,8 @@ def command_variables(
         # A job never sees a GPU that it did not ask for: the empty list hides all.
         "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in launch.devices),
     }
+    if places.checkpoint is not None:
+        variables["CARREL_CHECKPOINT_DIR"] = str(places.checkpoint)
     if launch.task.session is not None and places.environment is not None:
         variables |= _session_variables(launch, launch.task.session, places.temporary, places.environment)
     if launch.gateway:

@@ -7,18 +7,22 @@ import os
 import select
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Protocol
 
-from carrel.domain.launch import LaunchLimits, Sampled
+from carrel.domain.errors import CarrelError
+from carrel.domain.job import Preemption
+from carrel.domain.launch import LaunchLimits, Resumed, Sampled, Suspended
 from carrel.domain.ports import Clock
+from carrel.domain.qos import PreemptMode
 from carrel.domain.units import format_size
 from carrel.runner.cgroups import JobCgroup
 from carrel.runner.limits import MemoryGuard, deadlines
 from carrel.runner.report import Reporter
 from carrel.runner.samples import Sampler
 from carrel.runner.signals import Signals
-from carrel.runner.tree import descendants, measure
+from carrel.runner.tree import continue_all, descendants, measure, stop_all
 from carrel.spool import LogWriter
 
 #: Bytes read from the pipe at once.
@@ -36,6 +40,7 @@ class Cause(Enum):
     """Why Carrel ended a command."""
 
     CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
     TIME = "time"
     MEMORY = "memory"
 
@@ -52,12 +57,26 @@ class Outcome:
     warned: bool = False
     #: Bytes in use when they were too many, for `Cause.MEMORY`.
     memory: int = 0
-    #: How long it ran, in seconds.
+    #: What it gave way to, for `Cause.PREEMPTED`.
+    preemption: Preemption | None = None
+    #: How long it ran, in seconds, without the time for which it was stopped.
     seconds: float = 0.0
     #: Processes that the command left behind and that were killed.
     left_behind: int = 0
     #: Processes that did not go away.
     stuck: tuple[int, ...] = ()
+
+
+class HeldDevices(Protocol):
+    """The devices of a command, which others may have while it is stopped."""
+
+    def give_back(self) -> None:
+        """Nothing of the command uses them any more."""
+        ...
+
+    def take_again(self) -> bool:
+        """Wait until they are the command's own again; False when somebody wants something else. Raises `CarrelError`."""
+        ...
 
 
 class Watch:
@@ -77,6 +96,7 @@ class Watch:
         reporter: Reporter,
         signals: Signals,
         monotonic: Clock,
+        hold: HeldDevices,
         sheds: bool = False,
         on_sample: Callable[[], None] | None = None,
     ) -> None:
@@ -93,6 +113,11 @@ class Watch:
         self._reporter = reporter
         self._signals = signals
         self._monotonic = monotonic
+        self._hold = hold
+        self._preemption: Preemption | None = None
+        #: Since when it is stopped, and for how long it was before.
+        self._stopped_at: float | None = None
+        self._stopped = 0.0
         self._start = monotonic()
         self._deadlines = deadlines(self._start, walltime, limits.warning)
         self._status: int | None = None
@@ -111,7 +136,7 @@ class Watch:
 
     def run(self) -> Outcome:
         """Return when the command and everything that it started is gone, and its output is in the log."""
-        self._look_for_cancel()
+        self._look_for_wishes()
         self._reap()
         while not self._over():
             self._wait(self._next_due())
@@ -127,7 +152,8 @@ class Watch:
             cause=self._cause,
             warned=self._warned,
             memory=self._memory,
-            seconds=ended - self._start,
+            preemption=self._preemption,
+            seconds=ended - self._start - self._stopped - (0.0 if self._stopped_at is None else ended - self._stopped_at),
             left_behind=left,
             stuck=stuck,
         )
@@ -145,7 +171,7 @@ class Watch:
         for fd, _ in self._poll.poll(timeout):
             if fd == self._signals.fd:
                 self._signals.drain()
-                self._look_for_cancel()
+                self._look_for_wishes()
                 self._reap()
             else:
                 self._read()
@@ -179,11 +205,61 @@ class Watch:
             if pid == self._pid:
                 self._status = os.waitstatus_to_exitcode(status)
 
-    def _look_for_cancel(self) -> None:
-        if self._cause is None and self._signals.cancelled_by() is not None:
-            self._cause = Cause.CANCELLED
-            self._kill_at = self._monotonic() + self._limits.grace
-            self._ask_to_end()
+    def _look_for_wishes(self) -> None:
+        """Do what others want of the job: its end, its place, or that it goes on."""
+        if self._signals.cancelled_by() is not None:
+            if self._cause in (None, Cause.PREEMPTED):
+                self._cause = Cause.CANCELLED
+                if self._stopped_at is not None:  # where others are by now it must not run again, not even to end
+                    self._kill_at = self._monotonic()
+                else:
+                    self._kill_at = min(self._kill_at, self._monotonic() + self._limits.grace)
+                    self._ask_to_end()
+            return
+        wish = self._signals.preemption()
+        if self._cause is not None:
+            return
+        if wish is None:
+            if self._stopped_at is not None:
+                self._go_on(self._stopped_at)
+        elif wish.mode is PreemptMode.REQUEUE:
+            self._give_way(wish)
+        elif self._stopped_at is None:
+            self._stop(wish)
+
+    def _give_way(self, wish: Preemption) -> None:
+        now = self._monotonic()
+        self._cause, self._preemption = Cause.PREEMPTED, wish
+        self._kill_at = min(now + wish.grace, self._deadlines.end_at)
+        self._log.note(
+            f'SIGTERM: a job of QoS "{wish.qos}" takes this place; SIGKILL in {max(0.0, self._kill_at - now):.0f} s. '
+            "The job goes back to the queue."
+        )
+        self._ask_to_end()
+
+    def _stop(self, wish: Preemption) -> None:
+        self._log.note(f'SIGSTOP: a job of QoS "{wish.qos}" has this place; the job goes on when it is free again.')
+        self._preemption = wish
+        stop_all(os.getpid())
+        self._stopped_at = self._monotonic()
+        self._hold.give_back()
+        self._reporter.record(Suspended())
+
+    def _go_on(self, since: float) -> None:
+        try:
+            if not self._hold.take_again():
+                return
+        except CarrelError as error:
+            self._log.note(f"The job cannot go on here: {error} It goes back to the queue.")
+            self._cause, self._kill_at = Cause.PREEMPTED, self._monotonic()
+            return
+        seconds = self._monotonic() - since
+        self._stopped, self._stopped_at = self._stopped + seconds, None
+        ends = self._deadlines
+        self._deadlines = replace(ends, warn_at=ends.warn_at + seconds, end_at=ends.end_at + seconds)
+        self._log.note(f"SIGCONT: the job goes on after {seconds:.0f} s.")
+        self._reporter.record(Resumed(seconds=round(seconds, 3)))
+        continue_all(os.getpid())
 
     def _ask_to_end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process takes no other signal until it goes on
@@ -200,6 +276,8 @@ class Watch:
         due = min(self._sample_at, self._look_at, self._kill_at, self._settle_at, self._deadlines.end_at)
         if not self._warned and self._cause is None:
             due = min(due, self._deadlines.warn_at)
+        if self._stopped_at is not None:  # its walltime does not run
+            due = min(self._sample_at, self._look_at, self._kill_at, self._settle_at)
         bell = self._reporter.doorbell.due
         return due if bell is None else min(due, bell)
 
@@ -218,11 +296,11 @@ class Watch:
             self._look_at = now + pause
             if too_much is not None and self._sheds and self._shed(too_much):
                 self._look_at = now + 0.5  # the kernel takes a moment to give the memory back
-            elif too_much is not None and self._cause is None:
+            elif too_much is not None and self._cause in (None, Cause.PREEMPTED):
                 self._memory = too_much
                 self._cause = Cause.MEMORY
                 self._kill_at = now
-        if self._cause is not None:
+        if self._cause is not None or self._stopped_at is not None:
             return
         if now >= self._deadlines.end_at:
             self._cause = Cause.TIME

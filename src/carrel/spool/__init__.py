@@ -8,6 +8,7 @@ from carrel.spool.claim import Claim, read_claim, take_claim
 from carrel.spool.journal import Journal, append_entry, read_entries
 from carrel.spool.layout import SESSION_SOCKET, AttemptDirectory, Spool
 from carrel.spool.log import LogRange, LogWriter, read_log
+from carrel.spool.preempt import read_preempt, write_preempt
 
 __all__ = [
     "SESSION_SOCKET",
@@ -21,5 +22,7 @@ __all__ = [
     "read_claim",
     "read_entries",
     "read_log",
+    "read_preempt",
     "take_claim",
+    "write_preempt",
 ]

@@ -47,6 +47,16 @@ class AttemptDirectory:
         return self.path / "cancel"
 
     @property
+    def preempt(self) -> Path:
+        """Written by the engine before it signals the runner: how it has to give way; removed when it may go on."""
+        return self.path / "preempt"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the command keeps what the next attempt of its job shall find; gone when the job is over."""
+        return self.path.parent / "checkpoint"
+
+    @property
     def work(self) -> Path:
         """The working directory: a copy of the code, the inputs, what the command makes."""
         return self.path / "work"

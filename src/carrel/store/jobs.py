@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 
-from carrel.control.news import state_event
+from carrel.control.news import progress_event, state_event
 from carrel.control.ports import (
     AttemptChange,
     AttemptRow,
@@ -17,6 +18,7 @@ from carrel.control.ports import (
     NewEvent,
     NewJob,
     OutboxEntry,
+    PreemptOrder,
     StartOrder,
     Submitted,
     Used,
@@ -38,6 +40,7 @@ _HOLDING = frozenset(HOLDING)
 #: Everything of a job but its description, which is long and rarely wanted.
 _JOB = [column for column in jobs.c if column.name != "spec"]
 _SUBMITTED = Reason(code="Submitted", message="Accepted; it is about to be placed.")
+_RESUMING = Reason(code="Resuming", message="Its place is free again; it goes on.")
 _PREPARING = Reason(code="Preparing", message="Its environment and inputs are being prepared.")
 
 # Statements of the hot path, built once: SQLAlchemy then only binds parameters.
@@ -129,19 +132,56 @@ class JobTable:
                     devices=order.devices,
                     exit_code=None,
                     signal=None,
+                    started_at=None,
                 )
                 connection.execute(sa.update(jobs).where(jobs.c.id == job.id), _started_values(job))
                 connection.execute(sa.insert(attempts), _attempt_row(job, now))
-                if job.devices:
-                    connection.execute(
-                        sa.insert(leases),
-                        [{"device": uuid, "job_id": job.id, "attempt": job.attempt, "since": now} for uuid in job.devices],
-                    )
+                _insert_leases(connection, job, now)
                 news.append(state_event(job))
                 started.append((job, from_plain(TaskSpec, json.loads(row.spec))))
             insert_events(connection, news, now)
         self._events.announce()
         return started
+
+    def preempt(self, orders: Sequence[PreemptOrder], *, now: float) -> Sequence[Job]:
+        """Remember that these attempts give way, unless they are over, give way already, or somebody wants their end."""
+        changed: list[Job] = []
+        news: list[NewEvent] = []
+        with self._database.write() as connection:
+            for order in orders:
+                row = connection.execute(_SELECT_JOB, {"job_id": order.job_id}).first()
+                if row is None or row.attempt != order.attempt or JobState(row.state) not in _HOLDING:
+                    continue
+                job = job_of(row)
+                if job.preemption is not None or job.cancelled_by is not None or job.state is JobState.SUSPENDED:
+                    continue
+                job = replace(job, preemption=order.preemption, reason=order.reason)
+                values = {**_reason_values(job), "preempted_by": dump(to_plain(order.preemption))}
+                connection.execute(sa.update(jobs).where(jobs.c.id == job.id), values)
+                news.append(progress_event(job))
+                changed.append(job)
+            insert_events(connection, news, now)
+        self._events.announce()
+        return changed
+
+    def resume(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:
+        """Give jobs that are stopped their devices again, each in a transaction of its own: the key of the leases decides."""
+        return [job for job_id in job_ids if (job := self._resume(job_id, now)) is not None]
+
+    def _resume(self, job_id: int, now: float) -> Job | None:
+        try:
+            with self._database.write() as connection:
+                row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
+                if row is None or not job_of(row).stopped:
+                    return None
+                job = replace(job_of(row), preemption=None, reason=_RESUMING)
+                connection.execute(sa.update(jobs).where(jobs.c.id == job_id), {**_reason_values(job), "preempted_by": None})
+                _insert_leases(connection, job, now)
+                insert_events(connection, [progress_event(job)], now)
+        except IntegrityError:  # another job has one of its devices
+            return None
+        self._events.announce()
+        return job
 
     def change(self, changes: Sequence[AttemptChange], *, now: float) -> Sequence[Job]:
         """Apply what is still true; news of an older attempt changes nothing."""
@@ -217,6 +257,7 @@ class JobTable:
                 attempts.c.leased_at,
                 attempts.c.ended_at,
                 attempts.c.lease_seconds,
+                attempts.c.suspended_seconds,
             )
             .join(jobs, jobs.c.id == attempts.c.job_id)
             .where(attempts.c.ended_at > since)
@@ -233,6 +274,7 @@ class JobTable:
                     since=row.leased_at,
                     until=row.ended_at,
                     lease_seconds=row.lease_seconds or 0.0,
+                    suspended_seconds=row.suspended_seconds or 0.0,
                 )
                 for row in connection.execute(query)
             ]
@@ -310,7 +352,18 @@ def _started_values(job: Job) -> dict[str, Any]:
         "devices": dump(list(job.devices)),
         "exit_code": None,
         "signal": None,
+        "started_at": None,
     }
+
+
+def _reason_values(job: Job) -> dict[str, Any]:
+    return {"reason": job.reason.code, "message": job.reason.message}
+
+
+def _insert_leases(connection: sa.Connection, job: Job, now: float) -> None:
+    if job.devices:
+        rows = [{"device": uuid, "job_id": job.id, "attempt": job.attempt, "since": now} for uuid in job.devices]
+        connection.execute(sa.insert(leases), rows)
 
 
 def _attempt_row(job: Job, now: float) -> dict[str, Any]:
@@ -355,6 +408,7 @@ def _apply(connection: sa.Connection, job: Job, change: AttemptChange, now: floa
             retries_left=job.retries_left if change.retries_left is None else change.retries_left,
             devices=() if over and not change.state.ended else job.devices,
         )
+        after = _after_stops(after, change)
         values = {
             "state": after.state.value,
             "reason": after.reason.code,
@@ -364,9 +418,12 @@ def _apply(connection: sa.Connection, job: Job, change: AttemptChange, now: floa
             "exit_code": after.exit_code,
             "signal": after.signal,
             "retries_left": after.retries_left,
+            "preempted_by": None if after.preemption is None else dump(to_plain(after.preemption)),
+            "suspended_at": after.suspended_at,
+            "suspended_seconds": after.suspended_seconds,
         }
         connection.execute(sa.update(jobs).where(jobs.c.id == job.id), values)
-        if over:
+        if over or after.stopped:
             connection.execute(sa.delete(leases).where(leases.c.job_id == job.id))
     attempt_values = _attempt_values(change)
     if attempt_values:
@@ -385,6 +442,20 @@ def _apply(connection: sa.Connection, job: Job, change: AttemptChange, now: floa
     return after
 
 
+def _after_stops(job: Job, change: AttemptChange) -> Job:
+    """What is left of being stopped, and of giving way, after a change of state."""
+    if change.ended_at is not None:
+        seconds = job.suspended_seconds if change.suspended_seconds is None else change.suspended_seconds
+        return replace(
+            job, preemption=None, suspended_at=None, suspended_seconds=seconds if job.state is not JobState.PENDING else 0.0
+        )
+    if job.state is JobState.SUSPENDED:
+        return replace(job, suspended_at=change.suspended_at if change.suspended_at is not None else job.suspended_at)
+    if change.suspended_seconds is not None:
+        return replace(job, suspended_at=None, suspended_seconds=change.suspended_seconds)
+    return job
+
+
 def _attempt_values(change: AttemptChange) -> dict[str, Any]:
     state = change.attempt_state or change.state
     reason = change.attempt_reason or change.reason
@@ -396,6 +467,7 @@ def _attempt_values(change: AttemptChange) -> dict[str, Any]:
         "signal": change.signal,
         "started_at": change.started_at,
         "ended_at": change.ended_at,
+        "suspended_seconds": change.suspended_seconds,
         "journal_offset": change.offset,
         "log_size": change.log_size,
         "environment": change.environment,

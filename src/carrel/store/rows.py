@@ -77,6 +77,7 @@ def attempt_of(row: Row[Any]) -> AttemptRow:
         inputs=json.loads(row.inputs),
         usage=from_plain(Usage, json.loads(row.usage)),
         lease_seconds=row.lease_seconds or 0.0,
+        suspended_seconds=row.suspended_seconds or 0.0,
     )
 
 

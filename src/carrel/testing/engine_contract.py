@@ -14,21 +14,26 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from carrel.domain.job import JobState
-from carrel.domain.launch import Claimed, Launch, Started
+from carrel.domain.job import JobState, Preemption
+from carrel.domain.launch import Claimed, Launch, Resumed, Started, Suspended
 from carrel.domain.ports import Attempt, Engine
+from carrel.domain.qos import PreemptMode
 from carrel.domain.resources import Resources
 from carrel.domain.task import InputSpec
 from carrel.spool import read_claim
 from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
 
 TOKEN = "carrel-test-token-0123456789"
+_REQUEUE = Preemption(mode=PreemptMode.REQUEUE, by=9, qos="interactive", at=0.0, grace=60)
+_SUSPEND = replace(_REQUEUE, mode=PreemptMode.SUSPEND)
 
 
 class EngineContract:
@@ -112,9 +117,100 @@ class EngineContract:
             engine.cancel(launch.job_id, launch.attempt, by="bob")
         assert {ear.ended(launch).state for launch in launches} == {JobState.CANCELLED}
 
+    def test_a_job_that_gives_way_is_asked_and_then_ended(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """preempt -> SIGTERM, time for a checkpoint, PREEMPTED; the next attempt finds the checkpoint."""
+        save = "trap 'echo 41 > $CARREL_CHECKPOINT_DIR/step; exit 3' TERM"
+        command = f"if [ -e $CARREL_CHECKPOINT_DIR/step ]; then cat $CARREL_CHECKPOINT_DIR/step; exit; fi; {save}; echo ready; "
+        launch = make_launch(home, command + "while :; do sleep 0.05; done")
+        engine.start(launch, token=TOKEN)
+        ear.wrote(launch, home.attempt(launch).log, b"ready")
+        engine.preempt(1, 1, _REQUEUE)
+        ended = ear.ended(launch)
+        assert (ended.state, ended.reason.code, ended.exit_code) == (JobState.PREEMPTED, "Preempted", 3)
+        assert '"interactive"' in ended.reason.message
+        assert b"SIGTERM" in home.attempt(launch).log.read_bytes()
+        engine.forget(1, 1, over=False)
+        again = replace(launch, attempt=2)
+        engine.start(again, token=TOKEN)
+        assert ear.ended(again).state is JobState.COMPLETED
+        assert home.attempt(again).log.read_bytes() == b"41\n"
+        engine.forget(1, 2)
+        assert not home.attempt(again).checkpoint.exists()
+
+    def test_a_job_that_does_not_end_by_itself_is_ended(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """SIGKILL after the time that it was given."""
+        launch = make_launch(home, "trap '' TERM; echo ready; sleep 600 & wait; sleep 600")
+        engine.start(launch, token=TOKEN)
+        ear.wrote(launch, home.attempt(launch).log, b"ready")
+        engine.preempt(1, 1, replace(_REQUEUE, grace=1))
+        assert ear.ended(launch).state is JobState.PREEMPTED
+
+    def test_a_job_that_ends_well_meanwhile_is_done(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """Exit code 0 after the signal is COMPLETED."""
+        launch = make_launch(home, "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done")
+        engine.start(launch, token=TOKEN)
+        ear.wrote(launch, home.attempt(launch).log, b"ready")
+        engine.preempt(1, 1, _REQUEUE)
+        assert ear.ended(launch).state is JobState.COMPLETED
+
+    def test_a_job_gives_way_while_it_is_prepared(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """The command never runs; a cancellation goes before it."""
+        pipe = home.root / "pipe"
+        os.mkfifo(pipe)  # staging this input takes for ever
+        task = {"inputs": (InputSpec(path="never", uri=f"file://{pipe}"),)}
+        launches = [make_launch(home, f"touch {home.root}/ran", job_id=number, task=task) for number in (1, 2)]
+        for launch in launches:
+            engine.start(launch, token=TOKEN)
+            ear.wait(launch, lambda story: story.records and any("fetching" in str(record) for record in story.records))
+        engine.preempt(1, 1, _REQUEUE)
+        assert ear.ended(launches[0]).state is JobState.PREEMPTED
+        engine.cancel(2, 1, by="bob")
+        engine.preempt(2, 1, _REQUEUE)
+        assert ear.ended(launches[1]).state is JobState.CANCELLED
+        assert not (home.root / "ran").exists()
+
+    def test_a_job_is_stopped_and_goes_on(self, home: LabHome, engines: Callable[[], Engine]) -> None:
+        """Nothing of it runs meanwhile, its walltime neither; also a new engine lets it go on."""
+        count = "while :; do echo $1 >> $2; sleep 0.02; done"
+        command = f"(setsid sh -c '{count}' - child {home.root}/child &); echo ready; sh -c '{count}' - own {home.root}/own"
+        launch = make_launch(home, command, resources=Resources(time=6, memory=2**29))
+        first = engines()
+        ear = Ear(first)
+        first.start(launch, token=TOKEN)
+        files = [home.root / "child", home.root / "own"]
+        wait_until(lambda: all(file.exists() for file in files))
+        first.preempt(1, 1, _SUSPEND)
+        first.preempt(1, 1, _SUSPEND)
+        offset = ear.wait(launch, lambda story: story.first(Suspended)).offset
+        sizes = [file.stat().st_size for file in files]
+        first.close()
+        threading.Event().wait(7)  # longer than its walltime
+        assert [file.stat().st_size for file in files] == sizes
+        second = engines()
+        ear = Ear(second)
+        second.adopt([(Attempt(job_id=1, number=1, offset=offset), launch, TOKEN)])
+        second.preempt(1, 1, None)
+        resumed = ear.wait(launch, lambda story: story.first(Resumed)).first(Resumed)
+        assert resumed.seconds >= 7
+        wait_until(lambda: all(file.stat().st_size > size for file, size in zip(files, sizes, strict=True)))
+        ended = ear.ended(launch)
+        assert (ended.state, "6 s" in ended.reason.message) == (JobState.TIMEOUT, True)
+
+    def test_a_job_that_is_stopped_can_be_cancelled(self, home: LabHome, engine: Engine, ear: Ear) -> None:
+        """It does not run again for that."""
+        launch = make_launch(home, f"trap 'touch {home.root}/again' TERM; echo ready; while :; do sleep 0.05; done")
+        engine.start(launch, token=TOKEN)
+        ear.wrote(launch, home.attempt(launch).log, b"ready")
+        engine.preempt(1, 1, _SUSPEND)
+        ear.wait(launch, lambda story: story.first(Suspended))
+        engine.cancel(1, 1, by="bob")
+        assert ear.ended(launch).state is JobState.CANCELLED
+        assert not (home.root / "again").exists()
+
     def test_unknown_attempts_cannot_be_cancelled(self, home: LabHome, engine: Engine, ear: Ear) -> None:
         """Nothing happens, now or when an attempt of that number comes."""
         engine.cancel(1, 1, by="bob")
+        engine.preempt(1, 1, _REQUEUE)
         launch = make_launch(home, "true")
         engine.start(launch, token=TOKEN)
         assert ear.ended(launch).state is JobState.COMPLETED

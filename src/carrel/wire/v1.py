@@ -208,7 +208,7 @@ class EventView(Response):
     """One entry of the event stream. SSE: ``id`` is `id`, ``event`` is `type`, ``data`` is this object as JSON.
 
     `data` by type. state: state, reason, message, attempt, exit_code, signal. queue: position, message,
-    estimated_start. log: attempt, offset, text. progress: message.
+    estimated_start. log: attempt, offset, text. progress: message; reason where it is not about preparing (Preempting, Resuming).
     """
 
     id: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
-from carrel.domain.job import JobState, Reason
+from carrel.domain.job import JobState, Preemption, Reason
 from carrel.domain.launch import Ended, Journaled, Launch, Observation, Started
 from carrel.domain.node import Device, Node
 from carrel.domain.ports import Attempt
@@ -91,7 +91,10 @@ class VirtualMachines:
     def cancel(self, job_id: int, attempt: int, *, by: str) -> None:
         """Nobody cancels anything in a trace."""
 
-    def forget(self, job_id: int, attempt: int) -> None:
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+        """To come."""
+
+    def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
         """Nothing of it is kept."""
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from carrel.control.ports import AttemptChange, AttemptRow, NewEvent, StartOrder, Used
+from carrel.control.ports import AttemptChange, AttemptRow, NewEvent, PreemptOrder, StartOrder, Used
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.task import TaskSpec
 
@@ -75,6 +75,22 @@ class MemoryStore:
                 self._jobs[job.id] = job
             changed.append(job)
         return changed
+
+    def preempt(self, orders: Sequence[PreemptOrder], *, now: float) -> Sequence[Job]:  # noqa: ARG002
+        """Remember that these give way."""
+        changed = []
+        for order in orders:
+            job = self._jobs.get(order.job_id)
+            if job is not None and job.attempt == order.attempt and job.preemption is None:
+                self._jobs[job.id] = job = replace(job, preemption=order.preemption, reason=order.reason)
+                changed.append(job)
+        return changed
+
+    def resume(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:  # noqa: ARG002
+        """These go on."""
+        for job_id in job_ids:
+            self._jobs[job_id] = replace(self._jobs[job_id], preemption=None)
+        return [self._jobs[job_id] for job_id in job_ids]
 
     def used(self, *, since: float) -> Sequence[Used]:  # noqa: ARG002
         """Nothing, before the simulation."""

@@ -1,0 +1,96 @@
+"""Carrying out that jobs give way to others, and that those that were stopped go on.
+
+What was decided is written down before the engine hears of it, as starts are: whoever takes over from a server that was killed
+tells the engine again, and telling it twice does no harm. A job that gives way keeps its place until its runner has said that it
+is out, so nothing is ever given twice; placement counts on the place from the moment at which it is free at the latest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from carrel.control.ports import PreemptOrder, SchedulerStore
+from carrel.control.queue import Queue
+from carrel.domain.errors import CarrelError
+from carrel.domain.job import Job, Preemption, Reason
+from carrel.domain.placement import Holding, Preempt, Snapshot, Waiting
+from carrel.domain.ports import Engine
+from carrel.domain.qos import PreemptMode
+from carrel.domain.units import format_duration
+from carrel.policy.preempt import next_exemption, preempt, resumable
+
+_log = logging.getLogger(__name__)
+
+
+class Preempting:
+    """Makes room for those who may take from others. Used by the loop's thread."""
+
+    def __init__(self, jobs: SchedulerStore, engine: Engine, queue: Queue) -> None:
+        self._jobs = jobs
+        self._engine = engine
+        self._queue = queue
+        #: When time alone is a reason to look again, or None.
+        self.again_at: float | None = None
+
+    def make_room(self, takers: Sequence[Waiting], picture: Callable[[], Snapshot], now: float) -> Sequence[Job]:
+        """Let jobs give way to `takers`, who were promised a place and whose classes take from others; return those that do."""
+        self.again_at = None
+        for waiting in takers:
+            seen = picture()
+            decided = preempt(seen, waiting, now)
+            if not decided:
+                moment = next_exemption(seen, waiting, now)
+                if moment is not None and (self.again_at is None or moment < self.again_at):
+                    self.again_at = moment
+                continue
+            changed = self._jobs.preempt([self._order(one, seen, now) for one in decided], now=now)
+            for job in changed:
+                self.tell(job)
+            return changed  # the picture is another one now: the next cycle looks at the others
+        return ()
+
+    def go_on(self, picture: Snapshot, now: float) -> Sequence[Job]:
+        """Let jobs go on that were stopped, where that is possible now; return them as they are now."""
+        stopped = [job for job_id in sorted(self._queue.holding) if (job := self._queue.job(job_id)) is not None and job.stopped]
+        # Those that were submitted first; the id settles ties.
+        stopped.sort(key=lambda job: (job.submitted_at, job.id))
+        going = resumable(picture, [self._whole(job, now) for job in stopped], now)
+        changed = self._jobs.resume(going, now=now) if going else ()
+        for job in changed:
+            self.tell(job)
+        return changed
+
+    def tell(self, job: Job) -> None:
+        """Tell the engine what is written down about the job."""
+        try:
+            self._engine.preempt(job.id, job.attempt, job.preemption)
+        except (CarrelError, OSError):
+            # It is told again when the server is started again; until then the job keeps its place.
+            _log.exception("Job %d could not be told to give way.", job.id)
+
+    def _order(self, one: Preempt, picture: Snapshot, now: float) -> PreemptOrder:
+        job = self._queue.job(one.job_id)
+        assert job is not None  # the picture is made from the queue
+        service = picture.qos[job.qos]
+        preemption = Preemption(mode=one.mode, by=one.by, qos=one.qos, at=now, grace=service.preempt_grace)
+        return PreemptOrder(
+            job_id=job.id,
+            attempt=job.attempt,
+            preemption=preemption,
+            reason=Reason(code="Preempting", message=_message(preemption, service.preempt_mode)),
+        )
+
+    def _whole(self, job: Job, now: float) -> Holding:
+        """What a job that is stopped would hold if it went on now."""
+        left = (job.started_at or now) + job.suspended_seconds + job.resources.time - (job.suspended_at or now)
+        return replace(self._queue.holding[job.id], resources=job.resources, devices=job.devices, ends_by=now + left)
+
+
+def _message(preemption: Preemption, wanted: PreemptMode) -> str:
+    taker = f'A job of QoS "{preemption.qos}" takes its place'
+    if preemption.mode is PreemptMode.SUSPEND:
+        return f"{taker}; it is stopped and goes on when that is free again."
+    why = "; it cannot be stopped here" if wanted is PreemptMode.SUSPEND else ""
+    return f"{taker}{why}; it has {format_duration(preemption.grace)} to end, and goes back to the queue."

@@ -1,0 +1,38 @@
+"""The word that a job gives way: the engine leaves it for the runner, and takes it away when the job may go on."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from carrel.domain.job import Preemption
+from carrel.domain.qos import PreemptMode
+from carrel.domain.serial import from_plain, to_plain
+
+#: What is left of a word that met a full disk: what it has to do with the job can always be done.
+_UNREADABLE = Preemption(mode=PreemptMode.REQUEUE, by=0, qos="another", at=0.0, grace=60)
+
+
+def write_preempt(path: Path, preemption: Preemption) -> None:
+    """Leave the word; it is there whole or not at all. On a full disk it says to end and go back to the queue."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with suppress(OSError):
+            os.write(fd, json.dumps(to_plain(preemption)).encode())
+        draft.rename(path)
+    finally:
+        os.close(fd)
+        draft.unlink(missing_ok=True)
+
+
+def read_preempt(path: Path) -> Preemption | None:
+    """Return the word, or None when there is none."""
+    try:
+        return from_plain(Preemption, json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError):
+        return _UNREADABLE

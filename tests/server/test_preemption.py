@@ -1,0 +1,222 @@
+"""Work that goes before other work takes its place, and nothing is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from carrel import Client
+from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
+
+RULES = """
+[qos.desk]
+preempts = ["batch", "rack"]
+
+[qos.batch]
+preempt_mode = "requeue"
+preempt_grace = "40s"
+
+[qos.rack]
+preempt_mode = "suspend"
+"""
+#: Counts to 60, one step at a time when $GO is there, and goes on from where it was when it was interrupted.
+COUNT = """
+trap 'kill $! 2>/dev/null; echo saved $step; exit 75' TERM
+file=$CARREL_CHECKPOINT_DIR/step
+step=$(cat $file 2>/dev/null || echo 0)
+echo begins at $step >> $WITNESS
+while [ $step -lt 3 ]; do
+  step=$((step + 1)); echo $step > $file; echo step $step
+  while [ ! -e $WITNESS.go$step ]; do sleep 0.05 & wait $!; done
+done
+echo counted to $step
+"""
+TICK = "echo started >> $WITNESS; while [ ! -e $WITNESS.go ]; do echo tick >> $WITNESS.ticks; sleep 0.05; done"
+
+
+class Lab:
+    """A lab with two simulated GPUs that can be killed and started again."""
+
+    def __init__(self, home: Path, rules: str = RULES) -> None:
+        home.mkdir()
+        (home / "carrel.toml").write_text(rules)
+        self.home = home
+        self.scripts = home.parent / "scripts"
+        self.scripts.mkdir(exist_ok=True)
+        self.process = self._start()
+        self.client = Client(url=self.process.url, token=self.process.token)
+
+    def _start(self) -> LabProcess:
+        return start_lab(self.home, "--cpus", "8", simulate_gpus=2)
+
+    def kill_and_restart(self) -> None:
+        self.client.close()
+        self.process.kill()
+        self.process = self._start()
+        self.client = Client(url=self.process.url, token=self.process.token)
+
+    def submit(self, script: str, qos: str, gpus: int = 2, **more: object) -> int:
+        self.scripts.mkdir(exist_ok=True)
+        directory = self.scripts / f"{time.monotonic_ns()}"
+        directory.mkdir()
+        (directory / "work.sh").write_text(script)
+        variables = {"WITNESS": str(self.witness)}
+        resources = ResourceRequest(gpus=gpus, memory="64M")
+        return self.client.submit_project(
+            directory / "work.sh", qos=qos, resources=resources, variables=variables, **more  # type: ignore[arg-type]
+        ).id  # fmt: skip
+
+    @property
+    def witness(self) -> Path:
+        return self.home.parent / "witness"
+
+    def until(self, job_id: int, happened: Callable[[JobDetail], bool]) -> JobDetail:
+        deadline = time.monotonic() + 90
+        while not happened(job := self.client.job(job_id)):
+            assert time.monotonic() < deadline, job
+            time.sleep(0.02)
+        return job
+
+    def log(self, job_id: int, attempt: int | None = None) -> str:
+        return b"".join(self.client.log(job_id, attempt=attempt)).decode()
+
+    def stop(self) -> None:
+        self.client.close()
+        self.process.stop()
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(tmp_path / "lab")
+    yield lab
+    lab.stop()
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 90
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def touch(lab: Lab, name: str) -> None:
+    Path(f"{lab.witness}.{name}").touch()
+
+
+def test_who_is_requeued_writes_a_checkpoint_and_goes_on_from_it(lab: Lab) -> None:
+    touch(lab, "go1")
+    batch = lab.submit(COUNT, "batch")
+    wait_for(lambda: "step 2" in lab.log(batch))
+    desk = lab.submit("echo here", "desk")
+    assert lab.client.wait(desk, timeout=90).state == "COMPLETED"
+    touch(lab, "go2")
+    touch(lab, "go3")
+    done = lab.client.wait(batch, timeout=90)
+    assert (done.state, done.attempt) == ("COMPLETED", 2), done.message
+    assert lab.witness.read_text() == "begins at 0\nbegins at 2\n"
+    job = lab.client.job(batch)
+    first, second = job.attempts
+    assert (first.state, first.reason, first.exit_code, second.state) == ("PREEMPTED", "Preempted", 75, "COMPLETED")
+    assert first.message.startswith('A job of QoS "desk" took its place after ')
+    assert 'SIGTERM: a job of QoS "desk" takes this place; SIGKILL in 40 s.' in lab.log(batch, attempt=1)
+    assert "saved 2" in lab.log(batch, attempt=1)
+    told = [event.data["message"] for event in lab.client.events(batch) if event.type == "progress"]
+    assert any(text.startswith('A job of QoS "desk" takes its place; it has 40 s to end') for text in told), told
+    assert not any((lab.home / "spool" / str(batch)).glob("checkpoint"))
+
+
+def test_who_waits_reads_who_gives_way(lab: Lab) -> None:
+    batch = lab.submit("trap '' TERM; echo deaf; while [ ! -e $WITNESS.go ]; do sleep 0.05; done", "batch")
+    wait_for(lambda: "deaf" in lab.log(batch))
+    desk = lab.submit("echo here", "desk")
+    job = lab.until(desk, lambda job: "giving way" in job.message)
+    assert '; 1 job of QoS "batch" is giving way, at most ' in job.message
+    assert (job.state, job.reason) == ("PENDING", "Resources")
+    assert lab.client.job(batch).reason == "Preempting"
+    touch(lab, "go")
+    # It ended by itself, and well: it is not done again.
+    assert lab.client.wait(batch, timeout=90).state == "COMPLETED"
+    assert lab.client.job(batch).attempt == 1
+    assert lab.client.wait(desk, timeout=90).state == "COMPLETED"
+
+
+def test_who_is_suspended_goes_on_where_it_was(lab: Lab) -> None:
+    rack = lab.submit(TICK, "rack")
+    ticks = Path(f"{lab.witness}.ticks")
+    wait_for(ticks.exists)
+    desk = lab.submit("while [ ! -e $WITNESS.desk ]; do sleep 0.05; done", "desk")
+    lab.until(desk, lambda job: job.state == "RUNNING")
+    job = lab.client.job(rack)
+    assert (job.state, job.reason) == ("SUSPENDED", "Suspended")
+    assert job.message == 'A job of QoS "desk" has its place; it goes on when that is free again.'
+    assert lab.client.job(desk).devices == job.devices
+    size = ticks.stat().st_size
+    other = lab.submit("true", "batch")  # it comes later, and stays behind
+    lab.kill_and_restart()
+    assert ticks.stat().st_size == size
+    assert lab.client.job(rack).state == "SUSPENDED"
+    touch(lab, "desk")
+    lab.until(rack, lambda job: job.state == "RUNNING")
+    assert lab.client.job(other).state == "PENDING"
+    wait_for(lambda: ticks.stat().st_size > size)
+    touch(lab, "go")
+    done = lab.client.wait(rack, timeout=90)
+    assert (done.state, done.attempt) == ("COMPLETED", 1), done.message
+    assert lab.witness.read_text() == "started\n"
+    assert lab.client.wait(other, timeout=90).state == "COMPLETED"
+    assert "SIGSTOP" in lab.log(rack)
+    assert "SIGCONT" in lab.log(rack)
+
+
+def test_who_cannot_be_interrupted_is_not_touched(lab: Lab) -> None:
+    batch = lab.submit(TICK, "batch", preemptible=False)
+    lab.until(batch, lambda job: job.state == "RUNNING")
+    assert not lab.client.job(batch).preemptible
+    desk = lab.submit("true", "desk")
+    other = lab.submit(TICK, "batch", gpus=0)
+    lab.until(other, lambda job: job.state == "RUNNING")
+    third = lab.submit("true", "desk", gpus=0)
+    assert lab.client.wait(third, timeout=90).state == "COMPLETED"
+    assert (lab.client.job(batch).reason, lab.client.job(desk).state) == ("Running", "PENDING")
+    touch(lab, "go")
+    assert lab.client.wait(batch, timeout=90).state == "COMPLETED"
+    assert lab.client.wait(desk, timeout=90).state == "COMPLETED"
+    assert len(lab.client.job(batch).attempts) == 1
+
+
+@pytest.mark.chaos
+def test_a_server_that_is_killed_while_jobs_give_way_loses_none_and_runs_none_twice(lab: Lab) -> None:
+    slow = "trap 'while [ ! -e $WITNESS.go ]; do sleep 0.05; done; exit 1' TERM; echo started >> $WITNESS; "
+    batch = lab.submit(slow + "if [ $CARREL_ATTEMPT = 2 ]; then exit 0; fi; while :; do sleep 0.05; done", "batch")
+    lab.until(batch, lambda job: job.state == "RUNNING")
+    desk = lab.submit("echo here >> $WITNESS", "desk")
+    lab.until(batch, lambda job: job.reason == "Preempting")
+    lab.kill_and_restart()
+    assert lab.client.job(batch).reason == "Preempting"
+    touch(lab, "go")
+    assert lab.client.wait(desk, timeout=90).state == "COMPLETED"
+    done = lab.client.wait(batch, timeout=90)
+    assert (done.state, done.attempt) == ("COMPLETED", 2), done.message
+    assert lab.witness.read_text().splitlines() == ["started", "here", "started"]
+
+
+def test_a_session_that_reserves_takes_from_batch_without_any_rules(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "lab", "")
+    try:
+        batch = lab.submit(TICK, "batch")
+        normal = lab.submit("true", "normal", gpus=1)
+        wait_for(Path(f"{lab.witness}.ticks").exists)
+        session = lab.client.start_session(SessionRequest(gpus=2, reserve=True, kind="terminal", memory="256M")).job.id
+        lab.until(session, lambda job: job.state == "RUNNING")
+        assert lab.client.job(batch).state == "SUSPENDED"
+        assert lab.client.job(normal).state == "PENDING"
+        lab.client.cancel(session)
+        lab.until(batch, lambda job: job.state == "RUNNING")
+        lab.client.cancel(batch)
+        assert lab.client.wait(normal, timeout=90).state == "COMPLETED"
+    finally:
+        lab.stop()
