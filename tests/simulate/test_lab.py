@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from carrel.domain.account import Account
 from carrel.domain.node import Node
-from carrel.domain.qos import JobKind, QoS
+from carrel.domain.qos import JobKind, PreemptMode, QoS
 from carrel.domain.rules import LabRules
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
@@ -194,3 +194,62 @@ def test_no_nodes_take_nothing() -> None:
     nodes: tuple[Node, ...] = nodes_of(Cluster(nodes=0, gpus_per_node=8))
     outcome = simulate_lab(rules(), trace(job(1, 0, 10, 1)), nodes)
     assert dict(outcome.refused) == {1: "The lab has no node."}
+
+
+PREEMPTING = rules(
+    QoS(name="desk", preempts=frozenset({"batch", "rack"})),
+    QoS(name="batch", preempt_mode=PreemptMode.REQUEUE),
+    QoS(name="rack", preempt_mode=PreemptMode.SUSPEND),
+)
+
+
+@pytest.mark.parametrize(("qos", "end", "ran"), [("batch", 1150.0, 1100.0), ("rack", 1050.0, 1000.0)])
+def test_who_gives_way_loses_its_work_or_its_time_alone(qos: str, end: float, ran: float) -> None:
+    jobs = trace(job(1, 0, 1000, 4, qos=qos), job(2, 0, 1000, 4, qos="desk"), job(3, 100, 50, 2, qos="desk"))
+    outcome = simulate_lab(PREEMPTING, jobs, SMALL)
+    first, second, third = outcome.runs
+    assert (third.start, third.end, third.preemptions) == (100, 150, 0)
+    assert (first.start, first.end, first.ran, first.preemptions) == (0, end, ran, 1)
+    assert (second.start, second.end, second.preemptions) == (0, 1000, 0)
+
+
+def test_who_is_exempt_gives_way_as_soon_as_it_is_not_any_more() -> None:
+    services = {**PREEMPTING.qos, "batch": QoS(name="batch", preempt_mode=PreemptMode.REQUEUE, preempt_exempt_time=300)}
+    jobs = trace(job(1, 0, 1000, 8, qos="batch"), job(2, 100, 50, 2, qos="desk"))
+    assert starts(simulate_lab(rules(*services.values()), jobs, nodes_of(Cluster(nodes=1, gpus_per_node=8)))) == {1: 0, 2: 300}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2000),
+            st.integers(1, 800),
+            st.sampled_from([1, 2, 3, 4, 6, 8]),
+            st.sampled_from(["desk", "batch", "rack"]),
+            st.booleans(),
+        ),
+        max_size=25,
+    )
+)
+def test_whoever_gives_way_ends_some_day_and_nobody_takes_from_the_first(
+    drawn: list[tuple[int, int, int, str, bool]],
+) -> None:
+    drawn.sort()
+    jobs = trace(
+        *(
+            job(number, submitted, duration, gpus, qos=qos, time=duration if exact else None)
+            for number, (submitted, duration, gpus, qos, exact) in enumerate(drawn, start=1)
+        )
+    )
+    outcome = simulate_lab(PREEMPTING, jobs, SMALL)
+    assert len(outcome.runs) == len(drawn)
+    for run, (_, duration, gpus, qos, _) in zip(outcome.runs, drawn, strict=True):
+        # Of several nodes nobody can be stopped.
+        loses = qos == "batch" or (qos == "rack" and gpus > 4)
+        assert run.ran == pytest.approx(duration) or (loses and run.preemptions and run.ran > duration)
+        assert run.preemptions == 0 or qos != "desk"
+        assert run.end - run.start >= run.ran - 1e-6
+    by_hand = sorted({run.start for run in outcome.runs} | {run.end for run in outcome.runs})
+    desk = [run for run, one in zip(outcome.runs, drawn, strict=True) if one[3] == "desk"]
+    assert all(sum(run.gpus for run in desk if run.start <= moment < run.end) <= 8 for moment in by_hand)

@@ -170,6 +170,20 @@ def _after_preemption(job: Job, ended: Ended) -> dict[str, Any]:
     return {"state": JobState.PENDING, "reason": reason}
 
 
+def after_stops(job: Job, change: AttemptChange) -> Job:
+    """Return `job`, which is in the state that `change` says, with what is left of being stopped and of giving way."""
+    if change.ended_at is not None:
+        seconds = job.suspended_seconds if change.suspended_seconds is None else change.suspended_seconds
+        return replace(
+            job, preemption=None, suspended_at=None, suspended_seconds=seconds if job.state is not JobState.PENDING else 0.0
+        )
+    if job.state is JobState.SUSPENDED:
+        return replace(job, suspended_at=change.suspended_at if change.suspended_at is not None else job.suspended_at)
+    if change.suspended_seconds is not None:
+        return replace(job, suspended_at=None, suspended_seconds=change.suspended_seconds)
+    return job
+
+
 def _lost(job: Job) -> Ended:
     if job.preemption is not None and job.preemption.mode is PreemptMode.REQUEUE and job.cancelled_by is None:
         message = f'A job of QoS "{job.preemption.qos}" took its place; its runner was gone already.'

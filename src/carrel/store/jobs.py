@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from carrel.control.news import progress_event, state_event
+from carrel.control.news import after_stops, progress_event, state_event
 from carrel.control.ports import (
     AttemptChange,
     AttemptRow,
@@ -408,7 +408,7 @@ def _apply(connection: sa.Connection, job: Job, change: AttemptChange, now: floa
             retries_left=job.retries_left if change.retries_left is None else change.retries_left,
             devices=() if over and not change.state.ended else job.devices,
         )
-        after = _after_stops(after, change)
+        after = after_stops(after, change)
         values = {
             "state": after.state.value,
             "reason": after.reason.code,
@@ -440,20 +440,6 @@ def _apply(connection: sa.Connection, job: Job, change: AttemptChange, now: floa
     insert_events(connection, [*change.events, *news], now)
     insert_entries(connection, job.id, change.outbox, now)
     return after
-
-
-def _after_stops(job: Job, change: AttemptChange) -> Job:
-    """What is left of being stopped, and of giving way, after a change of state."""
-    if change.ended_at is not None:
-        seconds = job.suspended_seconds if change.suspended_seconds is None else change.suspended_seconds
-        return replace(
-            job, preemption=None, suspended_at=None, suspended_seconds=seconds if job.state is not JobState.PENDING else 0.0
-        )
-    if job.state is JobState.SUSPENDED:
-        return replace(job, suspended_at=change.suspended_at if change.suspended_at is not None else job.suspended_at)
-    if change.suspended_seconds is not None:
-        return replace(job, suspended_at=None, suspended_seconds=change.suspended_seconds)
-    return job
 
 
 def _attempt_values(change: AttemptChange) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from carrel.domain.job import JobState, Preemption, Reason
-from carrel.domain.launch import Ended, Journaled, Launch, Observation, Started
+from carrel.domain.launch import Ended, Journaled, Launch, Observation, Resumed, Started, Suspended
 from carrel.domain.node import Device, Node
 from carrel.domain.ports import Attempt
+from carrel.domain.qos import PreemptMode
 from carrel.simulate.trace import Cluster
 
 #: What a node has for each of its GPUs, so that a trace which does not speak of them is not bound by them.
@@ -17,6 +19,7 @@ MEMORY_PER_GPU = 1024**4
 GPU_MEMORY = 80 * 1024**3
 
 _COMPLETED = Reason(code="Completed", message="It ran as long as the trace says.")
+_PREEMPTED = Reason(code="Preempted", message="Another took its place.")
 _TIMEOUT = Reason(code="TimeLimit", message="It reached its walltime.")
 
 
@@ -36,35 +39,100 @@ def nodes_of(cluster: Cluster, gpu_type: str = "simulated") -> tuple[Node, ...]:
     )
 
 
+@dataclass(slots=True)
+class Piece:
+    """An attempt, and how far it is."""
+
+    #: When it was started, and since when it has run without a pause, or has paused.
+    start: float
+    since: float
+    #: Seconds that it has still to run, as of `since`.
+    left: float
+    #: False when its walltime ends it.
+    complete: bool
+    paused: bool = False
+    #: Records that were told of it.
+    told: int = 0
+    #: Its place among the ends; another one there is of the past.
+    turn: int = 0
+
+
+@dataclass(slots=True)
+class Story:
+    """What became of a job, all attempts together."""
+
+    #: When it was first started.
+    start: float
+    #: Seconds that it had its GPUs.
+    ran: float = 0.0
+    #: How often it gave way.
+    preemptions: int = 0
+
+
 class VirtualMachines:
-    """An engine (`carrel.domain.ports.Engine`) whose time stands in `now`."""
+    """An engine (`carrel.domain.ports.Engine`) whose time stands in `now`.
+
+    A job that gives way does so at once. One that is requeued begins anew: that it writes checkpoints is not assumed.
+    """
 
     def __init__(self, nodes: tuple[Node, ...], durations: Mapping[int, float]) -> None:
         """`durations` are the seconds that each job runs unless its walltime ends it."""
         self.now = 0.0
+        #: By job.
+        self.stories: dict[int, Story] = {}
         self._nodes = nodes
         self._durations = durations
-        #: End, job, attempt, start, how it ends.
-        self._ends: list[tuple[float, int, int, float, bool]] = []
+        self._pieces: dict[tuple[int, int], Piece] = {}
+        #: End, job, attempt, turn.
+        self._ends: list[tuple[float, int, int, int]] = []
+        self._said: list[Observation] = []
 
     @property
     def next_end(self) -> float | None:
-        """When the next job ends, or None when nothing runs."""
+        """When there is news, or None when nothing runs."""
+        if self._said:
+            return self.now
+        while self._ends and not self._is_due(self._ends[0]):
+            heappop(self._ends)
         return self._ends[0][0] if self._ends else None
 
     def ended(self) -> list[Observation]:
-        """News of all attempts that have ended by `now`: that they started, and how they ended."""
-        news = []
+        """News of all attempts that have ended by `now`, or gave way: that they started, and what happened."""
+        news, self._said = self._said, []
         while self._ends and self._ends[0][0] <= self.now:
-            end, job_id, attempt, start, complete = heappop(self._ends)
-            over = Ended(
-                state=JobState.COMPLETED if complete else JobState.TIMEOUT,
-                reason=_COMPLETED if complete else _TIMEOUT,
-                exit_code=0 if complete else None,
-            )
-            entries = (Journaled(at=start, record=Started(pid=0)), Journaled(at=end, record=over))
-            news.append(Observation(job_id=job_id, attempt=attempt, entries=entries, offset=len(entries)))
+            end, job_id, attempt, turn = heappop(self._ends)
+            if self._is_due((end, job_id, attempt, turn)):
+                complete = self._pieces[job_id, attempt].complete
+                over = Ended(
+                    state=JobState.COMPLETED if complete else JobState.TIMEOUT,
+                    reason=_COMPLETED if complete else _TIMEOUT,
+                    exit_code=0 if complete else None,
+                )
+                news.append(self._say(job_id, attempt, end, over))
         return news
+
+    def _is_due(self, entry: tuple[float, int, int, int]) -> bool:
+        piece = self._pieces.get(entry[1:3])
+        return piece is not None and piece.turn == entry[3] and not piece.paused
+
+    def _say(self, job_id: int, attempt: int, at: float, record: Ended | Suspended | Resumed) -> Observation:
+        """What is told of an attempt to which this happens, and what that means for it."""
+        piece, story = self._pieces[job_id, attempt], self.stories[job_id]
+        entries = [] if piece.told else [Journaled(at=piece.start, record=Started(pid=0))]
+        entries.append(Journaled(at=at, record=record))
+        piece.told += len(entries)
+        if not piece.paused:
+            story.ran += at - piece.since
+            piece.left -= at - piece.since
+        piece.since = at
+        if isinstance(record, Ended):
+            del self._pieces[job_id, attempt]
+        return Observation(job_id=job_id, attempt=attempt, entries=tuple(entries), offset=piece.told)
+
+    def _run_on(self, job_id: int, attempt: int) -> None:
+        piece = self._pieces[job_id, attempt]
+        piece.turn += 1
+        heappush(self._ends, (self.now + piece.left, job_id, attempt, piece.turn))
 
     # ---- what an engine does
 
@@ -82,8 +150,9 @@ class VirtualMachines:
     def start(self, launch: Launch, *, token: str) -> None:  # noqa: ARG002 - nobody is there who would need the token
         """The attempt runs from now on."""
         seconds, limit = self._durations[launch.job_id], launch.resources.time
-        end = self.now + min(seconds, limit)
-        heappush(self._ends, (end, launch.job_id, launch.attempt, self.now, seconds <= limit))
+        self._pieces[launch.job_id, launch.attempt] = Piece(self.now, self.now, min(seconds, limit), seconds <= limit)
+        self.stories.setdefault(launch.job_id, Story(self.now))
+        self._run_on(launch.job_id, launch.attempt)
 
     def adopt(self, attempts: Iterable[tuple[Attempt, Launch, str]]) -> None:
         """There was no server before."""
@@ -92,7 +161,23 @@ class VirtualMachines:
         """Nobody cancels anything in a trace."""
 
     def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
-        """To come."""
+        """Done at once; the news of it is there at the same moment."""
+        key = (job_id, attempt)
+        piece = self._pieces.get(key)
+        if piece is None:
+            return
+        if preemption is None:
+            if piece.paused:
+                self._said.append(self._say(*key, self.now, Resumed(seconds=self.now - piece.since)))
+                piece.paused = False
+                self._run_on(*key)
+            return
+        self.stories[job_id].preemptions += 1
+        if preemption.mode is PreemptMode.SUSPEND:
+            self._said.append(self._say(*key, self.now, Suspended()))
+            piece.paused = True
+        else:
+            self._said.append(self._say(*key, self.now, Ended(state=JobState.PREEMPTED, reason=_PREEMPTED)))
 
     def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
         """Nothing of it is kept."""

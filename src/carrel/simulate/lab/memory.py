@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from carrel.control.news import after_stops
 from carrel.control.ports import AttemptChange, AttemptRow, NewEvent, PreemptOrder, StartOrder, Used
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.task import TaskSpec
@@ -36,15 +37,16 @@ class MemoryStore:
         """Attempts are asked for after a restart, and there is none."""
         return None
 
-    def start(self, orders: Sequence[StartOrder], *, now: float) -> Sequence[tuple[Job, TaskSpec]]:  # noqa: ARG002
-        """PENDING becomes CONFIGURING."""
+    def start(self, orders: Sequence[StartOrder], *, now: float) -> Sequence[tuple[Job, TaskSpec]]:
+        """PENDING becomes RUNNING at once: nothing takes time but the jobs."""
         started = []
         for order in orders:
             job = self._jobs[order.job_id]
             job = replace(
                 job,
-                state=JobState.CONFIGURING,
+                state=JobState.RUNNING,
                 reason=_PLACED,
+                started_at=now,
                 attempt=job.attempt + 1,
                 node=order.node,
                 devices=order.devices,
@@ -69,6 +71,7 @@ class MemoryStore:
                 ended_at=change.ended_at if change.state is not None and change.state.ended else None,
                 retries_left=job.retries_left if change.retries_left is None else change.retries_left,
             )
+            job = after_stops(job, change)
             if job.state.ended:
                 del self._jobs[job.id]
             else:

@@ -15,7 +15,7 @@ from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings, Scheduler
 from carrel.domain.errors import CarrelError, Impossible
 from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.launch import LaunchPaths
+from carrel.domain.launch import Ended, LaunchPaths
 from carrel.domain.node import Node
 from carrel.domain.placement import Hold
 from carrel.domain.qos import JobKind
@@ -206,10 +206,14 @@ class _Replay:
             machines.now = now = max(machines.now, min(moments))
             news = News(jobs=[], observations=machines.ended())
             for observation in news.observations:
-                started, ended = observation.entries[0].at, observation.entries[-1].at
-                job = by_id[observation.job_id]
+                last = observation.entries[-1]
+                if not isinstance(last.record, Ended) or last.record.state is JobState.PREEMPTED:
+                    continue
+                job, story = by_id[observation.job_id], machines.stories.pop(observation.job_id)
                 gpus = job.resources.total_gpus
-                self._runs[job.id] = Run(job.id, job.owner, gpus, job.submitted_at, started, ended, ended - started)
+                self._runs[job.id] = Run(
+                    job.id, job.owner, gpus, job.submitted_at, story.start, last.at, story.ran, story.preemptions
+                )
                 if self._progress is not None and len(self._runs) % step == 0:
                     self._progress(len(self._runs) / len(jobs))
             while arrived < len(jobs) and jobs[arrived].submitted_at <= now:
