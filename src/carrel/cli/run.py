@@ -31,6 +31,7 @@ EntryPoint = Annotated[str, typer.Option("-e", "--entry-point", metavar="NAME", 
 Version = Annotated[str | None, typer.Option(metavar="VERSION", help="Commit, branch or tag of a git address.")]
 Gpus = Annotated[int | None, typer.Option(min=0, metavar="N", help="How many GPUs, whole and its own.")]
 GpuType = Annotated[str | None, typer.Option(metavar="TYPE", help="Which type of GPU; `carrel nodes` lists them.")]
+GpuMemory = Annotated[str | None, typer.Option(metavar="SIZE", help='Memory that each GPU has at least, such as "40G".')]
 Cpus = Annotated[int | None, typer.Option(min=1, metavar="N", help="How many processors.")]
 Memory = Annotated[str | None, typer.Option(metavar="SIZE", help='How much memory, such as "8G".')]
 Time = Annotated[str | None, typer.Option(metavar="DURATION", help='Walltime, such as "2h" or "02:30:00".')]
@@ -62,6 +63,7 @@ def run_command(
     version: Version = None,
     gpus: Gpus = None,
     gpu_type: GpuType = None,
+    gpu_memory: GpuMemory = None,
     cpus: Cpus = None,
     memory: Memory = None,
     time: Time = None,
@@ -98,6 +100,7 @@ def submit_command(
     version: Version = None,
     gpus: Gpus = None,
     gpu_type: GpuType = None,
+    gpu_memory: GpuMemory = None,
     cpus: Cpus = None,
     memory: Memory = None,
     time: Time = None,
@@ -125,7 +128,7 @@ def submit_command(
 def _submit(client: Client, given: Mapping[str, Any]) -> JobView:
     from carrel.wire.v1 import ResourceRequest
 
-    asked = {name: given[name] for name in ("cpus", "memory", "gpus", "gpu_type", "time")}
+    asked = {name: given[name] for name in ("cpus", "memory", "gpus", "gpu_type", "gpu_memory", "time")}
     return client.submit_project(
         given["target"],
         entry_point=given["entry_point"],

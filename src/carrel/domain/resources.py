@@ -22,6 +22,8 @@ class Resources:
     gpus: int = 0
     #: The GPU's type as `carrel doctor` prints it ("h200"), or None when any will do.
     gpu_type: str | None = None
+    #: Bytes of memory that each of its GPUs has at least; 0 when any will do.
+    gpu_memory: int = 0
     #: Walltime limit in seconds, counted from the start of the user's command.
     time: int = 3600
 
@@ -41,6 +43,12 @@ class Resources:
             raise Invalid(f"gpus is {self.gpus}.", remedy="Ask for 0 or more.")
         if self.gpu_type is not None and self.gpus == 0:
             raise Invalid(f'gpu_type is "{self.gpu_type}" but gpus is 0.', remedy="Ask for gpus too, or leave the type out.")
+        if self.gpu_memory < 0:
+            raise Invalid(f"gpu_memory is {self.gpu_memory} bytes.", remedy="Ask for 0 or more.")
+        if self.gpu_memory and self.gpus == 0:
+            raise Invalid(
+                f'gpu_memory is "{format_size(self.gpu_memory)}" but gpus is 0.', remedy="Ask for gpus too, or leave it out."
+            )
         if self.time < 1:
             raise Invalid(f"time is {self.time} s.", remedy='A job needs at least "1s".')
 
@@ -48,7 +56,8 @@ class Resources:
         """One phrase for messages: "2 GPUs (h200), 8 CPUs, 16G for 2 h"."""
         gpus = ""
         if self.gpus:
-            kind = f" ({self.gpu_type})" if self.gpu_type else ""
+            kinds = [self.gpu_type or "", f"{format_size(self.gpu_memory)} or more each" if self.gpu_memory else ""]
+            kind = f" ({', '.join(part for part in kinds if part)})" if any(kinds) else ""
             gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}{kind}, "
         nodes = f"{self.nodes} nodes with " if self.nodes > 1 else ""
         cpus = f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}"

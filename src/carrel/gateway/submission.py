@@ -144,6 +144,7 @@ def _resources(request: ResourceRequest, config: ResourceOverrides, described: R
         memory=None if request.memory is None else parse_size(request.memory),
         gpus=request.gpus,
         gpu_type=request.gpu_type,
+        gpu_memory=None if request.gpu_memory is None else parse_size(request.gpu_memory),
         time=None if request.time is None else parse_duration(request.time),
     )
     return asked.over(config).over(described).resources(Resources(time=qos.default_time))

@@ -45,7 +45,12 @@ def job_fields(job: Job, hold: Hold | None, run_url: str | None) -> dict[str, ob
         "reason": reason.code,
         "message": reason.message,
         "resources": v1.ResourceView(
-            cpus=resources.cpus, memory=resources.memory, gpus=resources.gpus, gpu_type=resources.gpu_type, time=resources.time
+            cpus=resources.cpus,
+            memory=resources.memory,
+            gpus=resources.gpus,
+            gpu_type=resources.gpu_type,
+            gpu_memory=resources.gpu_memory,
+            time=resources.time,
         ),
         "submitted_at": moment(job.submitted_at),
         "started_at": moment(job.started_at),

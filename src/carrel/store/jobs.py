@@ -310,6 +310,7 @@ def _job_row(new: NewJob, now: float) -> dict[str, Any]:
         "memory": new.resources.memory,
         "gpus": new.resources.gpus,
         "gpu_type": new.resources.gpu_type,
+        "gpu_memory": new.resources.gpu_memory,
         "time": new.resources.time,
         "state": JobState.PENDING.value,
         "reason": _SUBMITTED.code,

@@ -13,6 +13,8 @@ class ResourceOverrides:
 
     gpus: int | None = None
     gpu_type: str | None = None
+    #: Bytes that each GPU has at least.
+    gpu_memory: int | None = None
     cpus: int | None = None
     #: Bytes.
     memory: int | None = None
@@ -20,14 +22,13 @@ class ResourceOverrides:
     time: int | None = None
 
     def over(self, other: ResourceOverrides) -> ResourceOverrides:
-        """Return these, with what they leave open taken from `other`. No GPUs here means no GPU type from there."""
+        """Return these, with what they leave open taken from `other`. No GPUs here means no kind of GPU from there."""
         said = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
-        return replace(other if self.gpus != 0 else replace(other, gpu_type=None), **said)
+        return replace(other if self.gpus != 0 else replace(other, gpu_type=None, gpu_memory=None), **said)
 
     def resources(self, default: Resources) -> Resources:
         """Return complete resources, with what these leave open taken from `default`; raise `Invalid` as `Resources` does."""
-        base = ResourceOverrides(
-            gpus=default.gpus, gpu_type=default.gpu_type, cpus=default.cpus, memory=default.memory, time=default.time
-        )
+        base = ResourceOverrides(**{field.name: getattr(default, field.name) for field in fields(ResourceOverrides)})
         complete = self.over(base)
-        return Resources(**{field.name: getattr(complete, field.name) for field in fields(complete)})
+        said = {field.name: getattr(complete, field.name) for field in fields(complete)}
+        return replace(default, **{**said, "gpu_memory": complete.gpu_memory or 0})

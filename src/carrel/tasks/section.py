@@ -19,7 +19,7 @@ SECTION_KEYS = (
     *("resources", "qos", "partition", "account", "experiment"),
     *("inputs", "outputs", "retries", "preemptible", "variables"),
 )
-RESOURCE_KEYS = ("gpus", "gpu_type", "cpus", "memory", "time")
+RESOURCE_KEYS = ("gpus", "gpu_type", "gpu_memory", "cpus", "memory", "time")
 INPUT_KEYS = ("path", "uri", "digest")
 MAX_RETRIES = 100
 DEFAULT_OUTPUTS = ("outputs/**",)
@@ -84,6 +84,7 @@ def _resources(value: Value) -> ResourceOverrides:
     return ResourceOverrides(
         gpus=said["gpus"].integer() if "gpus" in said else None,
         gpu_type=said["gpu_type"].text() if "gpu_type" in said else None,
+        gpu_memory=_measured(said["gpu_memory"], parse_size) if "gpu_memory" in said else None,
         cpus=cpus,
         memory=_measured(said["memory"], parse_size) if "memory" in said else None,
         time=_measured(said["time"], parse_duration) if "time" in said else None,

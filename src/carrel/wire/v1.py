@@ -30,6 +30,8 @@ class ResourceRequest(Request):
     memory: str | None = None
     gpus: int | None = None
     gpu_type: str | None = None
+    #: "40G": memory that each of the GPUs has at least.
+    gpu_memory: str | None = None
     #: "2h"
     time: str | None = None
 
@@ -94,6 +96,8 @@ class ResourceView(Response):
     memory: int
     gpus: int
     gpu_type: str | None = None
+    #: Bytes that each of its GPUs has at least; 0 when any will do.
+    gpu_memory: int = 0
     time: int
 
 
