@@ -39,7 +39,7 @@ BODIES = {("PUT", "/api/v1/sessions/{job_id}/hub"): {"variables": {}}}
 
 
 def fill(path: str, job: int) -> str:
-    known = {"job_id": str(job), "digest": DIGEST, "subject:path": "ada", "path:path": "x", "name:path": "x"}
+    known = {"job_id": str(job), "digest": DIGEST, "subject:path": "ada", "path:path": "x", "name:path": "x", "name": "x"}
     return re.sub(r"{([^}]+)}", lambda match: known[match[1]], path)
 
 

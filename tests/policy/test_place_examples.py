@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from policy_labs import GIB, NOW, holding, lab, node, waiting
 
@@ -166,6 +168,17 @@ def test_who_takes_from_others_stands_before_them_in_line() -> None:
     }
     jobs = [waiting(1, ago=1e6), waiting(2, ago=5, qos="desk"), waiting(3, ago=4, qos="desk"), waiting(4, ago=0, qos="urgent")]
     assert list(starts(place(lab([node("n1", *["h200"] * 4)], jobs, qos=qos), NOW))) == [4, 2, 3, 1]
+
+
+def test_who_gives_way_is_told_with_how_long_it_takes() -> None:
+    qos = {"desk": QoS(name="desk", preempts=frozenset({"batch"})), "batch": QoS(name="batch")}
+    leaves = [replace(holding(9, "n1", "n1-0", left=40), leaving=True), holding(8, "n1", "n1-1", left=4000)]
+    snapshot = lab([node("n1", "h200", "h200")], [waiting(1, 1, qos="desk"), waiting(2, 1)], leaves, qos=qos)
+    assert reason(snapshot, 1) == (
+        "Resources",
+        'needs 1 GPU on one node; none is free; 1 job of QoS "batch" is giving way, at most 40 s; about 40 s',
+    )
+    assert "giving way" not in reason(snapshot, 2)[1]
 
 
 def test_a_job_larger_than_its_limit_waits_for_ever_but_alone() -> None:

@@ -15,20 +15,18 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "scheduling.md").read_text()
 
 
-def run_example() -> tuple[str, dict[str, Any]]:
-    code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert code is not None
+def run_example(number: int = 0) -> tuple[str, dict[str, Any]]:
+    code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[number]
     names: dict[str, Any] = {}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code[1], "docs/scheduling.md", "exec"), names)
+        exec(compile(code, "docs/scheduling.md", "exec"), names)
     return printed.getvalue(), names
 
 
-def test_the_example_prints_what_the_page_shows() -> None:
-    shown = re.search(r"```text\n(.*?)```", PAGE, re.DOTALL)
-    assert shown is not None
-    assert run_example()[0] == shown[1]
+def test_the_examples_print_what_the_page_shows() -> None:
+    shown = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    assert [run_example(number)[0] for number in range(2)] == shown
 
 
 def test_the_worths_in_the_table_are_right_and_in_order() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from carrel.domain.account import Account
+from carrel.domain.job import Preemption
+from carrel.domain.launch import Launch
 from carrel.domain.node import Node
 from carrel.domain.qos import JobKind, PreemptMode, QoS
 from carrel.domain.rules import LabRules
-from carrel.simulate.lab import simulate_lab
-from carrel.simulate.lab.machines import nodes_of
+from carrel.simulate.lab import simulate_lab, simulation
+from carrel.simulate.lab.machines import VirtualMachines, nodes_of
 from carrel.simulate.lab.simulation import nodes_for
 from carrel.simulate.lab.walltime import USUAL, usual_walltime
 from carrel.simulate.measures import measure
@@ -219,6 +222,35 @@ def test_who_is_exempt_gives_way_as_soon_as_it_is_not_any_more() -> None:
     assert starts(simulate_lab(rules(*services.values()), jobs, nodes_of(Cluster(nodes=1, gpus_per_node=8)))) == {1: 0, 2: 300}
 
 
+class StrictMachines(VirtualMachines):
+    """Machines that fail when a device is given twice, or when somebody goes on who was not stopped."""
+
+    def __init__(self, nodes: tuple[Node, ...], durations: Mapping[int, float]) -> None:
+        super().__init__(nodes, durations)
+        self.given: dict[int, tuple[str, ...]] = {}
+        self.holding: set[int] = set()
+
+    def start(self, launch: Launch, *, token: str) -> None:
+        self.given[launch.job_id] = tuple(device.uuid for device in launch.devices)
+        self._take(launch.job_id)
+        super().start(launch, token=token)
+
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+        if preemption is None:
+            self._take(job_id)
+        else:
+            self.holding.remove(job_id)
+        super().preempt(job_id, attempt, preemption)
+
+    def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
+        self.holding.discard(job_id)
+
+    def _take(self, job_id: int) -> None:
+        assert job_id not in self.holding
+        assert not set(self.given[job_id]).intersection(uuid for one in self.holding for uuid in self.given[one])
+        self.holding.add(job_id)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
@@ -242,7 +274,9 @@ def test_whoever_gives_way_ends_some_day_and_nobody_takes_from_the_first(
             for number, (submitted, duration, gpus, qos, exact) in enumerate(drawn, start=1)
         )
     )
-    outcome = simulate_lab(PREEMPTING, jobs, SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, "VirtualMachines", StrictMachines)
+        outcome = simulate_lab(PREEMPTING, jobs, SMALL)
     assert len(outcome.runs) == len(drawn)
     for run, (_, duration, gpus, qos, _) in zip(outcome.runs, drawn, strict=True):
         # Of several nodes nobody can be stopped.

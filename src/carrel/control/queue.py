@@ -62,7 +62,8 @@ class Queue:
             who = (job.account, job.owner)
             self._line[who] = self._line.get(who, 0) + 1
             return waiting
-        ends_by = (job.started_at or now) + job.suspended_seconds + job.resources.time
+        paused = job.suspended_seconds + (0.0 if job.suspended_at is None else max(0.0, now - job.suspended_at))
+        ends_by = (job.started_at or now) + paused + job.resources.time
         if job.preemption is not None and not job.stopped:
             ends_by = min(ends_by, job.preemption.ends_by)
         holding = self._holding[job.id] = Holding(

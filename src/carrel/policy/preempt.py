@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from carrel.domain.placement import Holding, Preempt, Snapshot, Waiting
-from carrel.domain.qos import PreemptMode
+from carrel.domain.qos import PreemptMode, QoS
 from carrel.domain.resources import Resources
 from carrel.policy.limits import Ledger
 from carrel.policy.rooms import Release, Room, rooms_of
@@ -57,7 +57,11 @@ def _may_take(picture: Snapshot, gives_way: Collection[str], held: Holding, now:
     service = picture.qos.get(held.qos)
     if service is None or service.preempt_mode is PreemptMode.NONE:
         return False
-    return _ran(held, now) >= service.preempt_exempt_time
+    return service.preempt_exempt_time == 0 or (held.started_at is not None and now >= _exempt_until(held, service))
+
+
+def _exempt_until(held: Holding, service: QoS) -> float:
+    return (held.started_at or 0.0) + service.preempt_exempt_time
 
 
 def _as_victim(picture: Snapshot, held: Holding) -> Holding:
@@ -168,7 +172,7 @@ def next_exemption(picture: Snapshot, job: Waiting, now: float) -> float | None:
     service = picture.qos.get(job.qos)
     taken = picture.qos.keys() & service.preempts if service is not None else ()
     moments = [
-        held.started_at + picture.qos[held.qos].preempt_exempt_time
+        _exempt_until(held, picture.qos[held.qos])
         for held in picture.holding
         if held.qos in taken and held.started_at is not None
     ]
