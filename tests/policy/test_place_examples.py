@@ -188,7 +188,7 @@ def test_a_job_larger_than_its_limit_waits_for_ever_but_alone() -> None:
     assert reason(snapshot, 1) == ("QOSMaxGRESPerUser", 'needs 2 GPUs; QoS "batch" allows 1 per user; start unknown')
 
 
-def test_a_reservation_holds_within_the_limit_too() -> None:
+def test_a_promise_holds_within_the_limit_too() -> None:
     """Job 1 will need ada's only place in a minute; her long job 2 must not take it, her short job 3 may."""
     qos = {"batch": QoS(name="batch", max_jobs_per_user=1)}
     nodes = [node("n1", "h200", "h200"), node("n2", "a100", "a100")]

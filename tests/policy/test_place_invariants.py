@@ -99,7 +99,7 @@ def test_the_first_in_order_starts_if_it_fits(snapshot: Snapshot) -> None:
         assert (job.id in started) == room
         if not room:
             break
-        # Behind one that does not start, reservations and the strict order within a limit have their say.
+        # Behind one that does not start, promises and the strict order within a limit have their say.
         holds.append(next(as_holding(start, jobs, NOW) for start in placement.starts if start.job_id == job.id))
 
 

@@ -54,8 +54,8 @@ def first_fit(wanted: Resources, room: Room, now: float, no_later: float) -> tup
     return None
 
 
-class Reservation:
-    """The promise to the first blocked job: these nodes, at this moment."""
+class Promise:
+    """What the first blocked job is promised: these nodes, at this moment."""
 
     def __init__(self, job: Waiting, at: float, rooms: Sequence[Room]) -> None:
         self.job = job
@@ -67,7 +67,7 @@ class Reservation:
         self._left = {room.index: _Left(room, at, job.resources.gpu_type) for room in rooms}
 
     def admits(self, room: Room, wanted: Resources, ends_by: float) -> bool:
-        """True when `wanted` fits in a reserved `room` now, and ends before it is needed or leaves enough beside it.
+        """True when `wanted` fits in a promised `room` now, and ends before it is needed or leaves enough beside it.
 
         Of all that asks for the same, what is too long is so for one reason: it ends after `at`.
         """
@@ -76,7 +76,7 @@ class Reservation:
         return ends_by <= self.at or self._left[room.index].holds_beside(room, wanted, self.job.resources)
 
     def note(self, room: Room, wanted: Resources, ends_by: float) -> None:
-        """Count in a job that is about to start in a reserved `room` and that `admits` let through."""
+        """Count in a job that is about to start in a promised `room` and that `admits` let through."""
         if ends_by > self.at:
             self._left[room.index].lose(room, wanted)
 
@@ -113,27 +113,27 @@ class _Left:
         return sum(count for name, count in room.choose(other) if name == self._gpu_type)
 
 
-def rooms_for(wanted: Resources, ends_by: float, fit: Fit, reservation: Reservation | None) -> list[Room]:
-    """Return where `wanted` can start now: best fit on the free nodes, then on reserved ones where it harms nobody.
+def rooms_for(wanted: Resources, ends_by: float, fit: Fit, promise: Promise | None) -> list[Room]:
+    """Return where `wanted` can start now: best fit on the free nodes, then on promised ones where it harms nobody.
 
     Fewer rooms than it has nodes when it cannot.
     """
-    if reservation is None:
+    if promise is None:
         return fit.find(wanted)
-    rooms = fit.find(wanted, reservation.indexes)
-    for room in reservation.rooms:
+    rooms = fit.find(wanted, promise.indexes)
+    for room in promise.rooms:
         if len(rooms) == wanted.nodes:
             break
-        if reservation.admits(room, wanted, ends_by):
+        if promise.admits(room, wanted, ends_by):
             rooms.append(room)
     return rooms
 
 
-def start_in(rooms: Sequence[Room], job: Waiting, ends_by: float, fit: Fit, reservation: Reservation | None) -> tuple[Share, ...]:
+def start_in(rooms: Sequence[Room], job: Waiting, ends_by: float, fit: Fit, promise: Promise | None) -> tuple[Share, ...]:
     """Give `job` what it asks for in these rooms, and return what it got in each."""
     shares = []
     for room in rooms:
-        if reservation is not None and room.index in reservation.indexes:
-            reservation.note(room, job.resources, ends_by)
+        if promise is not None and room.index in promise.indexes:
+            promise.note(room, job.resources, ends_by)
         shares.append(Share(node=room.name, devices=fit.take(room, job.id, job.resources, ends_by)))
     return tuple(shares)

@@ -104,11 +104,11 @@ class ListSchedule:
 
         The estimate of a job needs those ahead of it only, so whoever wants the first few need not wait for the rest.
         """
-        reservation = self._situation.reservation
+        promise = self._situation.promise
         for place, held in enumerate(self._situation.held):
             start = self._start(held)
-            if place == 0 and reservation is not None and held.job is reservation.job:
-                start = reservation.at  # Nobody is ahead of it, held back or not: the promise is exact.
+            if place == 0 and promise is not None and held.job is promise.job:
+                start = promise.at  # Nobody is ahead of it, held back or not: the promise is exact.
             yield start
 
     def _start(self, held: Held) -> float | None:
@@ -136,9 +136,9 @@ class ListSchedule:
 
     def _floor(self, held: Held, code: str) -> float:
         """Return the moment before which the job cannot start, whatever the pools say."""
-        reservation, wanted = self._situation.reservation, held.job.resources
-        if code == RESOURCES and reservation is not None:
-            return reservation.at
+        promise, wanted = self._situation.promise, held.job.resources
+        if code == RESOURCES and promise is not None:
+            return promise.at
         floor = max(self._now, held.job.not_before)
         if code == PRIORITY:
             floor = max(floor, self._next_release, self._gpu_floor(wanted))

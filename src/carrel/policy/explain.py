@@ -197,9 +197,9 @@ def _shortage(wanted: Resources, situation: Situation) -> str:
 def _kept(wanted: Resources, situation: Situation) -> str:
     """There is room, but only where it would delay the first in line."""
     what = f"{_gpus(wanted)} and {_count(wanted.cpus, 'CPU')}" if wanted.gpus else _count(wanted.cpus, "CPU")
-    if situation.reservation is None:  # Cannot be: without a reservation whatever fits is started.
+    if situation.promise is None:  # Cannot be: without a promise whatever fits is started.
         return f"needs {what}"
-    rooms, job = situation.reservation.rooms, situation.reservation.job
+    rooms, job = situation.promise.rooms, situation.promise.job
     where = rooms[0].name if len(rooms) == 1 else f"{len(rooms)} nodes"
     return f"needs {what} for {format_duration(wanted.time)}; what is free on {where} is kept for job {job.id}"
 

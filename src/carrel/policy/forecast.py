@@ -1,7 +1,7 @@
 """When waiting jobs will start: the policy itself, played on into the future with run times as they are expected.
 
 Nothing is submitted there that is not in line now, so what comes later and goes ahead (a more urgent class, a better standing) is
-not foreseen. In return everything else is as it will be: backfill, limits, reservations.
+not foreseen. In return everything else is as it will be: backfill, limits, promises.
 """
 
 from __future__ import annotations

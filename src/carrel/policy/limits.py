@@ -36,7 +36,7 @@ class Limit:
         self.gpus = 0
         #: End and GPUs of each job that is held, by its id.
         self.holds: dict[int, tuple[float, int]] = {}
-        #: The holder's job that has the reservation, if any.
+        #: The holder's job that has the promise, if any.
         self.claimed_by: Waiting | None = None
         self._claim_at = -inf
         # The first job that waits for so many GPUs, with the limits inside this one: an account's has its users'.
@@ -88,7 +88,7 @@ class Limit:
         self._claim_at = at
 
     def unclaim(self) -> None:
-        """The reservation is over."""
+        """The promise is over."""
         self.claimed_by = None
         self._claim_at = -inf
 
@@ -159,7 +159,7 @@ class Limits:
             limit.claim(job, at)
 
     def unclaim(self) -> None:
-        """The reservation is over."""
+        """The promise is over."""
         for limit in self.parts:
             limit.unclaim()
 

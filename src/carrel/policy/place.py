@@ -1,7 +1,7 @@
 """Which waiting job starts now, on which node, with which devices; and why the others wait.
 
 The rules, with an example, are in `docs/scheduling.md`. One walk through the queue, first in line first: a job that its own
-limit or its own pause holds back is passed over; one that fits starts; the first that does not fit gets a reservation,
+limit or its own pause holds back is passed over; one that fits starts; the first that does not fit gets a promise,
 and from then on a job starts only where that promise is kept.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from carrel.domain.expectation import Expect
 from carrel.domain.placement import Placement, Snapshot, Start, Waiting
-from carrel.policy.backfill import Reservation, earliest, rooms_for, start_in
+from carrel.policy.backfill import Promise, earliest, rooms_for, start_in
 from carrel.policy.explain import Holds
 from carrel.policy.fit import Fit
 from carrel.policy.limits import Ledger, Limits
@@ -28,7 +28,7 @@ def place(snapshot: Snapshot, now: float, *, expect: Expect | None = None) -> Pl
     walk = _Walk(snapshot, now)
     for job in in_order(snapshot):
         walk.consider(job)
-    situation = Situation(snapshot, now, walk.rooms, walk.held, walk.reservation)
+    situation = Situation(snapshot, now, walk.rooms, walk.held, walk.promise)
     return Placement(starts=tuple(walk.starts), holds=Holds(situation, expect))
 
 
@@ -39,7 +39,7 @@ class _Walk:
         self.rooms = rooms_of(snapshot.nodes, snapshot.holding, snapshot.withheld)
         self.starts: list[Start] = []
         self.held = Queue()
-        self.reservation: Reservation | None = None
+        self.promise: Promise | None = None
         self._now = now
         self._fit = Fit(self.rooms)
         self._ledger = Ledger(snapshot.qos, snapshot.holding, now)
@@ -64,21 +64,21 @@ class _Walk:
             return
         asked = (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory, wanted.time)
         if asked not in self._closed:
-            rooms = rooms_for(wanted, ends_by, self._fit, self.reservation)
+            rooms = rooms_for(wanted, ends_by, self._fit, self.promise)
             if len(rooms) == wanted.nodes:
-                first, *others = start_in(rooms, job, ends_by, self._fit, self.reservation)
+                first, *others = start_in(rooms, job, ends_by, self._fit, self.promise)
                 limit.charge(job.id, wanted.total_gpus, ends_by)
                 self.starts.append(Start(job_id=job.id, node=first.node, devices=first.devices, others=tuple(others)))
                 return
-            if self.reservation is None:
-                self._reserve(job, limit)
+            if self.promise is None:
+                self._promise_to(job, limit)
             self._closed.add(asked)
         limit.waits(job)
         self.held.append(job, BLOCKED, limit)
 
-    def _reserve(self, job: Waiting, limit: Limits) -> None:
+    def _promise_to(self, job: Waiting, limit: Limits) -> None:
         """Promise `job` the first moment at which it fits. Without one (drained nodes) it stands in nobody's way."""
         slot = earliest(job.resources, self.rooms, self._now)
         if slot is not None:
-            self.reservation = Reservation(job, *slot)
-            limit.claim(job, self.reservation.at)
+            self.promise = Promise(job, *slot)
+            limit.claim(job, self.promise.at)

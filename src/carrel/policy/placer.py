@@ -15,7 +15,7 @@ from carrel.domain.node import Node
 from carrel.domain.placement import Holding, Start, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.resources import Resources
-from carrel.policy.backfill import Reservation, Slot, rooms_for, start_in
+from carrel.policy.backfill import Promise, Slot, rooms_for, start_in
 from carrel.policy.first_fits import FirstFits
 from carrel.policy.fit import Fit
 from carrel.policy.limits import Ledger, Limit, Limits
@@ -259,18 +259,18 @@ class Placer:
             del self._first_fits[next(iter(self._first_fits))]
         return fits.earliest(now)
 
-    def rooms_for(self, wanted: Resources, ends_by: float, reservation: Reservation | None) -> list[Room]:
+    def rooms_for(self, wanted: Resources, ends_by: float, promise: Promise | None) -> list[Room]:
         """Return `backfill.rooms_for`."""
-        return rooms_for(wanted, ends_by, self._fit, reservation)
+        return rooms_for(wanted, ends_by, self._fit, promise)
 
-    def has_free(self, wanted: Resources, reservation: Reservation) -> int:
-        """Return how many rooms that are not reserved have so much free; no more than are asked for."""
-        return len(self._fit.find(wanted, reservation.indexes))
+    def has_free(self, wanted: Resources, promise: Promise) -> int:
+        """Return how many rooms that are not promised have so much free; no more than are asked for."""
+        return len(self._fit.find(wanted, promise.indexes))
 
-    def start(self, group: Group, rooms: Sequence[Room], ends_by: float, reservation: Reservation | None) -> Start:
+    def start(self, group: Group, rooms: Sequence[Room], ends_by: float, promise: Promise | None) -> Start:
         """The group's first job starts in these rooms."""
         job, wanted, limits = group.head, group.resources, group.limits
-        first, *others = start_in(rooms, job, ends_by, self._fit, reservation)
+        first, *others = start_in(rooms, job, ends_by, self._fit, promise)
         for room in rooms:
             self._changed(room)
         del self._waiting[job.id]
@@ -302,10 +302,10 @@ class _Cycle:
         self.starts: list[Start] = []
         self._placer = placer
         self._now = now
-        self._reservation: Reservation | None = None
-        #: The limits in which the reservation keeps room.
+        self._promised: Promise | None = None
+        #: The limits in which the promise keeps room.
         self._claims: Limits | None = None
-        #: Bulks in which there is room for jobs alone that end before the reservation begins.
+        #: Bulks in which there is room for jobs alone that end before the promise begins.
         self._short_only: set[Bulk] = set()
         #: Groups that nothing can be done for in this cycle alone.
         self._aside: list[Group] = []
@@ -317,7 +317,7 @@ class _Cycle:
         while line:
             late, job_id, number, bulk = line[0]
             entry = bulk.first()
-            if entry is None or (bulk.full and self._reservation is not None):
+            if entry is None or (bulk.full and self._promised is not None):
                 heappop(line)
             elif (entry[0], entry[1]) != (late, job_id):
                 heapreplace(line, (entry[0], entry[1], number, bulk))
@@ -347,18 +347,18 @@ class _Cycle:
             else:
                 self._put_aside(group)
             return True
-        wanted, reserved = group.resources, self._reservation
+        wanted, promised = group.resources, self._promised
         if not bulk.full:
-            rooms = self._placer.rooms_for(wanted, ends_by, reserved)
+            rooms = self._placer.rooms_for(wanted, ends_by, promised)
             if len(rooms) == wanted.nodes:
-                self.starts.append(self._placer.start(group, rooms, ends_by, reserved))
+                self.starts.append(self._placer.start(group, rooms, ends_by, promised))
                 return True
-        if reserved is None:
+        if promised is None:
             bulk.full = True
-            self._reserve(group)
+            self._promise(group)
             return False
-        kept = sum(room.has_free(wanted) for room in reserved.rooms)
-        if kept == 0 or self._placer.has_free(wanted, reserved) + kept < wanted.nodes:
+        kept = sum(room.has_free(wanted) for room in promised.rooms)
+        if kept == 0 or self._placer.has_free(wanted, promised) + kept < wanted.nodes:
             bulk.full = True
             return False
         self._short_only.add(bulk)
@@ -366,8 +366,8 @@ class _Cycle:
         return True
 
     def _is_short(self, seconds: int) -> bool:
-        """True when a job of so many seconds ends before the reservation begins."""
-        return self._reservation is None or self._now + seconds <= self._reservation.at
+        """True when a job of so many seconds ends before the promise begins."""
+        return self._promised is None or self._now + seconds <= self._promised.at
 
     def _refusing(self, group: Group, ends_by: float) -> Limit | None:
         limits, gpus = group.limits, group.resources.total_gpus
@@ -377,13 +377,13 @@ class _Cycle:
                 return limit
         return None
 
-    def _reserve(self, group: Group) -> None:
+    def _promise(self, group: Group) -> None:
         slot = self._placer.earliest(group.resources, self._now)
         if slot is not None:
-            self._reservation = Reservation(group.head, *slot)
+            self._promised = Promise(group.head, *slot)
             self._claims = group.limits
             if self._claims is not None:
-                self._claims.claim(group.head, self._reservation.at)
+                self._claims.claim(group.head, self._promised.at)
 
     def _put_aside(self, group: Group) -> None:
         group.entry = None

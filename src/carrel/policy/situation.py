@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from carrel.domain.placement import Snapshot, Waiting
 from carrel.domain.resources import Resources
-from carrel.policy.backfill import Reservation
+from carrel.policy.backfill import Promise
 from carrel.policy.limits import Limits
 from carrel.policy.rooms import Room
 
@@ -69,7 +69,7 @@ class Situation:
     rooms: Sequence[Room]
     #: In the order of the queue.
     held: Queue
-    reservation: Reservation | None
+    promise: Promise | None
     _possible: dict[tuple[int, int, str | None, int, int], bool] = field(default_factory=dict)
 
     def possible(self, wanted: Resources) -> bool:
@@ -84,7 +84,7 @@ class Situation:
         """Return the reason code of a held job, one of `carrel.domain.job.REASONS`."""
         if held.code != BLOCKED:
             return held.code
-        if self.reservation is not None and held.job is self.reservation.job:
+        if self.promise is not None and held.job is self.promise.job:
             return RESOURCES
         return PRIORITY if self.possible(held.job.resources) else UNAVAILABLE
 
