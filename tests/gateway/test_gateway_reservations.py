@@ -21,8 +21,8 @@ def at(seconds: float) -> str:
     return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat()
 
 
-def submit(rig: Rig, who: httpx.Client, minutes: int = 60) -> int:
-    answer = who.post(f"{V1}/jobs", json={"snapshot": rig.upload(), "resources": {"gpus": 1, "time": f"{minutes}m"}})
+def submit(rig: Rig, name: str, who: httpx.Client, minutes: int = 60) -> int:
+    answer = who.post(f"{V1}/jobs", json={"snapshot": rig.upload(name), "resources": {"gpus": 1, "time": f"{minutes}m"}})
     assert answer.status_code == 201, answer.text
     return int(answer.json()["id"])
 
@@ -33,7 +33,7 @@ def reserve(who: httpx.Client, name: str = "course", begin: float = 1800, end: f
 
 
 def test_what_runs_when_it_is_made_goes_on(rig: Rig, ada: httpx.Client, root: httpx.Client) -> None:
-    running = submit(rig, ada)
+    running = submit(rig, "ada", ada)
     rig.engine.run(running)
     rig.wait(running, JobState.RUNNING)
     reserve(root, begin=-60)
@@ -101,3 +101,24 @@ def test_only_administrators_reserve_and_release(ada: httpx.Client, root: httpx.
     assert reserve(ada).status_code == 403
     assert ada.delete(f"{V1}/reservations/course").status_code == 403
     assert root.delete(f"{V1}/reservations/none").status_code == 404
+
+
+def test_jobs_that_would_reach_into_it_wait_and_shorter_ones_start(rig: Rig, ada: httpx.Client, root: httpx.Client) -> None:
+    answer = reserve(root, users=["bob"])
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["changed"] is True
+    long, short = submit(rig, "ada", ada, minutes=60), submit(rig, "ada", ada, minutes=20)
+    rig.engine.wait_started(short)
+    rig.wait_for(lambda: "course" in ada.get(f"{V1}/jobs/{long}").json()["message"])
+    message = ada.get(f"{V1}/jobs/{long}").json()["message"]
+    assert 'bench is kept for reservation "course" (the course on Friday) in ' in message
+    assert "a job of at most " in message
+    assert root.delete(f"{V1}/reservations/course").status_code == 204
+    rig.engine.wait_started(long)
+
+
+def test_those_it_is_for_run_in_it(rig: Rig, ada: httpx.Client, bob: httpx.Client, root: httpx.Client) -> None:
+    reserve(root, begin=-60, users=["bob"])
+    shut_out, let_in = submit(rig, "ada", ada, minutes=5), submit(rig, "bob", bob, minutes=5)
+    rig.engine.wait_started(let_in)
+    assert ada.get(f"{V1}/jobs/{shut_out}").json()["state"] == "PENDING"

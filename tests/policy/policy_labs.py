@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
 from carrel.domain.node import Device, Node
+from carrel.domain.partition import Partition
 from carrel.domain.placement import Holding, Placement, Snapshot, Start, Waiting
 from carrel.domain.qos import QoS
+from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
 
 GIB = 1024**3
@@ -29,7 +31,7 @@ def waiting(
     job_id: int, gpus: int = 1, *, ago: float = 0.0, owner: str = "ada", qos: str = "batch", time: int = 3600, **more: object
 ) -> Waiting:
     """A waiting job, submitted `ago` seconds before NOW; `more` goes to its resources, or to the job."""
-    job_fields = {key: more.pop(key) for key in ("priority", "not_before", "account") if key in more}
+    job_fields = {key: more.pop(key) for key in ("priority", "not_before", "account", "partition", "expected") if key in more}
     resources = Resources(gpus=gpus, time=time, **{"cpus": 1, "memory": GIB, **more})  # type: ignore[arg-type]
     return Waiting(id=job_id, owner=owner, qos=qos, resources=resources, submitted_at=NOW - ago, **job_fields)  # type: ignore[arg-type]
 
@@ -108,11 +110,28 @@ def within_limits(job: Waiting, snapshot: Snapshot, holds: Iterable[Holding]) ->
     return True
 
 
+def free_for(job: Waiting, snapshot: Snapshot, holds: Iterable[Holding], moment: float, now: float) -> dict[str, Left]:
+    """What is free on the nodes on which `job` may run from `moment` on."""
+    part = snapshot.partitions.get(job.partition)
+    ends = moment + job.resources.time
+    return {
+        name: left
+        for name, left in free_at(snapshot, holds, moment, now).items()
+        if (part is not None or job.partition == "")
+        and (part is None or part.has(name))
+        and not any(
+            window.covers(name) and window.begin < ends and window.end > moment and not window.admits(job.owner, job.account)
+            for window in snapshot.reservations
+        )
+    }
+
+
 def first_start(job: Waiting, snapshot: Snapshot, holds: Sequence[Holding], now: float) -> float | None:
     """When `job` can start at the earliest if everything runs to its walltime and nothing else starts."""
-    for moment in sorted({now, *(max(held.ends_by, now + 1e-6) for held in holds)}):
+    windows = {window.end for window in snapshot.reservations if window.end > now}
+    for moment in sorted({now, *windows, *(max(held.ends_by, now + 1e-6) for held in holds)}):
         running = [held for held in holds if moment == now or held.ends_by > moment]
-        room = has_room(job.resources, free_at(snapshot, holds, moment, now))
+        room = has_room(job.resources, free_for(job, snapshot, holds, moment, now))
         if room and within_limits(job, snapshot, running):
             return moment
     return None
@@ -196,6 +215,39 @@ def services(draw: st.DrawFn) -> dict[str, QoS]:
     return {**limited, "free": QoS(name="free")}
 
 
+PARTITIONS = ("cats", "dogs")
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> dict[str, Partition]:
+    """None, or two that may have nodes in common, or none at all."""
+    if not draw(st.booleans()):
+        return {}
+    names = st.lists(st.sampled_from(("n0", "n1", "n2", "n3", "n[0-1]", "n*")), max_size=3, unique=True)
+    return {name: Partition(name=name, nodes=tuple(draw(names))) for name in PARTITIONS}
+
+
+@st.composite
+def reservations(draw: st.DrawFn) -> tuple[Reservation, ...]:
+    found = []
+    for number in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        begin = NOW + draw(st.sampled_from([-500, 0, 30, 300, 700, 4000]))
+        found.append(
+            Reservation(
+                name=f"r{number}", begin=begin, end=begin + draw(st.sampled_from([100, 600, 5000])),
+                nodes=tuple(draw(st.lists(st.sampled_from(("n0", "n1", "n[1-2]", "n*")), min_size=1, max_size=2))),
+                users=frozenset(draw(st.sampled_from([(), ("ada",), ("bob", "cyd")]))),
+                accounts=frozenset(draw(st.sampled_from([(), (), ("physics",)]))), reason="a course",
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def names_of(parts: Mapping[str, Partition]) -> st.SearchStrategy[str]:
+    """A partition for a job: one of those that there are, or everywhere; rarely one that is gone."""
+    return st.sampled_from(["", *parts, *parts, *parts, "gone"] if parts else [""])
+
+
 @st.composite
 def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
     machines = draw(nodes())
@@ -219,8 +271,10 @@ def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
                     )
                 )  # fmt: skip
                 break
+    parts = draw(partitions())
     waits = tuple(
         Waiting(
+            partition=draw(names_of(parts)),
             id=number + 1, owner=(owner := draw(owners)), account=ACCOUNTS[owner], qos=draw(names),
             resources=draw(resources()),
             submitted_at=NOW - draw(st.integers(0, 5)) * 400, priority=draw(st.integers(-2, 2)),
@@ -238,4 +292,6 @@ def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
         standing={(ACCOUNTS[owner], owner): draw(factors) for owner in ("ada", "bob")},
         share_weight=draw(st.sampled_from([0.0, 800.0])),
         size_weight=draw(st.sampled_from([0.0, 100.0])),
+        partitions=parts,
+        reservations=draw(reservations()),
     )

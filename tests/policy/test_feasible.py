@@ -112,10 +112,13 @@ def test_kinds_limits_and_empty_labs() -> None:
 @given(snapshots(most_waiting=4))
 def test_what_is_feasible_starts_in_an_empty_lab_and_what_is_not_never_does(snapshot: Snapshot) -> None:
     nodes = [node for node in snapshot.nodes if node.drained is None]
+    parts = snapshot.partitions
     for job in snapshot.waiting:
-        alone = Snapshot(nodes=nodes, qos=snapshot.qos, waiting=(job,), holding=())
+        if job.partition not in ("", *parts):
+            continue
+        alone = Snapshot(nodes=nodes, qos=snapshot.qos, waiting=(job,), holding=(), partitions=parts)
         try:
-            feasible(job.resources, JobKind.TASK, snapshot.qos[job.qos], nodes)
+            feasible(job.resources, JobKind.TASK, snapshot.qos[job.qos], nodes, partition=parts.get(job.partition))
             possible = True
         except Impossible:
             possible = False

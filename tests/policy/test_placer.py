@@ -6,7 +6,19 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from policy_labs import ACCOUNTS, NOW, QOS_NAMES, as_holding, nodes, resources, services, snapshots
+from policy_labs import (
+    ACCOUNTS,
+    NOW,
+    QOS_NAMES,
+    as_holding,
+    names_of,
+    nodes,
+    partitions,
+    reservations,
+    resources,
+    services,
+    snapshots,
+)
 
 from carrel.domain.node import Node
 from carrel.domain.placement import Holding, Snapshot, Start, Waiting
@@ -24,8 +36,7 @@ class Lab:
         self.waiting = {job.id: job for job in snapshot.waiting}
         self.holding = {held.id: held for held in snapshot.holding}
         self.placer = Placer()
-        self.placer.nodes(snapshot.nodes, snapshot.withheld)
-        self.placer.rules(snapshot.qos, order_of(snapshot, snapshot.standing))
+        self.tell()
         for held in snapshot.holding:
             self.placer.hold(held)
         for job in snapshot.waiting:
@@ -48,8 +59,13 @@ class Lab:
 
     def change(self, **fields: object) -> None:
         self.snapshot = replace(self.snapshot, **fields)  # type: ignore[arg-type]
-        self.placer.nodes(self.snapshot.nodes, self.snapshot.withheld)
-        self.placer.rules(self.snapshot.qos, order_of(self.snapshot, self.snapshot.standing))
+        self.tell()
+
+    def tell(self) -> None:
+        snapshot, placer = self.snapshot, self.placer
+        placer.nodes(snapshot.nodes, snapshot.withheld)
+        placer.rules(snapshot.qos, order_of(snapshot, snapshot.standing), snapshot.partitions, promises=snapshot.promises)
+        placer.reservations(snapshot.reservations)
 
     def place(self) -> tuple[Start, ...]:
         """Decide both ways; carry out what was decided."""
@@ -63,13 +79,27 @@ class Lab:
         return found
 
 
-WHAT_HAPPENS = ["submit", "submit", "end", "end", "cancel", "refuse", "later", "rank", "reload", "nodes", "start"]
+WHAT_HAPPENS = [
+    "submit",
+    "submit",
+    "end",
+    "end",
+    "cancel",
+    "refuse",
+    "later",
+    "rank",
+    "reload",
+    "parts",
+    "windows",
+    "nodes",
+    "start",
+]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(snapshots(), st.data())
-def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, data: st.DataObject) -> None:
-    lab = Lab(snapshot)
+@given(snapshots(), st.sampled_from([1, 1, 2, 5]), st.data())
+def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, promises: int, data: st.DataObject) -> None:
+    lab = Lab(replace(snapshot, promises=promises))
     lab.place()
     for step in range(data.draw(st.integers(1, 12))):
         match data.draw(st.sampled_from(WHAT_HAPPENS)):
@@ -80,6 +110,7 @@ def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, data
                         id=1000 + step, owner=owner, account=ACCOUNTS[owner],
                         qos=data.draw(st.sampled_from([*QOS_NAMES, "gone"])), resources=data.draw(resources()),
                         submitted_at=lab.now - data.draw(st.integers(0, 3)),
+                        partition=data.draw(names_of(lab.snapshot.partitions)),
                         priority=data.draw(st.integers(0, 2)), not_before=data.draw(st.sampled_from([0.0, 0.0, lab.now + 50])),
                     )
                 )  # fmt: skip
@@ -106,6 +137,10 @@ def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, data
                 lab.change(standing={(ACCOUNTS[owner], owner): data.draw(factors) for owner in ACCOUNTS})
             case "reload":
                 lab.change(qos=data.draw(services()))
+            case "parts":
+                lab.change(partitions=data.draw(partitions()), promises=data.draw(st.sampled_from([1, 1, 3])))
+            case "windows":
+                lab.change(reservations=data.draw(reservations()))
             case "nodes":
                 kept = {node.name: node for node in data.draw(nodes())}
                 same = [kept.get(node.name, node) if data.draw(st.booleans()) else node for node in lab.snapshot.nodes]

@@ -95,6 +95,7 @@ class Scheduler:
         #: Jobs that are stopped, and wait for their place.
         self._stopped: set[int] = set()
         self._withheld: frozenset[str] = frozenset()
+        self._reserved: Sequence[Reservation] = ()
         self._looked_at = self._told_at = 0.0
         #: When to tell those whose position has changed but who were told something a moment ago.
         self._tell_again: float | None = None
@@ -147,6 +148,8 @@ class Scheduler:
             moments.append(self._tell_again)
         if self._withheld and (self._queue.waiting or self._stopped):
             moments.append(self._looked_at + _WITHHELD_SECONDS)
+        if self._queue.waiting and (change := self._placer.next_change(self._looked_at)) is not None:
+            moments.append(change)
         return min(moments) if moments else None
 
     def cycle(self, news: News, now: float) -> None:
@@ -261,13 +264,15 @@ class Scheduler:
             del self._paused[job_id]
         self._rank(now)
         self._placer.nodes(self._settings.drained(self._engine.nodes()), self._withheld)
+        self._reserved = tuple(self._settings.reserved())
+        self._placer.reservations(self._reserved)
         for job in self._preempting.go_on(self._picture(), now) if self._stopped else ():
             self._put(job, now)
         starts = self._placer.place(now)
         if starts:
             self._carry_out(starts, now)
         qos = self._settings.rules.current.qos
-        takers = [job for job in self._placer.promised if job.qos in qos and qos[job.qos].preempts]
+        takers = [one.job for one in self._placer.promises if one.job.qos in qos and qos[one.job.qos].preempts]
         for job in self._preempting.make_room(takers, self._picture, now):
             self._put(job, now)
         if self._settings.tells:
@@ -292,7 +297,8 @@ class Scheduler:
             share_weight=rules.share_weight,
             size_weight=rules.size_weight,
             partitions=rules.partitions,
-            reservations=self._settings.reserved(),
+            reservations=self._reserved,
+            promises=rules.promises,
         )
 
     def _rank(self, now: float) -> None:
@@ -314,7 +320,7 @@ class Scheduler:
         self._ranked_at = now
         if rules is not self._rules or standing != self._standing:
             self._rules, self._standing = rules, standing
-            self._placer.rules(rules.qos, order_of(rules, standing))
+            self._placer.rules(rules.qos, order_of(rules, standing), rules.partitions, promises=rules.promises)
 
     def _carry_out(self, starts: Sequence[Start], now: float) -> None:
         orders = [

@@ -34,6 +34,13 @@ class Waiting:
     name: str = ""
     #: The part of the lab that it runs in; "" in a lab without partitions.
     partition: str = ""
+    #: Seconds that it should run, where that is known and counts in backfill.
+    expected: int | None = None
+
+    @property
+    def seconds(self) -> int:
+        """How long it runs as far as backfill is concerned: never longer than its walltime."""
+        return self.resources.time if self.expected is None else min(self.expected, self.resources.time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +99,8 @@ class Snapshot:
     partitions: Mapping[str, Partition] = field(default_factory=dict)
     #: Those that are in force, and those to come.
     reservations: Sequence[Reservation] = ()
+    #: How many blocked jobs of each partition are promised a start.
+    promises: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

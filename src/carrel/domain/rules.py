@@ -28,6 +28,9 @@ class LabRules:
     age_weight: float = 600.0
     share_weight: float = 6 * 3600.0
     size_weight: float = 0.0
+    #: How many blocked jobs of each partition are promised a start that later ones must not delay: 1 is EASY backfill, more is
+    #: conservative for the first so many (Slurm's bf_max_job_test).
+    promises: int = 1
     #: Seconds after which use counts half.
     half_life: float = 7 * 24 * 3600.0
     #: What one processor is charged, where one GPU is charged 1.

@@ -1,18 +1,19 @@
-"""EASY backfill: later jobs may start early if they do not delay the first job that is blocked.
-
-Source of the idea: D. Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995.
-"""
+"""When and where a blocked job fits, and who may start before it without delaying it."""
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
+from itertools import islice
 from math import inf
 
 from carrel.domain.node import Share
 from carrel.domain.placement import Waiting
 from carrel.domain.resources import Resources
 from carrel.policy.fit import Fit
+from carrel.policy.promises import Promises
+from carrel.policy.realm import Realm
 from carrel.policy.rooms import Room
 
 #: A moment, and the rooms.
@@ -38,9 +39,9 @@ def earliest(wanted: Resources, rooms: Iterable[Room], now: float) -> Slot | Non
     return (best[-1][0], [found[index] for _, _, index in best]) if len(best) == count else None
 
 
-def first_fit(wanted: Resources, room: Room, now: float, no_later: float) -> tuple[float, int] | None:
+def first_fit(wanted: Resources, room: Room, now: float, no_later: float = inf) -> tuple[float, int] | None:
     """Return the first moment up to `no_later` at which `wanted` fits in `room`, and the GPUs free then."""
-    cpus, memory, gpus = room.cpus, room.memory, room.free_of(wanted.gpu_type)
+    cpus, memory, gpus = room.cpus, room.memory, room.free_of(wanted)
     if cpus >= wanted.cpus and memory >= wanted.memory and gpus >= wanted.gpus:
         return now, gpus
     for release in sorted(room.releases.values()):
@@ -48,92 +49,85 @@ def first_fit(wanted: Resources, room: Room, now: float, no_later: float) -> tup
             return None
         cpus += release.cpus
         memory += release.memory
-        gpus += len(release.gpus) if wanted.gpu_type is None else release.gpus.count(wanted.gpu_type)
+        gpus += room.suited_of(release.gpus, wanted)
         if cpus >= wanted.cpus and memory >= wanted.memory and gpus >= wanted.gpus:
             return max(release.at, now), gpus
     return None
 
 
-class Promise:
-    """What the first blocked job is promised: these nodes, at this moment."""
+def is_plain(realm: Realm, promises: Promises) -> bool:
+    """True when what is free in a realm's rooms only grows with time: nobody is promised anything there, and no window comes.
 
-    def __init__(self, job: Waiting, at: float, rooms: Sequence[Room]) -> None:
-        self.job = job
-        self.at = at
-        self.rooms = rooms
-        #: Of the rooms.
-        self.indexes = frozenset(room.index for room in rooms)
-        # What will be free there at that moment.
-        self._left = {room.index: _Left(room, at, job.resources.gpu_type) for room in rooms}
-
-    def admits(self, room: Room, wanted: Resources, ends_by: float) -> bool:
-        """True when `wanted` fits in a promised `room` now, and ends before it is needed or leaves enough beside it.
-
-        Of all that asks for the same, what is too long is so for one reason: it ends after `at`.
-        """
-        if not room.has_free(wanted):
-            return False
-        return ends_by <= self.at or self._left[room.index].holds_beside(room, wanted, self.job.resources)
-
-    def note(self, room: Room, wanted: Resources, ends_by: float) -> None:
-        """Count in a job that is about to start in a promised `room` and that `admits` let through."""
-        if ends_by > self.at:
-            self._left[room.index].lose(room, wanted)
+    Where more than one job gets a promise, this is not asked: theirs follow from one rule, whoever is first.
+    """
+    if promises.most > 1 or realm.windows:
+        return False
+    return not promises.indexes or (realm.indexes is not None and realm.indexes.isdisjoint(promises.indexes))
 
 
-class _Left:
-    """What will be free in one room at some moment, as far as one kind of job is concerned."""
+def earliest_beside(
+    wanted: Resources, seconds: float, realm: Realm, firsts: Mapping[int, float], promises: Promises, now: float
+) -> Slot | None:
+    """Return when and where `wanted` first fits for so many seconds, outside of windows and beside what is promised.
 
-    __slots__ = ("_cpus", "_gpu_type", "_gpus", "_memory")
+    `firsts` says when it would fit in each room that could hold it, by index, were it not for both. Ties go to the first by
+    name and to nothing else, so that a promise stays where it is while others start beside it.
+    """
+    count = wanted.nodes
+    rooms = {room.index: room for room in realm.rooms if room.index in firsts}
+    opens = {index: realm.opens(index, max(firsts[index], now), wanted.time) for index in rooms}
+    if len(opens) < count:
+        return None
+    touched = [index for index in opens if index in promises.indexes or index in realm.windows]
+    plain = nsmallest(count, (at for index, at in opens.items() if index not in promises.indexes and index not in realm.windows))
+    moments = {*plain, *(opens[index] for index in touched)}
+    moments.update(moment for index in touched for moment in _moments(rooms[index], realm, promises))
+    # Before the first none of the rooms is ready, and at the last those are that nothing comes between.
+    first, last = nsmallest(count, opens.values())[-1], plain[-1] if len(plain) == count else inf
+    for at in sorted(moment for moment in moments if first <= moment <= last):
+        fitting = (
+            index
+            for index, moment in opens.items()
+            if moment <= at
+            and realm.is_open(index, at, wanted.time)
+            and (index not in promises.indexes or promises.fits_at(rooms[index], wanted, at, at + seconds))
+        )
+        found = list(islice(fitting, count))
+        if len(found) == count:
+            return at, [rooms[index] for index in found]
+    return None
 
-    def __init__(self, room: Room, at: float, gpu_type: str | None) -> None:
-        self._gpu_type = gpu_type
-        self._cpus, self._memory, self._gpus = room.cpus, room.memory, room.free_of(gpu_type)
-        for release in room.releases.values():
-            if release.at <= at:
-                self._cpus += release.cpus
-                self._memory += release.memory
-                self._gpus += len(release.gpus) if gpu_type is None else release.gpus.count(gpu_type)
 
-    def holds_beside(self, room: Room, other: Resources, mine: Resources) -> bool:
-        """True when `mine` would fit then although `other` had started in the room now."""
-        enough = self._cpus - other.cpus >= mine.cpus and self._memory - other.memory >= mine.memory
-        return enough and self._gpus - self._taken(room, other) >= mine.gpus
-
-    def lose(self, room: Room, other: Resources) -> None:
-        """`other` starts in the room now, and is still there then."""
-        self._gpus -= self._taken(room, other)
-        self._cpus -= other.cpus
-        self._memory -= other.memory
-
-    def _taken(self, room: Room, other: Resources) -> int:
-        """How many of the GPUs in question `other` would get."""
-        if self._gpu_type is None:
-            return other.gpus
-        return sum(count for name, count in room.choose(other) if name == self._gpu_type)
+def _moments(room: Room, realm: Realm, promises: Promises) -> Iterable[float]:
+    """When something is given back in a room, or comes free that was kept."""
+    yield from (window.end for window in realm.windows.get(room.index, ()))
+    if room.index in promises.indexes:
+        yield from (promise.until for promise in promises.here(room))
+        yield from (release.at for release in room.releases.values())
 
 
-def rooms_for(wanted: Resources, ends_by: float, fit: Fit, promise: Promise | None) -> list[Room]:
+def rooms_for(wanted: Resources, now: float, ends_by: float, fit: Fit, realm: Realm, promises: Promises) -> list[Room]:
     """Return where `wanted` can start now: best fit on the free nodes, then on promised ones where it harms nobody.
 
-    Fewer rooms than it has nodes when it cannot.
+    Fewer rooms than it has nodes when it cannot. `ends_by` is when it leaves what is promised alone; windows go by its walltime.
     """
-    if promise is None:
-        return fit.find(wanted)
-    rooms = fit.find(wanted, promise.indexes)
-    for room in promise.rooms:
-        if len(rooms) == wanted.nodes:
-            break
-        if promise.admits(room, wanted, ends_by):
+    shut = realm.shut(now, now + wanted.time)
+    rooms = fit.find(wanted, realm, promises.indexes | shut if shut else promises.indexes)
+    if len(rooms) == wanted.nodes:
+        return rooms
+    for room in promises.rooms:
+        if realm.has(room) and room.index not in shut and promises.admits(room, wanted, ends_by):
             rooms.append(room)
+            if len(rooms) == wanted.nodes:
+                break
     return rooms
 
 
-def start_in(rooms: Sequence[Room], job: Waiting, ends_by: float, fit: Fit, promise: Promise | None) -> tuple[Share, ...]:
+def start_in(rooms: Sequence[Room], job: Waiting, ends_by: float, fit: Fit, promises: Promises) -> tuple[Share, ...]:
     """Give `job` what it asks for in these rooms, and return what it got in each."""
     shares = []
     for room in rooms:
-        if promise is not None and room.index in promise.indexes:
-            promise.note(room, job.resources, ends_by)
+        if room.index in promises.indexes:
+            promises.note(room, job.resources, ends_by)
         shares.append(Share(node=room.name, devices=fit.take(room, job.id, job.resources, ends_by)))
     return tuple(shares)

@@ -9,13 +9,16 @@ nodes makes it early in a lab of many nodes (what is free may lie on several). `
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import nsmallest
 from math import inf, isfinite
 
 from carrel.domain.resources import Resources
 from carrel.policy.backfill import earliest
 from carrel.policy.limits import CODES, GPU_CODES, Limit
-from carrel.policy.situation import INVALID_QOS, PRIORITY, RESOURCES, UNAVAILABLE, Held, Situation
+from carrel.policy.realm import Realm
+from carrel.policy.rooms import Room
+from carrel.policy.situation import INVALID_QOS, PARTITION_DOWN, PRIORITY, UNAVAILABLE, Held, Situation
 
 
 class Pool:
@@ -75,17 +78,13 @@ class Pool:
         del self._moments[place:end]
 
 
-class ListSchedule:
-    """The pools of one placement, after its starts."""
+class _Part:
+    """The pools of one partition. Nodes that are in several are counted in each."""
 
-    def __init__(self, situation: Situation) -> None:
-        self._situation = situation
-        self._now = now = situation.now
-        rooms = situation.rooms
+    def __init__(self, rooms: Sequence[Room], now: float) -> None:
         releases = [release for room in rooms for release in room.releases.values()]
-        self._next_release = max(now, min((release.at for release in releases), default=now))
-        self._cpus = Pool(sum(room.all_cpus for room in rooms), [(r.at, r.cpus) for r in releases], now)
-        self._memory = Pool(sum(room.all_memory for room in rooms), [(r.at, r.memory) for r in releases], now)
+        self.cpus = Pool(sum(room.all_cpus for room in rooms), [(r.at, r.cpus) for r in releases], now)
+        self.memory = Pool(sum(room.all_memory for room in rooms), [(r.at, r.memory) for r in releases], now)
         self._gpus = {
             name: Pool(
                 sum(room.all_gpus.get(name, 0) for room in rooms),
@@ -94,27 +93,46 @@ class ListSchedule:
             )
             for name in sorted({name for room in rooms for name in room.all_gpus})
         }
+
+    def gpu_pool(self, wanted: Resources) -> Pool | None:
+        """Return the pool of the type that is free first; None when only devices of several types together are enough."""
+        if wanted.gpu_type is not None:
+            return self._gpus.get(wanted.gpu_type)
+        if len(self._gpus) == 1:
+            return next(iter(self._gpus.values()))
+        moment, name = min(((pool.when(wanted.total_gpus), name) for name, pool in self._gpus.items()), default=(inf, ""))
+        return self._gpus[name] if isfinite(moment) else None
+
+
+class ListSchedule:
+    """The pools of one placement, after its starts."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+        self._now = now = situation.now
+        moments = (release.at for room in situation.rooms for release in room.releases.values())
+        self._next_release = max(now, min(moments, default=now))
+        self._parts: dict[str, _Part] = {}
         self._limits: dict[Limit, list[tuple[Pool, bool]]] = {}
         #: Start of the last job that a user's GPU limit held back: the next of theirs does not overtake it.
         self._last: dict[Limit, float] = {}
-        self._floors: dict[tuple[str | None, int, int], float] = {}
+        self._floors: dict[tuple[str | None, int, int, str], float] = {}
 
     def starts(self) -> Iterator[float | None]:
         """Yield the estimated start of every held job, in the order of the queue; None where nobody can say.
 
         The estimate of a job needs those ahead of it only, so whoever wants the first few need not wait for the rest.
         """
-        promise = self._situation.promise
         for place, held in enumerate(self._situation.held):
             start = self._start(held)
-            if place == 0 and promise is not None and held.job is promise.job:
-                start = promise.at  # Nobody is ahead of it, held back or not: the promise is exact.
-            yield start
+            promise = self._situation.promise(held.job) if place == 0 else None
+            # Nobody is ahead of it, held back or not: the promise is exact.
+            yield start if promise is None else promise.at
 
     def _start(self, held: Held) -> float | None:
         wanted = held.job.resources
         code = self._situation.code(held)
-        if code in (UNAVAILABLE, INVALID_QOS) or not self._situation.possible(wanted):
+        if code in (UNAVAILABLE, INVALID_QOS, PARTITION_DOWN) or not self._situation.possible(held.job):
             return None
         pools = self._pools(held)
         start = self._floor(held, code)
@@ -122,6 +140,7 @@ class ListSchedule:
             moment = pool.when(units)
             if moment > start:
                 start = moment
+        start = self._open(held, start)
         if not isfinite(start):
             return None
         for pool, units in pools:
@@ -136,34 +155,49 @@ class ListSchedule:
 
     def _floor(self, held: Held, code: str) -> float:
         """Return the moment before which the job cannot start, whatever the pools say."""
-        promise, wanted = self._situation.promise, held.job.resources
-        if code == RESOURCES and promise is not None:
+        promise, wanted = self._situation.promise(held.job), held.job.resources
+        if promise is not None:
             return promise.at
         floor = max(self._now, held.job.not_before)
         if code == PRIORITY:
-            floor = max(floor, self._next_release, self._gpu_floor(wanted))
+            realm = self._situation.realm(held.job)
+            floor = max(floor, self._next_room(realm), self._gpu_floor(wanted, realm))
         elif code in CODES and held.limit is not None:
             limit = held.limit.of_code(code)
             floor = max(floor, self._last.get(limit, floor) if limit is not None else floor)
         return floor
 
-    def _gpu_floor(self, wanted: Resources) -> float:
+    def _next_room(self, realm: Realm) -> float:
+        """Return when somebody gives something back, or a window is over."""
+        ends = (window.end for windows in realm.windows.values() for window in windows if window.end > self._now)
+        return min(self._next_release, min(ends, default=inf))
+
+    def _open(self, held: Held, at: float) -> float:
+        """Return the first moment from `at` on that is free of windows, on as many nodes as the job needs."""
+        wanted, realm = held.job.resources, self._situation.realm(held.job)
+        if not realm.windows or not isfinite(at):
+            return at
+        able = (room.index for room in realm.rooms if room.could_hold(wanted))
+        return nsmallest(wanted.nodes, (realm.opens(index, at, wanted.time) for index in able))[-1]
+
+    def _gpu_floor(self, wanted: Resources, realm: Realm) -> float:
         """Return when so many GPUs of that type are first free on one node."""
         if wanted.gpus == 0:
             return self._now
-        key = (wanted.gpu_type, wanted.gpus, wanted.nodes)
+        key = (wanted.gpu_type, wanted.gpus, wanted.nodes, realm.partition)
         floor = self._floors.get(key)
         if floor is None:
             bare = Resources(nodes=wanted.nodes, gpus=wanted.gpus, gpu_type=wanted.gpu_type, cpus=1, memory=1024**2)
-            found = earliest(bare, self._situation.rooms, self._now)
+            found = earliest(bare, realm.rooms, self._now)
             floor = self._floors[key] = found[0] if found else inf
         return floor
 
     def _pools(self, held: Held) -> list[tuple[Pool, int]]:
         wanted = held.job.resources
-        pools = [(self._cpus, wanted.cpus * wanted.nodes), (self._memory, wanted.memory * wanted.nodes)]
+        part = self._part(self._situation.realm(held.job))
+        pools = [(part.cpus, wanted.cpus * wanted.nodes), (part.memory, wanted.memory * wanted.nodes)]
         if wanted.gpus:
-            gpus = self._gpu_pool(wanted)
+            gpus = part.gpu_pool(wanted)
             if gpus is not None:
                 pools.append((gpus, wanted.total_gpus))
         if held.limit is not None:
@@ -171,14 +205,11 @@ class ListSchedule:
                 pools += [(pool, wanted.total_gpus if in_gpus else 1) for pool, in_gpus in self._limit_pools(limit)]
         return pools
 
-    def _gpu_pool(self, wanted: Resources) -> Pool | None:
-        """Return the pool of the type that is free first; None when only devices of several types together are enough."""
-        if wanted.gpu_type is not None:
-            return self._gpus.get(wanted.gpu_type)
-        if len(self._gpus) == 1:
-            return next(iter(self._gpus.values()))
-        moment, name = min(((pool.when(wanted.total_gpus), name) for name, pool in self._gpus.items()), default=(inf, ""))
-        return self._gpus[name] if isfinite(moment) else None
+    def _part(self, realm: Realm) -> _Part:
+        part = self._parts.get(realm.partition)
+        if part is None:
+            part = self._parts[realm.partition] = _Part(realm.rooms, self._now)
+        return part
 
     def _limit_pools(self, limit: Limit) -> list[tuple[Pool, bool]]:
         """Return the pools of a user's limits, each with whether it counts GPUs (or jobs)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from threading import Lock
@@ -16,8 +17,11 @@ from carrel.domain.units import format_duration, format_size
 from carrel.policy.estimate import ListSchedule
 from carrel.policy.forecast import Forecast
 from carrel.policy.limits import CODES, GROUP_GPUS, MAX_ACCOUNT_GPUS, MAX_ACCOUNT_JOBS
-from carrel.policy.rooms import Room
-from carrel.policy.situation import BEGIN_TIME, INVALID_QOS, PRIORITY, UNAVAILABLE, Held, Situation
+from carrel.policy.line import Kind, kind_of
+from carrel.policy.realm import Realm
+from carrel.policy.rooms import Room, idle_room, suits
+from carrel.policy.situation import BEGIN_TIME, INVALID_QOS, PARTITION_DOWN, PRIORITY, UNAVAILABLE, Held, Situation
+from carrel.policy.windows import explain_window
 
 #: How many drained nodes a sentence names before it counts the rest.
 NAMED = 3
@@ -36,7 +40,9 @@ class Holds(Sequence[Hold]):
         self._schedule: Iterator[float | None] | None = None
         self._forecast = None if expect is None else Forecast(situation.snapshot, situation.now, expect)
         self._lock = Lock()
-        self._shortages: dict[tuple[int, int, str | None, int, int], str] = {}
+        self._shortages: dict[tuple[Kind, int], str] = {}
+        #: How many jobs of its partition are ahead of each, where there are partitions.
+        self._ahead: Sequence[int] | None = None
 
     def __len__(self) -> int:
         return len(self._situation.held)
@@ -114,23 +120,39 @@ class Holds(Sequence[Hold]):
     def _cause(self, held: Held, code: str, ahead: int) -> str:
         if code == INVALID_QOS:
             return f'QoS "{held.job.qos}" does not exist in this lab'
+        if code == PARTITION_DOWN:
+            return f'partition "{held.job.partition}" does not exist in this lab'
         if code == BEGIN_TIME:
             return "pauses before it is tried again"
         if code in CODES:
             return _over_limit(held, code)
         if code == UNAVAILABLE:
-            return _unavailable(held.job.resources, self._situation)
+            return _unavailable(held.job, self._situation)
         giving_way = _giving_way(held.job, self._situation) if code != PRIORITY else ""
-        shortage = f"{self._shortage(held.job.resources)}{giving_way}"
+        shortage = f"{self._shortage(held.job)}{giving_way}"
         if code == PRIORITY:
+            ahead = self._before(ahead)
             return f"{_count(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead of it; {shortage}"
         return shortage
 
-    def _shortage(self, wanted: Resources) -> str:
-        key = (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory)
+    def _before(self, place: int) -> int:
+        """How many jobs of the same partition are ahead of the one at a place in the queue."""
+        if not self._situation.snapshot.partitions:
+            return place
+        if self._ahead is None:
+            seen, ahead = Counter[str](), []
+            for held in self._situation.held:
+                ahead.append(seen[held.job.partition])
+                seen[held.job.partition] += 1
+            self._ahead = ahead
+        return self._ahead[place]
+
+    def _shortage(self, job: Waiting) -> str:
+        realm = self._situation.realm(job)
+        key = (kind_of(job.resources, realm), job.resources.time if realm.windows or self._situation.promises.most > 1 else 0)
         text = self._shortages.get(key)
         if text is None:
-            text = self._shortages[key] = _shortage(wanted, self._situation)
+            text = self._shortages[key] = _shortage(job, self._situation)
         return text
 
 
@@ -166,21 +188,36 @@ def _at_most(number: int) -> str:
     return f"at most {number} {'is' if number == 1 else 'are'} free"
 
 
-def _shortage(wanted: Resources, situation: Situation) -> str:
-    """Name the first thing that no node has enough of: GPUs, then cpus, then memory."""
-    rooms = situation.rooms
+def _of(realm: Realm) -> str:
+    """Where the nodes are that count: nothing in a lab without partitions."""
+    return f' of partition "{realm.partition}"' if realm.partition else ""
+
+
+def _shortage(job: Waiting, situation: Situation) -> str:
+    """Name the first thing that no node has enough of: GPUs, then cpus, then memory; of those that are not kept."""
+    wanted, realm = job.resources, situation.realm(job)
+    shut = realm.shut(situation.now, situation.now + wanted.time)
+    rooms: Sequence[Room] = realm.rooms
+    if shut:
+        inside = [room for room in rooms if room.index in shut and room.has_free(wanted)]
+        rooms = [room for room in rooms if room.index not in shut]
+        ready = sum(room.has_free(wanted) for room in rooms)
+        if (inside and ready < wanted.nodes <= ready + len(inside)) or not rooms:
+            return explain_window(job, inside or realm.rooms, wanted.nodes - ready, realm, situation.now)
+    of = _of(realm)
     if wanted.nodes > 1:
         fitting = sum(room.has_free(wanted) for room in rooms)
         if fitting >= wanted.nodes:
-            return _kept(wanted, situation)
-        return f"needs {_several(wanted)}; {fitting} {'has' if fitting == 1 else 'have'} so much free"
-    most_gpus = max((room.free_of(wanted.gpu_type) for room in rooms), default=0)
+            return _kept(wanted, situation, realm)
+        has = "has" if fitting == 1 else "have"
+        return f"needs {_several(wanted)}; {fitting}{of} {has} so much free"
+    most_gpus = max((room.free_of(wanted) for room in rooms), default=0)
     if most_gpus < wanted.gpus:
-        return f"needs {_gpus(wanted)} on one node; {_at_most(most_gpus)}"
-    where = "one node"
+        return f"needs {_gpus(wanted)} on one node{of}; {_at_most(most_gpus)}"
+    where = f"one node{of}"
     if wanted.gpus:
-        rooms = [room for room in rooms if room.free_of(wanted.gpu_type) >= wanted.gpus]
-        where = f"a node with {_gpus(wanted)}"
+        rooms = [room for room in rooms if room.free_of(wanted) >= wanted.gpus]
+        where = f"a node{of} with {_gpus(wanted)}"
     most_cpus = max((room.cpus for room in rooms), default=0)
     if most_cpus < wanted.cpus:
         return f"needs {_count(wanted.cpus, 'CPU')} on {where}{' free' if wanted.gpus else ''}; {_at_most(most_cpus)}"
@@ -188,18 +225,27 @@ def _shortage(wanted: Resources, situation: Situation) -> str:
     if most_memory < wanted.memory:
         free = f"at most {format_size(most_memory)} is free" if most_memory > 0 else "none is free"
         where = (
-            f"{where} and {_count(wanted.cpus, 'CPU')} free" if wanted.gpus else f"a node with {_count(wanted.cpus, 'CPU')} free"
+            f"{where} and {_count(wanted.cpus, 'CPU')} free"
+            if wanted.gpus
+            else f"a node{of} with {_count(wanted.cpus, 'CPU')} free"
         )
         return f"needs {format_size(wanted.memory)} of memory on {where}; {free}"
-    return _kept(wanted, situation)
+    return _kept(wanted, situation, realm)
 
 
-def _kept(wanted: Resources, situation: Situation) -> str:
-    """There is room, but only where it would delay the first in line."""
+def _kept(wanted: Resources, situation: Situation, realm: Realm) -> str:
+    """There is room, but only where it would delay somebody who was promised something."""
     what = f"{_gpus(wanted)} and {_count(wanted.cpus, 'CPU')}" if wanted.gpus else _count(wanted.cpus, "CPU")
-    if situation.promise is None:  # Cannot be: without a promise whatever fits is started.
+    until = situation.now + wanted.time
+    keeping = (
+        promise
+        for promise in situation.promises.made
+        if promise.at < until and any(realm.has(room) and room.has_free(wanted) for room in promise.rooms)
+    )
+    promise = next(keeping, None)
+    if promise is None:  # Cannot be: without a promise whatever fits is started.
         return f"needs {what}"
-    rooms, job = situation.promise.rooms, situation.promise.job
+    rooms, job = promise.rooms, promise.job
     where = rooms[0].name if len(rooms) == 1 else f"{len(rooms)} nodes"
     return f"needs {what} for {format_duration(wanted.time)}; what is free on {where} is kept for job {job.id}"
 
@@ -227,35 +273,36 @@ def _over_limit(held: Held, code: str) -> str:
     text = f'{text} in QoS "{name}"'
     whose = "" if code == GROUP_GPUS else "its " if whole else "their "
     first = limit.first_kept_out() if of_gpus else None
-    first = limit.claimed_by if first is None or first is job else first
+    first = limit.first_claim if first is None or first is job else first
     return text if over or first is None else f"{text}, and {whose}job {first.id} is ahead of it"
 
 
-def _unavailable(wanted: Resources, situation: Situation) -> str:
+def _unavailable(job: Waiting, situation: Situation) -> str:
     """Say what keeps the nodes that could run the job from it: drained, withheld, or not there."""
+    wanted, realm = job.resources, situation.realm(job)
+    partition = situation.snapshot.partitions.get(job.partition)
     what = f"needs {_gpus(wanted)}" if wanted.gpus else f"needs {_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)}"
     nodes = sorted(situation.snapshot.nodes, key=lambda node: node.name)
+    if partition is not None:
+        nodes = [node for node in nodes if partition.has(node.name)]
     if wanted.nodes > 1:
         able = sum(node.drained is None and _holds(node, wanted) for node in nodes)
-        what = f"needs {_several(wanted)}"
-        return f"{what}; {able} of the lab's nodes that take jobs {'is' if able == 1 else 'are'} large enough"
+        these = f"nodes{_of(realm)}" if realm.partition else "lab's nodes"
+        return f"needs {_several(wanted)}; {able} of the {these} that take jobs {'is' if able == 1 else 'are'} large enough"
+    where = f"one node{_of(realm)}"
     drained = [f"{node.name} ({node.drained})" for node in nodes if node.drained is not None and _holds(node, wanted)]
     if drained:
         more = f" and {len(drained) - NAMED} more" if len(drained) > NAMED else ""
-        return f"{what} on one node; drained: {', '.join(drained[:NAMED])}{more}"
+        return f"{what} on {where}; drained: {', '.join(drained[:NAMED])}{more}"
     withheld = situation.snapshot.withheld
     for node in nodes:
         if node.drained is None and _holds(node, wanted):
-            suited = [device for device in node.devices if wanted.gpu_type in (None, device.type)]
+            suited = [device for device in node.devices if suits(device, wanted)]
             away = sum(device.uuid in withheld for device in suited)
-            return f"{what} on one node; {away} of {len(suited)} on {node.name} are withheld (lent to cells, or in use elsewhere)"
-    return f"{what} on one node; no node of the lab has so much"
+            return f"{what} on {where}; {away} of {len(suited)} on {node.name} are withheld (lent to cells, or in use elsewhere)"
+    return f"{what} on {where}; no node {'of it' if realm.partition else 'of the lab'} has so much"
 
 
 def _holds(node: Node, wanted: Resources) -> bool:
     """True when the node could hold `wanted` if it were idle, not drained, and nothing on it withheld."""
-    types: dict[str, int] = {}
-    for device in node.devices:
-        types[device.type] = types.get(device.type, 0) + 1
-    room = Room(0, node.name, node.cpus, node.memory, {}, 0, node.cpus, node.memory, types)
-    return room.could_hold(wanted)
+    return idle_room(node).could_hold(wanted)

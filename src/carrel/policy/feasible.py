@@ -10,25 +10,74 @@ from typing import Any
 
 from carrel.domain.errors import Impossible, Invalid
 from carrel.domain.node import Node
+from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
 
 
-def feasible(resources: Resources, kind: JobKind, qos: QoS, nodes: Sequence[Node], *, others: Iterable[QoS] = ()) -> None:
+def feasible(
+    resources: Resources,
+    kind: JobKind,
+    qos: QoS,
+    nodes: Sequence[Node],
+    *,
+    others: Iterable[QoS] = (),
+    partition: Partition | None = None,
+    partitions: Iterable[Partition] = (),
+) -> None:
     """Return when the job can start here some day; raise `Impossible`, with what would fit, when it never can.
 
-    Drained nodes count: they come back. Who else waits does not matter. `others` are the classes of service that a remedy
-    may name.
+    Drained nodes count, and those that are kept for others: they come back. Who else waits does not matter. With a `partition`
+    its nodes alone count. `others` are the classes of service that a remedy may name, `partitions` the parts of the lab.
     """
     if resources.cpus < 1:
         raise Invalid(f"cpus is {resources.cpus}.", remedy="A job needs at least 1.")
     _check_qos(resources, kind, qos, others)
     if not nodes:
         raise Impossible("The lab has no node.", remedy="Ask an administrator.")
-    _check_gpus(resources, nodes)
-    _check_node(resources, nodes)
-    _check_nodes(resources, nodes)
+    if partition is None:
+        _check_all(resources, nodes)
+    else:
+        _check_partition(resources, qos, nodes, partition, partitions)
+
+
+def _check_all(resources: Resources, nodes: Sequence[Node], part: str = "") -> None:
+    """`part` names the partition that these nodes are."""
+    _check_gpus(resources, nodes, part)
+    _check_node(resources, nodes, part)
+    _check_nodes(resources, nodes, part)
+
+
+def _check_partition(
+    resources: Resources, qos: QoS, nodes: Sequence[Node], partition: Partition, partitions: Iterable[Partition]
+) -> None:
+    refusal = _refusal_of(partition, resources, qos, nodes)
+    if refusal is None:
+        return
+    fitting = [f'"{other.name}"' for other in partitions if _refusal_of(other, resources, qos, nodes) is None]
+    another = f" Or choose partition {' or '.join(fitting)}, which can run it." if fitting else ""
+    raise Impossible(
+        refusal.message, remedy=f"{refusal.remedy}{another}", details={**refusal.details, "partition": partition.name}
+    )
+
+
+def _refusal_of(partition: Partition, resources: Resources, qos: QoS, nodes: Sequence[Node]) -> Impossible | None:
+    """Return why such a job never starts in a partition, or None when it does."""
+    if not partition.takes(qos.name):
+        return Impossible(
+            f'Partition "{partition.name}" does not take QoS "{qos.name}".',
+            remedy=f"It takes: {', '.join(partition.qos)}.",
+            details={"qos": qos.name},
+        )
+    inside = [node for node in nodes if partition.has(node.name)]
+    if not inside:
+        return Impossible(f'Partition "{partition.name}" has no node.', remedy="Ask an administrator.")
+    try:
+        _check_all(resources, inside, f'partition "{partition.name}"')
+    except Impossible as refusal:
+        return refusal
+    return None
 
 
 def _check_qos(resources: Resources, kind: JobKind, qos: QoS, others: Iterable[QoS]) -> None:
@@ -77,7 +126,7 @@ def _refusal(resources: Resources, kind: JobKind, qos: QoS) -> tuple[str, str, d
     return None
 
 
-def _check_gpus(resources: Resources, nodes: Sequence[Node]) -> None:
+def _check_gpus(resources: Resources, nodes: Sequence[Node], part: str) -> None:
     """The type exists, and some node has enough of it."""
     if resources.gpus == 0:
         return
@@ -86,13 +135,15 @@ def _check_gpus(resources: Resources, nodes: Sequence[Node]) -> None:
     for types in per_node:
         most |= types
     if not most:
-        raise Impossible(f"The job asks for {_count(resources.gpus)}, but this lab has none.", remedy="Ask for gpus=0.")
+        raise Impossible(
+            f"The job asks for {_count(resources.gpus)}, but {part or 'this lab'} has none.", remedy="Ask for gpus=0."
+        )
     wanted = resources.gpu_type
     if wanted is not None and wanted not in most:
         near = get_close_matches(wanted.lower(), most, n=1)
         meant = f'Did you mean "{near[0]}"? ' if near else ""
         raise Impossible(
-            f'There is no GPU of type "{wanted}" here.',
+            f'There is no GPU of type "{wanted}" {f"in {part}" if part else "here"}.',
             remedy=f"{meant}There are: {_types(most)}. Without a type any will do.",
             details={"gpu_type": wanted, "types": sorted(most)},
         )
@@ -100,17 +151,17 @@ def _check_gpus(resources: Resources, nodes: Sequence[Node]) -> None:
     if resources.gpus > largest:
         kind = f" ({wanted})" if wanted else ""
         raise Impossible(
-            f"The job asks for {_count(resources.gpus)}{kind} on one node, but the largest node has {largest}.",
+            f"The job asks for {_count(resources.gpus)}{kind} on one node, but the largest node{_of(part)} has {largest}.",
             remedy=f"Ask for {largest} or fewer. Most on one node: {_types(most)}.",
             details={"gpus": resources.gpus, "largest": largest},
         )
 
 
-def _check_node(resources: Resources, nodes: Sequence[Node]) -> None:
+def _check_node(resources: Resources, nodes: Sequence[Node], part: str) -> None:
     """One of the nodes with enough GPUs has enough cpus and memory too."""
     suited = [node for node in nodes if _gpus_of(node, resources.gpu_type) >= resources.gpus]
     kind = f" ({resources.gpu_type})" if resources.gpu_type else ""
-    where = f"node with {_count(resources.gpus)}{kind}" if resources.gpus else "node"
+    where = f"node{_of(part)} with {_count(resources.gpus)}{kind}" if resources.gpus else f"node{_of(part)}"
     cpus = max(node.cpus for node in suited)
     if resources.cpus > cpus:
         raise Impossible(
@@ -134,7 +185,7 @@ def _check_node(resources: Resources, nodes: Sequence[Node]) -> None:
         )
 
 
-def _check_nodes(resources: Resources, nodes: Sequence[Node]) -> None:
+def _check_nodes(resources: Resources, nodes: Sequence[Node], part: str) -> None:
     """There are as many such nodes as the job asks for."""
     able = sum(
         _gpus_of(node, resources.gpu_type) >= resources.gpus and node.cpus >= resources.cpus and node.memory >= resources.memory
@@ -142,10 +193,15 @@ def _check_nodes(resources: Resources, nodes: Sequence[Node]) -> None:
     )
     if able < resources.nodes:
         raise Impossible(
-            f"The job asks for {resources.nodes} nodes, but the lab has {able} that {'is' if able == 1 else 'are'} large enough.",
+            f"The job asks for {resources.nodes} nodes, "
+            f"but {part or 'the lab'} has {able} that {'is' if able == 1 else 'are'} large enough.",
             remedy=f"Ask for {able} or fewer, or for less on each.",
             details={"nodes": resources.nodes, "largest": able},
         )
+
+
+def _of(part: str) -> str:
+    return f" of {part}" if part else ""
 
 
 def _gpus_of(node: Node, gpu_type: str | None) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 
 from carrel.domain.resources import Resources
 from carrel.policy.backfill import Slot, first_fit
+from carrel.policy.realm import Realm
 from carrel.policy.rooms import Room
 
 #: The moment, the GPUs free then, the index of the room; and how often that room had changed when this was found.
@@ -17,18 +18,27 @@ Found = tuple[float, int, int, int]
 class FirstFits:
     """The first fit of `wanted` in every room."""
 
-    __slots__ = ("_changed", "_found", "_rooms", "_turns", "_wanted")
+    __slots__ = ("_changed", "_found", "_known", "_realm", "_rooms", "_turns", "_wanted")
 
-    def __init__(self, wanted: Resources, rooms: Sequence[Room]) -> None:
+    def __init__(self, wanted: Resources, realm: Realm, rooms: Sequence[Room]) -> None:
+        """Of all `rooms`, those of the realm count."""
         self._wanted = wanted
+        self._realm = realm
         self._rooms = rooms
         self._turns = [0] * len(rooms)
         self._found: list[Found] = []
-        self._changed = {room.index for room in rooms if room.could_hold(wanted)}
+        self._known: dict[int, float] = {}
+        self._changed = {room.index for room in realm.rooms if room.could_hold(wanted)}
 
     def changed(self, room: Room) -> None:
         """Something was taken or given back in `room`."""
-        self._changed.add(room.index)
+        if self._realm.has(room):
+            self._changed.add(room.index)
+
+    def moments(self) -> Mapping[int, float]:
+        """Return when it fits first in each room that could hold it, by index; a moment that is over is as good as now."""
+        self._catch_up()
+        return self._known
 
     def earliest(self, now: float) -> Slot | None:
         """Return what `backfill.earliest` returns."""
@@ -55,9 +65,12 @@ class FirstFits:
         for index in self._changed:
             self._turns[index] += 1
             room = self._rooms[index]
-            fit = first_fit(self._wanted, room, -inf, inf) if room.could_hold(self._wanted) else None
+            fit = first_fit(self._wanted, room, -inf) if room.could_hold(self._wanted) else None
             if fit is not None:
                 heappush(self._found, (*fit, index, self._turns[index]))
+                self._known[index] = fit[0]
+            else:
+                self._known.pop(index, None)
         self._changed.clear()
         if len(self._found) > 4 * len(self._rooms) + 64:
             self._found = [entry for entry in self._found if entry[3] == self._turns[entry[2]]]

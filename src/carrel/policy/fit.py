@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 
 from carrel.domain.placement import Holding
 from carrel.domain.resources import Resources
+from carrel.policy.realm import Realm
 from carrel.policy.rooms import Room
 
 #: Free cpus, free memory, index of the room: the order in which rooms of one level are tried.
@@ -15,17 +16,19 @@ Entry = tuple[int, int, int]
 
 
 class Shelf:
-    """Rooms by how many GPUs of one type they have free.
+    """Rooms of one partition by how many GPUs of one type they have free.
 
     Level 0 holds the rooms without any GPU (only on the shelf of any type), level ``n + 1`` those with `n` free. Searching
     upwards leaves the emptiest nodes whole for jobs that need many GPUs, and keeps jobs without GPUs off GPU nodes.
     """
 
-    __slots__ = ("_gpu_type", "_levels", "_most_memory")
+    __slots__ = ("_any", "_levels", "_most_memory", "_wanted")
 
-    def __init__(self, gpu_type: str | None, rooms: Sequence[Room]) -> None:
-        self._gpu_type = gpu_type
-        most = max((room.all_of(gpu_type) for room in rooms), default=0)
+    def __init__(self, wanted: Resources, rooms: Sequence[Room]) -> None:
+        """For all that ask for the same GPUs as `wanted`, however many."""
+        self._wanted = wanted
+        self._any = wanted.gpu_type is None
+        most = max((room.all_of(wanted) for room in rooms), default=0)
         self._levels: list[list[Entry]] = [[] for _ in range(most + 2)]
         for room in rooms:
             level = self._level(room)
@@ -38,8 +41,8 @@ class Shelf:
         self._most_memory: dict[tuple[int, int], int] = {}
 
     def _level(self, room: Room) -> list[Entry] | None:
-        free = room.free_of(self._gpu_type)
-        if free or self._gpu_type is None:
+        free = room.free_of(self._wanted)
+        if free or self._any:
             return self._levels[free + 1 if room.all_gpus else 0]
         return None
 
@@ -83,44 +86,52 @@ class Shelf:
 
 
 class Fit:
-    """All rooms, on one shelf per GPU type that somebody asks for."""
+    """All rooms, on one shelf per partition and GPU type that somebody asks for."""
 
     def __init__(self, rooms: Sequence[Room]) -> None:
         self._rooms = rooms
-        self._shelves: dict[str | None, Shelf] = {}
+        self._shelves: dict[tuple[str, str | None], Shelf] = {}
+        #: Those that each room is on.
+        self._on: list[list[Shelf]] = [[] for _ in rooms]
 
-    def find(self, wanted: Resources, but: AbstractSet[int] = frozenset()) -> list[Room]:
+    def find(self, wanted: Resources, realm: Realm, but: AbstractSet[int] = frozenset()) -> list[Room]:
         """Return the rooms that `wanted` should go to now; fewer than it has nodes when there is not enough.
 
-        Those in `but` (by index) are passed over: somebody else decides who goes there.
+        Those in `but` (by index) are passed over: somebody else decides who goes there, or nobody may.
         """
-        shelf = self._shelves.get(wanted.gpu_type)
+        key = (realm.partition, wanted.gpu_type)
+        shelf = self._shelves.get(key)
         if shelf is None:
-            shelf = self._shelves[wanted.gpu_type] = Shelf(wanted.gpu_type, self._rooms)
+            shelf = self._shelves[key] = Shelf(wanted, realm.rooms)
+            for room in realm.rooms:
+                self._on[room.index].append(shelf)
         return [self._rooms[index] for index in shelf.find(wanted, but)]
 
     def take(self, room: Room, job_id: int, wanted: Resources, ends_by: float) -> tuple[str, ...]:
         """Give `wanted` in `room` to a job; return the devices."""
-        for shelf in self._shelves.values():
+        shelves = self._on[room.index]
+        for shelf in shelves:
             shelf.drop(room)
         devices = room.take(job_id, wanted, ends_by)
-        for shelf in self._shelves.values():
+        for shelf in shelves:
             shelf.add(room)
         return devices
 
     def hold(self, room: Room, held: Holding, devices: Sequence[str]) -> None:
         """A job has these devices in `room` already."""
-        for shelf in self._shelves.values():
+        shelves = self._on[room.index]
+        for shelf in shelves:
             shelf.drop(room)
         room.hold(held.id, held.resources, devices, held.ends_by)
-        for shelf in self._shelves.values():
+        for shelf in shelves:
             shelf.add(room)
 
     def give_back(self, room: Room, job_id: int, devices: Sequence[str]) -> None:
         """A job in `room` is over that had these devices."""
-        for shelf in self._shelves.values():
+        shelves = self._on[room.index]
+        for shelf in shelves:
             shelf.drop(room)
         room.give_back(job_id, devices)
-        for shelf in self._shelves.values():
+        for shelf in shelves:
             shelf.add(room)
             shelf.grew()

@@ -25,13 +25,17 @@ class Course:
         self._starts: dict[int, float] = {}
         self._placer = placer = Placer()
         placer.nodes(snapshot.nodes, snapshot.withheld)
-        placer.rules(snapshot.qos, order_of(snapshot, snapshot.standing))
+        order = order_of(snapshot, snapshot.standing)
+        placer.rules(snapshot.qos, order, snapshot.partitions, promises=snapshot.promises)
+        placer.reservations(snapshot.reservations)
         for held in snapshot.holding:
             placer.hold(held)
         for job in snapshot.waiting:
             placer.wait(job)
         self._ends = [(max(now, scenario.end(held)), held.id) for held in snapshot.holding]
         self._ends += [(job.not_before, 0) for job in snapshot.waiting if job.not_before > now]
+        # Where some may not run now, they may when a window is over.
+        self._ends += [(window.end, 0) for window in snapshot.reservations if window.end > now]
         heapify(self._ends)
         self._place()
 

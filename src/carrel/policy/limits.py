@@ -24,7 +24,7 @@ class Limit:
 
     __slots__ = (
         *("jobs", "jobs_code", "max_jobs", "gpus", "gpus_code", "max_gpus"),
-        *("_ahead", "_claim_at", "_others", "_own_most", "claimed_by", "holds"),
+        *("_ahead", "_others", "_own_most", "claims", "holds"),
     )
 
     def __init__(self, max_jobs: int | None, max_gpus: int | None, jobs_code: str, gpus_code: str) -> None:
@@ -36,9 +36,8 @@ class Limit:
         self.gpus = 0
         #: End and GPUs of each job that is held, by its id.
         self.holds: dict[int, tuple[float, int]] = {}
-        #: The holder's job that has the promise, if any.
-        self.claimed_by: Waiting | None = None
-        self._claim_at = -inf
+        #: The holder's jobs that something is promised to, in order, with the moment.
+        self.claims: list[tuple[float, Waiting]] = []
         # The first job that waits for so many GPUs, with the limits inside this one: an account's has its users'.
         self._ahead: dict[tuple[tuple[Limit, ...], int], Waiting] = {}
         # The most GPUs among those that need no look at an inner limit; whether there are others.
@@ -52,9 +51,10 @@ class Limit:
         in, no later job takes GPUs: otherwise a stream of small jobs would keep the large one waiting for ever.
         """
         jobs, gpus = self.jobs, self.gpus
-        if self.claimed_by is not None and ends_by > self._claim_at:
-            jobs += 1
-            gpus += self.claimed_by.resources.total_gpus
+        for at, job in self.claims:
+            if ends_by > at:
+                jobs += 1
+                gpus += job.resources.total_gpus
         if jobs >= self.max_jobs:
             return self.jobs_code
         if wanted == 0:
@@ -83,14 +83,21 @@ class Limit:
         self.gpus -= gpus
 
     def claim(self, job: Waiting, at: float) -> None:
-        """Keep room within the limit for `job`, which is to start at `at`: jobs that end later count it in."""
-        self.claimed_by = job
-        self._claim_at = at
+        """Keep room within the limit for `job`, which is to start at `at`: jobs that end later count it in.
+
+        Several claims add up, also those of jobs that are not to run at the same time: what is promised is never refused
+        because of somebody who came later.
+        """
+        self.claims.append((at, job))
 
     def unclaim(self) -> None:
-        """The promise is over."""
-        self.claimed_by = None
-        self._claim_at = -inf
+        """The promises are over."""
+        self.claims.clear()
+
+    @property
+    def first_claim(self) -> Waiting | None:
+        """The first of the holder's jobs that something is promised to, or None."""
+        return self.claims[0][1] if self.claims else None
 
     def waits(self, job: Waiting, inner: tuple[Limit, ...]) -> None:
         """`job` does not start in this cycle; later ones are behind it. The `inner` limits hold for it too."""
@@ -159,7 +166,7 @@ class Limits:
             limit.claim(job, at)
 
     def unclaim(self) -> None:
-        """The promise is over."""
+        """The promises are over."""
         for limit in self.parts:
             limit.unclaim()
 

@@ -4,48 +4,67 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import NamedTuple
 
 from carrel.domain.placement import Waiting
 from carrel.domain.resources import Resources
 from carrel.policy.limits import Limits
+from carrel.policy.realm import Realm
 
 #: Key of the first job of a group (seconds, id), a number that tells entries apart, and the group.
 Entry = tuple[float, int, int, "Group"]
 
-#: What is asked for, but for the time.
-Kind = tuple[int, int, str | None, int, int]
+#: What is asked for and where, but for the time.
+Kind = tuple[int, int, str | None, int, int, Realm]
+#: How long a job is expected to run, and how long it may: seconds.
+Times = tuple[float, int]
+
+#: What a job's submission and priority say, its id, a number that tells entries apart, and the job.
+_Item = tuple[float, int, int, Waiting]
 
 _numbers = count()
 
 
-def kind_of(wanted: Resources) -> Kind:
-    """Return what `wanted` asks for, but for the time."""
-    return (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory)
+class Alike(NamedTuple):
+    """What the jobs of one group have in common."""
+
+    owner: str
+    account: str
+    qos: str
+    partition: str
+    resources: Resources
+    seconds: float
+
+
+def kind_of(wanted: Resources, realm: Realm) -> Kind:
+    """Return what `wanted` asks for, and where that may be, but for the time."""
+    return (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory, realm)
 
 
 class Bulk:
-    """Groups that ask for the same on a node, if not for as long: where one finds no room at all, none of them does."""
+    """Groups that ask for the same on the same nodes, if not for as long: where one finds no room at all, none of them does."""
 
-    __slots__ = ("entries", "full", "number", "times", "wanted")
+    __slots__ = ("entries", "full", "number", "realm", "times", "wanted")
 
-    def __init__(self, wanted: Resources) -> None:
+    def __init__(self, wanted: Resources, realm: Realm) -> None:
         self.wanted = wanted
+        self.realm = realm
         self.number = next(_numbers)
         self.entries: list[Entry] = []
-        #: How many groups ask for so many seconds.
-        self.times: dict[int, int] = {}
+        #: How many groups ask for so much time.
+        self.times: dict[Times, int] = {}
         #: No room has so much free. Stays true until somebody gives something back.
         self.full = False
 
-    def join(self, seconds: int) -> None:
+    def join(self, times: Times) -> None:
         """There is one group more."""
-        self.times[seconds] = self.times.get(seconds, 0) + 1
+        self.times[times] = self.times.get(times, 0) + 1
 
-    def part(self, seconds: int) -> None:
+    def part(self, times: Times) -> None:
         """There is one group less."""
-        self.times[seconds] -= 1
-        if not self.times[seconds]:
-            del self.times[seconds]
+        self.times[times] -= 1
+        if not self.times[times]:
+            del self.times[times]
 
     def first(self) -> Entry | None:
         """Return the entry of the group that is first in line, or None."""
@@ -56,17 +75,18 @@ class Bulk:
 
 
 class Group:
-    """Waiting jobs that differ in nothing but their age: of one owner, account and QoS, with the same resources."""
+    """Waiting jobs that differ in nothing but their age."""
 
-    __slots__ = ("_jobs", "bulk", "entry", "gone", "key", "limits", "offset", "resources", "who")
+    __slots__ = ("_jobs", "alike", "bulk", "entry", "gone", "key", "limits", "offset", "passed", "resources", "seconds")
 
-    def __init__(self, bulk: Bulk, resources: Resources, limits: Limits | None, who: tuple[str, str, str], offset: float) -> None:
+    def __init__(self, alike: Alike, bulk: Bulk, limits: Limits | None, offset: float) -> None:
+        self.alike = alike
         self.bulk = bulk
-        self.resources = resources
-        #: None when there is no such QoS.
+        self.resources = alike.resources
+        #: How long each is expected to run; its walltime where nothing is expected.
+        self.seconds = alike.seconds
+        #: None when there is no such QoS, or no such partition.
         self.limits = limits
-        #: Owner, account and QoS.
-        self.who = who
         self.offset = offset
         #: (seconds and id) of the first job; what is smallest is first in line. None when there is no job.
         self.key: tuple[float, int] | None = None
@@ -74,12 +94,14 @@ class Group:
         self.entry: Entry | None = None
         #: Jobs that are not in the group any more, while they are still in the heap.
         self.gone: set[int] = set()
-        self._jobs: list[tuple[float, int, int, Waiting]] = []
+        #: How many of the first jobs are passed over in this placement: they have a promise.
+        self.passed = 0
+        self._jobs: list[_Item] = []
 
     @property
     def head(self) -> Waiting:
-        """The first job. There is one."""
-        return self._jobs[0][3]
+        """The first job that is not passed over. There is one."""
+        return self._item(self.passed)[3]
 
     def add(self, late: float, job: Waiting) -> bool:
         """Put a job in line; return whether it is the first now. A job that was in here must have been removed by `remove`."""
@@ -101,11 +123,14 @@ class Group:
         self._settle()
 
     def enter(self) -> None:
-        """Stand in line in one's bulk, with the first job's key."""
-        if self.key is None or self.limits is None:
+        """Stand in line in one's bulk, with the key of the first job that is not passed over."""
+        key = self.key
+        if key is not None and self.passed:
+            key = self._key(self._item(self.passed)) if self.passed < len(self._jobs) - len(self.gone) else None
+        if key is None or self.limits is None:
             self.entry = None
             return
-        self.entry = (*self.key, next(_numbers), self)
+        self.entry = (*key, next(_numbers), self)
         entries = self.bulk.entries
         if len(entries) > 4 * sum(self.bulk.times.values()) + 16:  # most are of the past
             entries[:] = [entry for entry in entries if entry[3].entry is entry]
@@ -116,7 +141,26 @@ class Group:
         jobs = self._jobs
         while jobs and jobs[0][1] in self.gone:
             self.gone.discard(heappop(jobs)[1])
-        key = (jobs[0][0] + self.offset, jobs[0][1]) if jobs else None
+        key = self._key(jobs[0]) if jobs else None
         changed = key != self.key
         self.key = key
         return changed
+
+    def _key(self, item: _Item) -> tuple[float, int]:
+        return (item[0] + self.offset, item[1])
+
+    def _item(self, place: int) -> _Item:
+        """Return the job at a place in the group's own line, which is a heap: no child goes before its parent."""
+        jobs = self._jobs
+        if place == 0:
+            return jobs[0]
+        edge = [(jobs[0], 0)]
+        while True:
+            item, at = heappop(edge)
+            if item[1] not in self.gone:
+                if place == 0:
+                    return item
+                place -= 1
+            for child in (2 * at + 1, 2 * at + 2):
+                if child < len(jobs):
+                    heappush(edge, (jobs[child], child))

@@ -1,21 +1,24 @@
 """Which waiting job starts now, on which node, with which devices; and why the others wait.
 
 The rules, with an example, are in `docs/scheduling.md`. One walk through the queue, first in line first: a job that its own
-limit or its own pause holds back is passed over; one that fits starts; the first that does not fit gets a promise,
-and from then on a job starts only where that promise is kept.
+limit or its own pause holds back is passed over; one that fits starts; the first of each partition that does not fit gets a
+promise (or the first few), and from then on a job starts only where promises are kept.
 """
 
 from __future__ import annotations
 
 from carrel.domain.expectation import Expect
 from carrel.domain.placement import Placement, Snapshot, Start, Waiting
-from carrel.policy.backfill import Promise, earliest, rooms_for, start_in
+from carrel.policy.backfill import earliest, earliest_beside, first_fit, is_plain, rooms_for, start_in
 from carrel.policy.explain import Holds
 from carrel.policy.fit import Fit
 from carrel.policy.limits import Ledger, Limits
+from carrel.policy.line import Kind, kind_of
 from carrel.policy.order import in_order
+from carrel.policy.promises import Promise, Promises
+from carrel.policy.realm import Realm, Realms
 from carrel.policy.rooms import rooms_of
-from carrel.policy.situation import BEGIN_TIME, BLOCKED, INVALID_QOS, Queue, Situation
+from carrel.policy.situation import BEGIN_TIME, BLOCKED, INVALID_QOS, PARTITION_DOWN, Queue, Situation
 
 
 def place(snapshot: Snapshot, now: float, *, expect: Expect | None = None) -> Placement:
@@ -28,7 +31,7 @@ def place(snapshot: Snapshot, now: float, *, expect: Expect | None = None) -> Pl
     walk = _Walk(snapshot, now)
     for job in in_order(snapshot):
         walk.consider(job)
-    situation = Situation(snapshot, now, walk.rooms, walk.held, walk.promise)
+    situation = Situation(snapshot, now, walk.rooms, walk.held, walk.promises, walk.realms)
     return Placement(starts=tuple(walk.starts), holds=Holds(situation, expect))
 
 
@@ -37,48 +40,67 @@ class _Walk:
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         self.rooms = rooms_of(snapshot.nodes, snapshot.holding, snapshot.withheld)
+        self.realms = Realms(self.rooms, snapshot.partitions, snapshot.reservations)
+        # That of all who name no partition, where nothing is kept for anybody.
+        self._everywhere = None if snapshot.reservations else self.realms.of("", "", "")
         self.starts: list[Start] = []
         self.held = Queue()
-        self.promise: Promise | None = None
+        self.promises = Promises(snapshot.promises)
         self._now = now
         self._fit = Fit(self.rooms)
         self._ledger = Ledger(snapshot.qos, snapshot.holding, now)
         # What was asked for and found no room: rooms only get fuller, so the same again need not be tried.
-        self._closed: set[tuple[int, int, str | None, int, int, int]] = set()
+        self._closed: set[tuple[Kind, float, int]] = set()
+        # What will never find room on the nodes that take jobs now.
+        self._hopeless: set[tuple[Kind, float, int]] = set()
 
     def consider(self, job: Waiting) -> None:
         """Start `job` or hold it."""
         limit = self._ledger.of(job.owner, job.account, job.qos)
-        if limit is None:
-            self.held.append(job, INVALID_QOS, None)
+        realm = self._everywhere
+        if realm is None or job.partition:
+            realm = self.realms.of(job.owner, job.account, job.partition)
+        if limit is None or realm is None:
+            self.held.append(job, INVALID_QOS if limit is None else PARTITION_DOWN, limit)
             return
         if job.not_before > self._now:
             self.held.append(job, BEGIN_TIME, limit)
             return
-        wanted = job.resources
-        ends_by = self._now + wanted.time
+        wanted, seconds = job.resources, job.seconds
+        ends_by = self._now + seconds
         refusal = limit.refuses(job, ends_by)
         if refusal is not None:
             limit.waits(job)
             self.held.append(job, refusal, limit)
             return
-        asked = (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory, wanted.time)
+        asked = (kind_of(wanted, realm), seconds, wanted.time)
         if asked not in self._closed:
-            rooms = rooms_for(wanted, ends_by, self._fit, self.promise)
+            rooms = rooms_for(wanted, self._now, ends_by, self._fit, realm, self.promises)
             if len(rooms) == wanted.nodes:
-                first, *others = start_in(rooms, job, ends_by, self._fit, self.promise)
+                first, *others = start_in(rooms, job, ends_by, self._fit, self.promises)
                 limit.charge(job.id, wanted.total_gpus, ends_by)
                 self.starts.append(Start(job_id=job.id, node=first.node, devices=first.devices, others=tuple(others)))
                 return
-            if self.promise is None:
-                self._promise_to(job, limit)
             self._closed.add(asked)
+        if self.promises.wants(job.partition) and asked not in self._hopeless and not self._promise_to(job, realm, limit):
+            self._hopeless.add(asked)
         limit.waits(job)
         self.held.append(job, BLOCKED, limit)
 
-    def _promise_to(self, job: Waiting, limit: Limits) -> None:
-        """Promise `job` the first moment at which it fits. Without one (drained nodes) it stands in nobody's way."""
-        slot = earliest(job.resources, self.rooms, self._now)
-        if slot is not None:
-            self.promise = Promise(job, *slot)
-            limit.claim(job, self.promise.at)
+    def _promise_to(self, job: Waiting, realm: Realm, limit: Limits) -> bool:
+        """Promise `job` the first moment at which it fits. Without one (drained nodes) it stands in nobody's way: False."""
+        wanted = job.resources
+        if is_plain(realm, self.promises):
+            slot = earliest(wanted, realm.rooms, self._now)
+        else:
+            firsts = {
+                room.index: fit[0]
+                for room in realm.rooms
+                if room.could_hold(wanted) and (fit := first_fit(wanted, room, self._now)) is not None
+            }
+            slot = earliest_beside(wanted, job.seconds, realm, firsts, self.promises, self._now)
+        if slot is None:
+            return False
+        self.promises.make(Promise(job, *slot, job.seconds))
+        limit.claim(job, slot[0])
+        return True

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heappop, heappush
 
 from carrel.domain.node import Node
+from carrel.domain.partition import Partition
 from carrel.domain.placement import Holding, Start, Waiting
 from carrel.domain.qos import QoS
+from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
-from carrel.policy.backfill import Promise, Slot, rooms_for, start_in
+from carrel.policy.backfill import Slot, earliest_beside, is_plain, rooms_for, start_in
+from carrel.policy.cycle import Cycle
 from carrel.policy.first_fits import FirstFits
 from carrel.policy.fit import Fit
 from carrel.policy.limits import Ledger, Limit, Limits
-from carrel.policy.line import Bulk, Group, Kind, kind_of
+from carrel.policy.line import Alike, Bulk, Group, Kind, kind_of
 from carrel.policy.order import Order
+from carrel.policy.promises import Promise, Promises
+from carrel.policy.realm import NOWHERE, Realm, Realms
 from carrel.policy.rooms import Room, rooms_of
 
 #: Kinds of jobs whose first fit is kept up to date: that of the first in line, and of those that were it a moment ago.
@@ -39,26 +44,40 @@ class Placer:
         self._paused: list[tuple[float, int]] = []
         self._holding: dict[int, Holding] = {}
         self._bulks: dict[Kind, Bulk] = {}
-        self._groups: dict[tuple[str, str, str, Resources], Group] = {}
-        #: The jobs that the last cycle promised a place to, first in line first.
-        self.promised: Sequence[Waiting] = ()
+        self._groups: dict[Alike, Group] = {}
+        self._partitions: Mapping[str, Partition] = {}
+        self._reservations: Sequence[Reservation] = ()
+        self._most = 1
+        self._first_fits: dict[Kind, FirstFits] = {}
+        self._realms = Realms((), {}, ())
+        #: What was promised in the last placement, first in line first.
+        self.promises: Sequence[Promise] = ()
         self._set_nodes((), frozenset())
         self._set_limits()
 
     # ---- what changes
 
-    def rules(self, qos: Mapping[str, QoS], order: Order) -> None:
-        """These classes of service and this order are in force from now on."""
-        renewed = qos != self._qos
-        self._qos, self._order = qos, order
-        if renewed:
+    def rules(
+        self, qos: Mapping[str, QoS], order: Order, partitions: Mapping[str, Partition] | None = None, *, promises: int = 1
+    ) -> None:
+        """These classes of service, this order and these partitions are in force from now on.
+
+        So many blocked jobs of each partition are promised a start.
+        """
+        partitions = partitions or {}
+        moved, renewed = partitions != self._partitions, qos != self._qos
+        self._qos, self._order, self._partitions, self._most = qos, order, partitions, promises
+        if renewed or moved:
+            if moved:
+                self._set_realms()
             self._set_limits()
             self._regroup()
             return
         for bulk in self._bulks.values():
             bulk.entries.clear()
         for group in self._groups.values():
-            group.reorder(order.offset(*group.who, group.resources.total_gpus))
+            alike = group.alike
+            group.reorder(order.offset(alike.owner, alike.account, alike.qos, alike.resources.total_gpus))
             group.enter()
         self._parked.clear()
 
@@ -66,6 +85,18 @@ class Placer:
         """These are the nodes from now on, and the devices that nobody may be given."""
         if (nodes, withheld) != self._nodes:
             self._set_nodes(nodes, withheld)
+
+    def reservations(self, reservations: Sequence[Reservation]) -> None:
+        """These windows are kept for some people from now on."""
+        if tuple(reservations) != tuple(self._reservations):
+            self._reservations = tuple(reservations)
+            self._set_realms()
+            self._set_limits()
+            self._regroup()
+
+    def next_change(self, now: float) -> float | None:
+        """Return when time alone changes where somebody may run: the first begin or end of a window after `now`."""
+        return self._realms.next_change(now)
 
     def wait(self, job: Waiting) -> None:
         """`job` is in line, whatever it was before."""
@@ -107,7 +138,7 @@ class Placer:
             self._fit.give_back(room, job_id, devices)
             self._changed(room)
             for bulk in self._bulks.values():
-                if bulk.full and room.has_free(bulk.wanted):
+                if bulk.full and bulk.realm.has(room) and room.has_free(bulk.wanted):
                     bulk.full = False
         limits = self._limits_of(held.owner, held.account, held.qos)
         if limits is not None:
@@ -123,9 +154,9 @@ class Placer:
         `forget` when it has not.
         """
         self._wake(now)
-        cycle = _Cycle(self, now)
+        cycle = Cycle(self, now, Promises(self._most))
         cycle.run()
-        self.promised = cycle.promised
+        self.promises = cycle.promises.made
         return cycle.starts
 
     def _wake(self, now: float) -> None:
@@ -138,26 +169,32 @@ class Placer:
     # ---- the line
 
     def _enter(self, job: Waiting) -> None:
-        alike = (job.owner, job.account, job.qos, job.resources)
+        alike = Alike(job.owner, job.account, job.qos, job.partition, job.resources, job.seconds)
         group = self._groups.get(alike)
         if group is None:
-            group = self._groups[alike] = self._make_group(*alike)
+            group = self._groups[alike] = self._make_group(alike)
         self._waiting[job.id] = (job, group)
         if group.add(self._order.late(job), job):
             group.enter()
 
-    def _make_group(self, owner: str, account: str, qos: str, resources: Resources) -> Group:
-        key = kind_of(resources)
-        bulk = self._bulks.get(key)
-        if bulk is None:
-            bulk = self._bulks[key] = Bulk(resources)
-        bulk.join(resources.time)
-        limits = self._limits_of(owner, account, qos)
+    def _make_group(self, alike: Alike) -> Group:
+        owner, account, qos, partition, resources, seconds = alike
+        realm = self._realms.of(owner, account, partition)
+        limits = None if realm is None else self._limits_of(owner, account, qos)
+        bulk = self._bulk_of(resources, realm or NOWHERE)
+        bulk.join((seconds, resources.time))
         offset = self._order.offset(owner, account, qos, resources.total_gpus)
-        group = Group(bulk, resources, limits, (owner, account, qos), offset)
+        group = Group(alike, bulk, limits, offset)
         for limit in limits.parts if limits is not None else ():
             self._members[limit][group] = None
         return group
+
+    def _bulk_of(self, wanted: Resources, realm: Realm) -> Bulk:
+        kind = kind_of(wanted, realm)
+        bulk = self._bulks.get(kind)
+        if bulk is None:
+            bulk = self._bulks[kind] = Bulk(wanted, realm)
+        return bulk
 
     def _leave(self, group: Group, job_id: int) -> None:
         """A job is not in line any more."""
@@ -170,14 +207,15 @@ class Placer:
 
     def _drop(self, group: Group) -> None:
         """Nobody is in the group any more."""
-        wanted = group.resources
-        del self._groups[*group.who, wanted]
+        wanted, bulk = group.resources, group.bulk
+        del self._groups[group.alike]
         for limit in group.limits.parts if group.limits is not None else ():
             del self._members[limit][group]
-        group.bulk.part(wanted.time)
-        if not group.bulk.times:
-            del self._bulks[kind_of(wanted)]
-            self._first_fits.pop(kind_of(wanted), None)
+        bulk.part((group.seconds, wanted.time))
+        if not bulk.times:
+            kind = kind_of(wanted, bulk.realm)
+            del self._bulks[kind]
+            self._first_fits.pop(kind, None)
 
     def _regroup(self) -> None:
         self._groups.clear()
@@ -213,10 +251,10 @@ class Placer:
 
     def ahead(self, limit: Limit, group: Group) -> int:
         """Return `Limit.ahead` for the first job of `group`: the largest that waits before it under the same limit."""
-        most, key = 0, group.key
+        most, key = 0, group.entry
         for other in self._members[limit]:
             gpus = other.resources.total_gpus
-            if gpus > most and other.key is not None and key is not None and other.key < key:
+            if gpus > most and other.key is not None and key is not None and other.key < key[:2]:
                 inner = other.limits.inside(limit) if other.limits is not None else ()
                 if limit.counts(inner, gpus):
                     most = gpus
@@ -235,9 +273,15 @@ class Placer:
         self._by_name = {room.name: room for room in rooms}
         self._fit = Fit(rooms)
         self._rooms = rooms
-        self._first_fits: dict[Kind, FirstFits] = {}
+        self._first_fits = {}
+        self._realms.set_rooms(rooms)
         for bulk in self._bulks.values():
             bulk.full = False
+
+    def _set_realms(self) -> None:
+        """Partitions or reservations have changed. Whoever calls groups the line anew."""
+        self._realms = Realms(self._rooms, self._partitions, self._reservations)
+        self._fit = Fit(self._rooms)
 
     def _changed(self, room: Room) -> None:
         for fits in self._first_fits.values():
@@ -250,27 +294,30 @@ class Placer:
             if room is not None:
                 yield room, share.devices
 
-    def earliest(self, wanted: Resources, now: float) -> Slot | None:
-        """Return `backfill.earliest` of `wanted`."""
-        kind = kind_of(wanted)
-        fits = self._first_fits.pop(kind, None) or FirstFits(wanted, self._rooms)
+    def slot(self, group: Group, promises: Promises, now: float) -> Slot | None:
+        """Return when and where the group's jobs first fit beside `promises`."""
+        wanted, realm = group.resources, group.bulk.realm
+        kind = kind_of(wanted, realm)
+        fits = self._first_fits.pop(kind, None) or FirstFits(wanted, realm, self._rooms)
         self._first_fits[kind] = fits  # the one that was asked last is at the end
         if len(self._first_fits) > _FIRST_FITS:
             del self._first_fits[next(iter(self._first_fits))]
-        return fits.earliest(now)
+        if is_plain(realm, promises):
+            return fits.earliest(now)
+        return earliest_beside(wanted, group.seconds, realm, fits.moments(), promises, now)
 
-    def rooms_for(self, wanted: Resources, ends_by: float, promise: Promise | None) -> list[Room]:
-        """Return `backfill.rooms_for`."""
-        return rooms_for(wanted, ends_by, self._fit, promise)
+    def rooms_for(self, group: Group, now: float, promises: Promises) -> list[Room]:
+        """Return `backfill.rooms_for` for the group's jobs."""
+        return rooms_for(group.resources, now, now + group.seconds, self._fit, group.bulk.realm, promises)
 
-    def has_free(self, wanted: Resources, promise: Promise) -> int:
-        """Return how many rooms that are not promised have so much free; no more than are asked for."""
-        return len(self._fit.find(wanted, promise.indexes))
+    def is_full(self, bulk: Bulk) -> bool:
+        """True when fewer rooms have so much free than are asked for, promised or not, shut or not."""
+        return len(self._fit.find(bulk.wanted, bulk.realm)) < bulk.wanted.nodes
 
-    def start(self, group: Group, rooms: Sequence[Room], ends_by: float, promise: Promise | None) -> Start:
+    def start(self, group: Group, rooms: Sequence[Room], ends_by: float, promises: Promises) -> Start:
         """The group's first job starts in these rooms."""
         job, wanted, limits = group.head, group.resources, group.limits
-        first, *others = start_in(rooms, job, ends_by, self._fit, promise)
+        first, *others = start_in(rooms, job, ends_by, self._fit, promises)
         for room in rooms:
             self._changed(room)
         del self._waiting[job.id]
@@ -293,98 +340,3 @@ class Placer:
     def line(self) -> Iterable[Bulk]:
         """Everything that waits."""
         return self._bulks.values()
-
-
-class _Cycle:
-    """One placement."""
-
-    def __init__(self, placer: Placer, now: float) -> None:
-        self.starts: list[Start] = []
-        self._placer = placer
-        self._now = now
-        self._promised: Promise | None = None
-        #: The limits in which the promise keeps room.
-        self._claims: Limits | None = None
-        #: Bulks in which there is room for jobs alone that end before the promise begins.
-        self._short_only: set[Bulk] = set()
-        #: Groups that nothing can be done for in this cycle alone.
-        self._aside: list[Group] = []
-
-    def run(self) -> None:
-        """Go through the bulks, always on with the one whose first job is first in line."""
-        line = [(entry[0], entry[1], bulk.number, bulk) for bulk in self._placer.line() if (entry := bulk.first()) is not None]
-        heapify(line)
-        while line:
-            late, job_id, number, bulk = line[0]
-            entry = bulk.first()
-            if entry is None or (bulk.full and self._promised is not None):
-                heappop(line)
-            elif (entry[0], entry[1]) != (late, job_id):
-                heapreplace(line, (entry[0], entry[1], number, bulk))
-            elif (bulk in self._short_only and not self._is_short(min(bulk.times))) or not self._consider(entry[3], bulk):
-                heappop(line)
-        for group in self._aside:
-            if group.entry is None:
-                group.enter()
-        if self._claims is not None:
-            self._claims.unclaim()
-
-    @property
-    def promised(self) -> Sequence[Waiting]:
-        """Those that are to start later, at a moment that is kept for them."""
-        return () if self._reservation is None else (self._reservation.job,)
-
-    def _consider(self, group: Group, bulk: Bulk) -> bool:
-        """Start the group's first job, or put the group aside. False when there is no room for anybody of the bulk."""
-        ends_by = self._now + group.resources.time
-        if bulk in self._short_only and not self._is_short(group.resources.time):
-            self._put_aside(group)
-            return True
-        refusing = self._refusing(group, ends_by)
-        if refusing is not None:
-            if refusing.claimed_by is None:
-                self._placer.park(group, refusing)
-            else:
-                self._put_aside(group)
-            return True
-        wanted, promised = group.resources, self._promised
-        if not bulk.full:
-            rooms = self._placer.rooms_for(wanted, ends_by, promised)
-            if len(rooms) == wanted.nodes:
-                self.starts.append(self._placer.start(group, rooms, ends_by, promised))
-                return True
-        if promised is None:
-            bulk.full = True
-            self._promise(group)
-            return False
-        kept = sum(room.has_free(wanted) for room in promised.rooms)
-        if kept == 0 or self._placer.has_free(wanted, promised) + kept < wanted.nodes:
-            bulk.full = True
-            return False
-        self._short_only.add(bulk)
-        self._put_aside(group)
-        return True
-
-    def _is_short(self, seconds: int) -> bool:
-        """True when a job of so many seconds ends before the promise begins."""
-        return self._promised is None or self._now + seconds <= self._promised.at
-
-    def _refusing(self, group: Group, ends_by: float) -> Limit | None:
-        limits, gpus = group.limits, group.resources.total_gpus
-        for limit in limits.parts if limits is not None else ():
-            ahead = self._placer.ahead(limit, group) if gpus and limit.limits_gpus else 0
-            if limit.refuses(gpus, ends_by, ahead) is not None:
-                return limit
-        return None
-
-    def _promise(self, group: Group) -> None:
-        slot = self._placer.earliest(group.resources, self._now)
-        if slot is not None:
-            self._promised = Promise(group.head, *slot)
-            self._claims = group.limits
-            if self._claims is not None:
-                self._claims.claim(group.head, self._promised.at)
-
-    def _put_aside(self, group: Group) -> None:
-        group.entry = None
-        self._aside.append(group)

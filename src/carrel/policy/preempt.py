@@ -14,7 +14,7 @@ from carrel.domain.placement import Holding, Preempt, Snapshot, Waiting
 from carrel.domain.qos import PreemptMode, QoS
 from carrel.domain.resources import Resources
 from carrel.policy.limits import Ledger
-from carrel.policy.rooms import Release, Room, rooms_of
+from carrel.policy.rooms import Room, rooms_of
 
 #: Seconds that a job waits for what ends by itself before somebody has to give way to it.
 PATIENCE = 10.0
@@ -98,14 +98,15 @@ class _Choice:
         self._free = {room.name: self._soon(room, leaving) for room in self._rooms}
 
     def _soon(self, room: Room, leaving: Collection[int]) -> tuple[int, int, int]:
-        cpus, memory, gpus = room.cpus, room.memory, room.free_of(self._wanted.gpu_type)
+        cpus, memory, gpus = room.cpus, room.memory, room.free_of(self._wanted)
         for job_id, release in room.releases.items():
             if job_id in leaving or release.at <= self._now + PATIENCE:
-                cpus, memory, gpus = cpus + release.cpus, memory + release.memory, gpus + self._suited(release)
+                cpus, memory, gpus = (
+                    cpus + release.cpus,
+                    memory + release.memory,
+                    gpus + room.suited_of(release.gpus, self._wanted),
+                )
         return cpus, memory, gpus
-
-    def _suited(self, release: Release) -> int:
-        return sum(self._wanted.gpu_type in (None, kind) for kind in release.gpus)
 
     def cheapest(self) -> Collection[Holding] | None:
         """Return who gives way; None when nobody needs to or nothing would help."""
@@ -162,7 +163,7 @@ class _Choice:
         for held in victims:
             release = room.releases.get(held.id)
             if release is not None:
-                cpus, gpus = cpus + release.cpus, gpus + self._suited(release)
+                cpus, gpus = cpus + release.cpus, gpus + room.suited_of(release.gpus, self._wanted)
                 memory += release.memory if _mode(held, stops=self._stops) is PreemptMode.REQUEUE else 0
         return cpus >= wanted.cpus and memory >= wanted.memory and gpus >= wanted.gpus
 
@@ -182,7 +183,7 @@ def next_exemption(picture: Snapshot, job: Waiting, now: float) -> float | None:
 def may_run(picture: Snapshot, job: Waiting, node: str, now: float) -> bool:
     """True when partition and reservations let `job` run on the node from now to its walltime."""
     partition = picture.partitions.get(job.partition)
-    if partition is not None and not (partition.has(node) and partition.takes(job.qos)):
+    if job.partition and (partition is None or not partition.has(node)):
         return False
     ends_by = now + job.resources.time
     return not any(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from carrel.domain.node import Node
+from carrel.domain.node import Device, Node
 from carrel.domain.placement import Holding
 from carrel.domain.resources import Resources
 
@@ -43,21 +43,33 @@ class Room:
     #: Type of each device that can be given, by its uuid in node order.
     types: dict[str, str] = field(default_factory=dict)
 
-    def free_of(self, gpu_type: str | None) -> int:
-        """Number of free devices of a type, or of any type for None."""
-        return self.free_gpus if gpu_type is None else len(self.free.get(gpu_type, ()))
+    def suits(self, gpu_type: str, wanted: Resources) -> bool:
+        """True when `wanted` may be given devices of this type."""
+        return wanted.gpu_type in (None, gpu_type)
 
-    def all_of(self, gpu_type: str | None) -> int:
-        """Number of devices of a type, or of any type for None, that an idle node would offer."""
-        return sum(self.all_gpus.values()) if gpu_type is None else self.all_gpus.get(gpu_type, 0)
+    def suited(self, wanted: Resources) -> frozenset[str]:
+        """Return the types here that `wanted` may be given devices of."""
+        return frozenset(name for name in self.free if self.suits(name, wanted))
+
+    def suited_of(self, types: Sequence[str], wanted: Resources) -> int:
+        """Return how many of some devices, by their types, `wanted` may be given."""
+        return len(types) if wanted.gpu_type is None else types.count(wanted.gpu_type)
+
+    def free_of(self, wanted: Resources) -> int:
+        """Number of free devices that `wanted` may be given."""
+        return self.free_gpus if wanted.gpu_type is None else len(self.free.get(wanted.gpu_type, ()))
+
+    def all_of(self, wanted: Resources) -> int:
+        """Number of devices that an idle node would offer to `wanted`."""
+        return sum(self.all_gpus.values()) if wanted.gpu_type is None else self.all_gpus.get(wanted.gpu_type, 0)
 
     def has_free(self, wanted: Resources) -> bool:
         """True when `wanted` can start here now, or as much of it as goes to one node."""
-        return self.cpus >= wanted.cpus and self.memory >= wanted.memory and self.free_of(wanted.gpu_type) >= wanted.gpus
+        return self.cpus >= wanted.cpus and self.memory >= wanted.memory and self.free_of(wanted) >= wanted.gpus
 
     def could_hold(self, wanted: Resources) -> bool:
         """True when `wanted` could start here if nothing else ran."""
-        enough = self.all_of(wanted.gpu_type) >= wanted.gpus
+        enough = self.all_of(wanted) >= wanted.gpus
         return enough and self.all_cpus >= wanted.cpus and self.all_memory >= wanted.memory
 
     def choose(self, wanted: Resources) -> list[tuple[str, int]]:
@@ -132,6 +144,16 @@ def rooms_of(nodes: Iterable[Node], holding: Iterable[Holding], withheld: frozen
             if room is not None:
                 room.hold(held.id, held.resources, share.devices, held.ends_by)
     return rooms
+
+
+def suits(device: Device, wanted: Resources) -> bool:
+    """True when `wanted` may be given this device."""
+    return wanted.gpu_type in (None, device.type)
+
+
+def idle_room(node: Node) -> Room:
+    """Return what `node` would be if nothing ran on it, nothing of it were withheld, and it were not drained."""
+    return _room(0, node, frozenset())
 
 
 def _room(index: int, node: Node, withheld: frozenset[str]) -> Room:

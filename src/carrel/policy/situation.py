@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from carrel.domain.placement import Snapshot, Waiting
 from carrel.domain.resources import Resources
-from carrel.policy.backfill import Promise
 from carrel.policy.limits import Limits
+from carrel.policy.line import Kind, kind_of
+from carrel.policy.promises import Promise, Promises
+from carrel.policy.realm import NOWHERE, Realm, Realms
 from carrel.policy.rooms import Room
 
 RESOURCES = "Resources"
@@ -18,6 +20,7 @@ PRIORITY = "Priority"
 UNAVAILABLE = "ReqNodeNotAvail"
 BEGIN_TIME = "BeginTime"
 INVALID_QOS = "InvalidQOS"
+PARTITION_DOWN = "PartitionDown"
 #: Nothing but room was missing: one of the first three, told apart when somebody asks.
 BLOCKED = ""
 
@@ -69,24 +72,34 @@ class Situation:
     rooms: Sequence[Room]
     #: In the order of the queue.
     held: Queue
-    promise: Promise | None
-    _possible: dict[tuple[int, int, str | None, int, int], bool] = field(default_factory=dict)
+    promises: Promises
+    realms: Realms
+    _possible: dict[Kind, bool] = field(default_factory=dict)
 
-    def possible(self, wanted: Resources) -> bool:
-        """True when the nodes that take jobs could hold `wanted` if they were idle."""
-        key = (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory)
+    def realm(self, job: Waiting) -> Realm:
+        """Return where `job` may run: nowhere in a partition that there is not."""
+        return self.realms.of(job.owner, job.account, job.partition) or NOWHERE
+
+    def promise(self, job: Waiting) -> Promise | None:
+        """Return what `job` is promised, or None."""
+        return self.promises.of(job)
+
+    def possible(self, job: Waiting) -> bool:
+        """True when the nodes that take jobs could hold `job` if they were idle."""
+        realm = self.realm(job)
+        key = kind_of(job.resources, realm)
         known = self._possible.get(key)
         if known is None:
-            known = self._possible[key] = _enough(wanted, self.rooms)
+            known = self._possible[key] = _enough(job.resources, realm.rooms)
         return known
 
     def code(self, held: Held) -> str:
         """Return the reason code of a held job, one of `carrel.domain.job.REASONS`."""
         if held.code != BLOCKED:
             return held.code
-        if self.promise is not None and held.job is self.promise.job:
+        if self.promises.is_first(held.job):
             return RESOURCES
-        return PRIORITY if self.possible(held.job.resources) else UNAVAILABLE
+        return PRIORITY if self.possible(held.job) else UNAVAILABLE
 
 
 def _enough(wanted: Resources, rooms: Sequence[Room]) -> bool:

@@ -1,0 +1,148 @@
+"""Where somebody's jobs may run, and until when: the nodes of a partition, less the windows that are kept for others."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+
+from carrel.domain.partition import Partition
+from carrel.domain.reservation import Reservation
+from carrel.policy.rooms import Room
+
+#: The partition, and the places of those reservations that keep its owner out.
+Key = tuple[str, tuple[int, ...]]
+
+_NONE: frozenset[int] = frozenset()
+
+
+class Realm:
+    """The rooms that some jobs may have, and when. Jobs of one realm differ in what they ask for, never in where it may be."""
+
+    __slots__ = ("_good", "_last_ends", "_shut", "indexes", "key", "partition", "rooms", "windows")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        #: Name of the partition, or "" for the whole lab.
+        self.partition = key[0]
+        self.rooms: Sequence[Room] = ()
+        #: Of the rooms; None when it has all.
+        self.indexes: frozenset[int] | None = None
+        #: By index of the room, in the order of their beginnings. Rooms without any are left out.
+        self.windows: Mapping[int, Sequence[Reservation]] = {}
+        #: For moments from the first to before the second this holds: the last ends, and the rooms that are shut beyond them.
+        self._good = (inf, -inf)
+        self._last_ends: list[float] = []
+        self._shut: list[frozenset[int]] = []
+
+    def set_rooms(self, rooms: Sequence[Room], partition: Partition | None, closed: Sequence[Reservation]) -> None:
+        """These are all rooms from now on."""
+        self.rooms = rooms if partition is None else [room for room in rooms if partition.has(room.name)]
+        self.indexes = None if partition is None else frozenset(room.index for room in self.rooms)
+        windows = {}
+        in_order = sorted(closed, key=lambda window: (window.begin, window.end, window.name))
+        for room in self.rooms if in_order else ():
+            here = [window for window in in_order if window.covers(room.name)]
+            if here:
+                windows[room.index] = here
+        self.windows = windows
+        self._good = (inf, -inf)
+
+    def has(self, room: Room) -> bool:
+        """True when it is one of the rooms."""
+        return self.indexes is None or room.index in self.indexes
+
+    def shut(self, now: float, ends_by: float) -> frozenset[int]:
+        """Return the indexes of the rooms in which what runs from `now` until `ends_by` would reach into a window."""
+        if not self.windows:
+            return _NONE
+        last_ends = self.last_ends(now)
+        return self._shut[bisect_left(last_ends, ends_by)]
+
+    def last_ends(self, now: float) -> Sequence[float]:
+        """Return the moments, in order, by which what starts `now` in one room or another must be over."""
+        if not self.windows:
+            return ()
+        if not self._good[0] <= now < self._good[1]:
+            self._look(now)
+        return self._last_ends
+
+    def _look(self, now: float) -> None:
+        by_end: dict[float, list[int]] = {}
+        begin, end = -inf, inf
+        for index, windows in self.windows.items():
+            for window in windows:
+                if window.end <= now:
+                    begin = max(begin, window.end)
+                else:
+                    end = min(end, window.end)
+            coming = next((window.begin for window in windows if window.end > now), None)
+            if coming is not None:
+                by_end.setdefault(coming, []).append(index)
+        self._good = (begin, end)
+        self._last_ends = sorted(by_end)
+        self._shut = [_NONE]
+        for moment in self._last_ends:
+            self._shut.append(self._shut[-1].union(by_end[moment]))
+
+    def opens(self, index: int, at: float, seconds: float) -> float:
+        """Return the first moment from `at` on when a room is free of windows for so many seconds."""
+        for window in self.windows.get(index, ()):
+            if window.begin < at + seconds and window.end > at:
+                at = window.end
+        return at
+
+    def is_open(self, index: int, at: float, seconds: float) -> bool:
+        """True when no window of a room is touched by what runs in it for so many seconds from `at` on."""
+        return all(window.begin >= at + seconds or window.end <= at for window in self.windows.get(index, ()))
+
+
+#: That of a partition that does not exist.
+NOWHERE = Realm(("", (-1,)))
+
+
+class Realms:
+    """The realms of everybody, made when first asked for."""
+
+    def __init__(self, rooms: Sequence[Room], partitions: Mapping[str, Partition], reservations: Iterable[Reservation]) -> None:
+        self._rooms = rooms
+        self._partitions = partitions
+        self._reservations = tuple(reservations)
+        self._realms: dict[Key, Realm] = {}
+        self._known: dict[tuple[str, str, str], Realm | None] = {}
+
+    def of(self, owner: str, account: str, partition: str) -> Realm | None:
+        """Return where jobs of this owner, working for this account, may run; None when there is no such partition."""
+        who = (owner, account, partition) if self._reservations else ("", "", partition)
+        try:
+            return self._known[who]
+        except KeyError:
+            realm = self._known[who] = self._make(owner, account, partition)
+            return realm
+
+    def set_rooms(self, rooms: Sequence[Room]) -> None:
+        """These are the rooms from now on. Realms that somebody has keep being right."""
+        self._rooms = rooms
+        for realm in self._realms.values():
+            self._fill(realm)
+
+    def next_change(self, now: float) -> float | None:
+        """Return the first moment after `now` at which a window begins or ends, or None."""
+        moments = (moment for window in self._reservations for moment in (window.begin, window.end) if moment > now)
+        return min(moments, default=None)
+
+    def _make(self, owner: str, account: str, partition: str) -> Realm | None:
+        if partition and partition not in self._partitions:
+            return None
+        shut_out = (place for place, window in enumerate(self._reservations) if not window.admits(owner, account))
+        key = (partition, tuple(shut_out))
+        realm = self._realms.get(key)
+        if realm is None:
+            realm = self._realms[key] = Realm(key)
+            self._fill(realm)
+        return realm
+
+    def _fill(self, realm: Realm) -> None:
+        partition, closed = realm.key
+        windows = [self._reservations[place] for place in closed]
+        realm.set_rooms(self._rooms, self._partitions[partition] if partition else None, windows)
