@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -220,3 +223,43 @@ def test_a_session_that_reserves_takes_from_batch_without_any_rules(tmp_path: Pa
         assert lab.client.wait(normal, timeout=90).state == "COMPLETED"
     finally:
         lab.stop()
+
+
+@pytest.mark.chaos
+def test_a_server_killed_at_random_moments_while_places_change_hands(lab: Lab) -> None:
+    chance = random.Random(20261122)
+    script = (
+        "echo $CARREL_JOB_ID $CARREL_ATTEMPT >> $WITNESS; for i in $(seq {count}); do sleep 0.1; done; echo over $CARREL_JOB_ID"
+    )
+    jobs: dict[int, str] = {}
+    for _ in range(4):
+        for qos, count in (("batch", 12), ("rack", 12), ("desk", 4), ("rack", 5), ("desk", 3)):
+            jobs[lab.submit(script.format(count=count), qos, gpus=chance.choice([1, 2]))] = qos
+        # Somewhere within what five jobs do, never the same.
+        threading.Event().wait(chance.uniform(0.1, 1.0))
+        lab.kill_and_restart()
+    for job_id in jobs:
+        done = lab.client.wait(job_id, timeout=120)
+        assert done.state == "COMPLETED", done
+    begun = Counter(tuple(map(int, line.split())) for line in lab.witness.read_text().splitlines())
+    assert set(begun.values()) == {1}, "an attempt ran twice"
+    for job_id, qos in jobs.items():
+        *before, last = lab.client.job(job_id).attempts
+        assert last.state == "COMPLETED"
+        assert all(attempt.state == "PREEMPTED" for attempt in before)
+        assert not before or qos != "desk"
+        assert (job_id, last.number) in begun
+        assert lab.log(job_id).count("over") == 1
+
+
+def test_who_is_stopped_can_be_cancelled(lab: Lab) -> None:
+    rack = lab.submit(TICK, "rack")
+    wait_for(Path(f"{lab.witness}.ticks").exists)
+    desk = lab.submit("while [ ! -e $WITNESS.desk ]; do sleep 0.05; done", "desk")
+    lab.until(rack, lambda job: job.state == "SUSPENDED")
+    lab.until(desk, lambda job: job.state == "RUNNING")
+    lab.client.cancel(rack)
+    assert lab.client.wait(rack, timeout=90).state == "CANCELLED"
+    assert lab.client.job(desk).state == "RUNNING"
+    touch(lab, "desk")
+    assert lab.client.wait(desk, timeout=90).state == "COMPLETED"
