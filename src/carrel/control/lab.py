@@ -106,7 +106,7 @@ class LabPolicy:
         refused: Impossible | None = None
         for part in found:
             try:
-                feasible(resources, kind, qos, [node for node in nodes if part.has(node.name)], others=self.qos.values())
+                feasible(resources, kind, qos, nodes, others=self.qos.values(), partition=part, partitions=parts.values())
             except Impossible as error:
                 refused = refused or error
             else:

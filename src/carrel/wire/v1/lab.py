@@ -1,0 +1,126 @@
+"""The lab itself: its rules, its users, and their shares."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from carrel.wire.v1.base import Request, Response
+
+
+class UserRequest(Request):
+    """Body of ``POST /api/v1/users`` (administrators)."""
+
+    name: str
+    role: Literal["user", "admin"] = "user"
+
+
+class UserView(Response):
+    """A user."""
+
+    subject: str
+    name: str
+    role: str
+    account: str
+
+
+class NewUser(Response):
+    """A user who was just made; the token is shown this once."""
+
+    user: UserView
+    token: str
+
+
+class UserList(Response):
+    """All users (administrators)."""
+
+    users: list[UserView]
+
+
+class QoSView(Response):
+    """One class of service."""
+
+    name: str
+    default: bool
+    kinds: list[str]
+    default_time: int
+    max_time: int | None
+    max_jobs_per_user: int | None
+    max_gpus_per_user: int | None
+    max_jobs_per_account: int | None = None
+    max_gpus_per_account: int | None = None
+    #: Of everybody together.
+    max_gpus: int | None = None
+    idle_time: int | None = None
+    priority: int
+    #: Classes of service whose jobs give way to those of this one.
+    preempts: list[str] = Field(default_factory=list)
+    #: What happens to a job of this class that gives way: "none" (it never does), "requeue" or "suspend".
+    preempt_mode: str = "none"
+    #: Seconds that it has run before it may have to give way, and that it has between SIGTERM and SIGKILL when it is requeued.
+    preempt_exempt_time: int = 0
+    preempt_grace: int = 0
+
+
+class PartitionView(Response):
+    """One part of a lab."""
+
+    name: str
+    #: Names of its nodes, those that are there now.
+    nodes: list[str]
+    #: Classes of service that it takes.
+    qos: list[str]
+
+
+class LabView(Response):
+    """What this lab is: ``GET /api/v1/lab``."""
+
+    version: str
+    lab_id: str
+    simulated: bool
+    caller: UserView
+    qos: list[QoSView]
+    #: Empty for a lab that is one. Work that names none goes to the first that takes its QoS and has enough.
+    partitions: list[PartitionView] = Field(default_factory=list)
+    #: "starting", "ready", "failed", "stopped" or "off", and why.
+    tracking: str
+    tracking_message: str = ""
+    tracking_url: str | None = None
+
+
+class StandingView(Response):
+    """Where one user stands on one account."""
+
+    account: str
+    user: str
+    #: 1 goes first; place among all who have used anything.
+    factor: float
+    place: int
+    #: Part of the lab by shares, and part of what was used, 0 to 1.
+    share: float
+    used: float
+    #: What has been used, in charged hours (of one GPU, unless the lab counts otherwise) that fade with the half-life.
+    hours: float
+
+
+class ShareView(Response):
+    """Fair share: ``GET /api/v1/share``."""
+
+    standings: list[StandingView]
+    of: int
+    #: Seconds.
+    half_life: float
+    weight: float
+    #: GPUs (or what is charged as such) that the caller holds now.
+    held: float
+    #: The caller's factor by account in an hour, if all is kept and if all is released now.
+    in_an_hour_kept: dict[str, float]
+    in_an_hour_released: dict[str, float]
+
+
+class Reloaded(Response):
+    """What reading the rules again has done: ``POST /api/v1/lab/reload``."""
+
+    #: False when what is written is what was in force.
+    changed: bool

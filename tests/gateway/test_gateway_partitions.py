@@ -1,0 +1,90 @@
+"""Partitions over REST."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from gateway_lab import RULES, Rig
+
+from carrel.domain.partition import Partition
+from carrel.domain.qos import QoS
+
+V1 = "/api/v1"
+QOS = {**RULES.qos, "small": QoS(name="small")}
+PARTS = {
+    "far": Partition(name="far", nodes=("elsewhere",), qos=("normal",)),
+    "near": Partition(name="near", nodes=("ben*",), qos=("normal", "small")),
+}
+
+
+@pytest.fixture
+def parts(rig: Rig) -> Rig:
+    rig.written.append(replace(RULES, qos=QOS, partitions=PARTS))
+    assert rig.lab.administration.apply_rules()
+    return rig
+
+
+def submit(rig: Rig, who: httpx.Client, **more: Any) -> httpx.Response:
+    return who.post(f"{V1}/jobs", json={"snapshot": rig.upload(), "resources": {"gpus": 1}, **more})
+
+
+def test_work_that_names_none_goes_to_the_first_that_can_run_it(parts: Rig, ada: httpx.Client) -> None:
+    job = submit(parts, ada).json()
+    assert (job["partition"], job["qos"]) == ("near", "normal")
+    parts.engine.wait_started(job["id"])
+    again = ada.post(f"{V1}/jobs/{job['id']}/rerun").json()
+    assert again["partition"] == "near"
+
+
+def test_the_lab_says_which_there_are(parts: Rig, ada: httpx.Client) -> None:
+    found = ada.get(f"{V1}/lab").json()["partitions"]
+    assert found == [
+        {"name": "far", "nodes": [], "qos": ["normal"]},
+        {"name": "near", "nodes": ["bench"], "qos": ["normal", "small"]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "detail", "remedy"),
+    [
+        ({"partition": "nea"}, 'There is no partition "nea".', 'Did you mean "near"? There are "far", "near".'),
+        (
+            {"partition": "far"},
+            'Partition "far" has no node.',
+            'Ask an administrator. Or choose partition "near", which can run it.',
+        ),
+        (
+            {"partition": "far", "qos": "small"},
+            'Partition "far" does not take QoS "small"; it takes "normal".',
+            'Choose one of those, or partition "near" for QoS "small".',
+        ),
+    ],
+)
+def test_what_cannot_run_there_is_refused(parts: Rig, ada: httpx.Client, asked: dict[str, Any], detail: str, remedy: str) -> None:
+    answer = submit(parts, ada, **asked)
+    assert answer.status_code == 422, answer.text
+    assert (answer.json()["detail"], answer.json()["remedy"]) == (detail, remedy)
+
+
+def test_a_backend_config_may_name_one_and_a_lab_without_any_says_so(rig: Rig, parts: Rig, ada: httpx.Client) -> None:
+    assert submit(parts, ada, backend_config={"partition": "near"}).json()["partition"] == "near"
+    rig.written.append(RULES)
+    assert rig.lab.administration.apply_rules()
+    job = submit(rig, ada, backend_config={"partition": "normal"}).json()
+    assert (job["partition"], job["qos"]) == ("", "normal")
+    refused = submit(rig, ada, partition="near").json()
+    assert refused["detail"] == 'There is no partition "near": this lab has none.'
+
+
+def test_jobs_whose_partition_is_gone_say_so(parts: Rig, ada: httpx.Client) -> None:
+    busy = [submit(parts, ada, resources={"gpus": 2}).json()["id"] for _ in range(2)]
+    parts.written.append(replace(RULES, qos=QOS, partitions={"other": Partition(name="other")}))
+    assert parts.lab.administration.apply_rules()
+    waits = busy[-1]
+    parts.wait_for(lambda: ada.get(f"{V1}/jobs/{waits}").json()["reason"] in ("PartitionDown", "Preparing"))
+    told = ada.get(f"{V1}/jobs/{waits}").json()
+    assert told["reason"] == "PartitionDown"
+    assert '"near"' in told["message"]
