@@ -78,7 +78,8 @@ class Queue:
             devices=() if job.stopped else job.devices,
             others=job.others,
             ends_by=ends_by,
-            preemptible=job.preemptible,
+            # One that is about to go on is left alone until it does.
+            preemptible=job.preemptible and job.state is not JobState.SUSPENDED,
             suspendable=job.state is JobState.RUNNING and can_stop(job),
             leaving=job.cancelled_by is not None or (job.preemption is not None and not job.stopped),
             suspended=job.stopped,

@@ -24,7 +24,7 @@ from carrel.gateway.events import Which
 from carrel.gateway.gate import Grant
 from carrel.gateway.routes.events import answer, start_of
 from carrel.gateway.routes.files import download
-from carrel.gateway.views import node_view
+from carrel.gateway.views import node_view, reservation_view
 from carrel.portal.entrance import check_form, read_form
 from carrel.portal.look import Look
 from carrel.portal.requests import caller_of, job_id_of, number_in
@@ -93,11 +93,14 @@ class JobPages:
         jobs = self._lab.jobs(caller, which, before=before, limit=_PAGE + 1)
         query = {"show": chosen, "owner": "all" if everybody else "me"}
         nodes = [node_view(status) for status in self._lab.devices(caller)]
+        names = [node.name for node in nodes]
+        reserved = self._lab.administration.list_reservations(caller)
         part = request.query_params.get("part") == "live"
         return self._look.page(
             request,
             "live.html" if part else "home.html",
             nodes=nodes,
+            reservations=[reservation_view(one, names, caller.user) for one in reserved],
             simulated=any(device.simulated for node in nodes for device in node.devices),
             jobs=[self._show(self._gateway.show(job, "")) for job in jobs[:_PAGE]],
             older="/?" + urlencode(query | {"before": jobs[_PAGE - 1].id}) if len(jobs) > _PAGE else None,
