@@ -130,12 +130,19 @@ def test_samples_become_mlflows_system_metrics(describer: Describer) -> None:
     assert {(metric["timestamp"], metric["step"]) for metric in update["metrics"]} == {(2010000, 10)}
 
 
+def test_the_run_of_a_job_that_gave_way_goes_on(describer: Describer) -> None:
+    running = replace(JOB, state=JobState.RUNNING, started_at=2000.0)
+    ended = Ended(state=JobState.PREEMPTED, reason=Reason(code="Preempted", message="Its place was taken."), exit_code=3)
+    entries = told(describer, running, (3000.0, ended))
+    assert of_kind(entries, "end_run") == []
+    assert of_kind(entries, "update")[0]["tags"]["carrel.state"] == "PENDING"
+
+
 @pytest.mark.parametrize(
     ("state", "status"),
     [
         (JobState.COMPLETED, "FINISHED"),
         (JobState.CANCELLED, "KILLED"),
-        (JobState.PREEMPTED, "KILLED"),
         (JobState.FAILED, "FAILED"),
         (JobState.TIMEOUT, "FAILED"),
         (JobState.OUT_OF_MEMORY, "FAILED"),
