@@ -1,0 +1,446 @@
+"""A real Slurm cluster on this machine, for tests: munge, MariaDB, slurmdbd, slurmctld and several slurmd.
+
+Everything lives in one temporary directory and listens on loopback, on ports of its own, so there may be several at a time.
+The daemons are children of the test's process and die with it, however it dies; what else a killed one left behind, its
+jobs and its directory, the next cluster removes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import os
+import pwd
+import random
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from carrel.testing.slurm_configuration import CLUSTER, Layout, write_configuration
+
+#: The programs without which there is no cluster, and Debian's packages of them.
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "slurmdbd", "mariadbd", "mysql_install_db", "setpriv")
+PACKAGES = "munge slurmctld slurmd slurm-client slurmdbd mariadb-server util-linux"
+
+#: Users that every Debian has, so that nobody has to be added to the machine: name in the tests -> name there.
+USERS = {"alice": "games", "bob": "news"}
+
+#: Classes of service, as `sacctmgr add qos` takes them.
+QOS = (
+    "low priority=10 preemptmode=requeue",
+    "lowcancel priority=10 preemptmode=cancel",
+    "high priority=1000 preempt=low,lowcancel",
+    "short maxwall=00:01:00 maxjobsperuser=1 maxsubmitjobsperuser=3 maxtresperuser=gres/gpu=2 flags=DenyOnLimit",
+)
+
+#: Seconds that a daemon has for coming up or down, on a slow and busy machine.
+_PATIENCE = 60.0
+_PREFIX = "carrel-slurm-"
+#: Locked as long as the process lives that started the cluster.
+_OWNER = "owner"
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+#: Ports that the kernel does not give to outgoing connections (ip(7), ip_local_port_range).
+_PORTS = range(20000, 32000)
+
+
+class SiteError(Exception):
+    """A daemon did not come up; the message has what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a command of Slurm answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+def missing_programs() -> list[str]:
+    """Return which programs a cluster lacks here."""
+    return [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
+
+
+class SlurmSite:
+    """One cluster. A context manager: inside it runs, afterwards nothing is left of it."""
+
+    def __init__(self, *, nodes: int = 4, accounting: bool = True, **options: Any) -> None:
+        """Nothing is started yet; `options` are further fields of `carrel.testing.slurm_configuration.Layout`."""
+        self._size = nodes
+        self._options = {"accounting": accounting, **options}
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = -1
+        #: Set by `start`.
+        self.layout: Layout
+
+    @property
+    def root(self) -> Path:
+        """The directory of the cluster."""
+        return self.layout.root
+
+    @property
+    def shared(self) -> Path:
+        """A directory that all nodes see and everybody may write to."""
+        return self.root / "shared"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Variables with which Slurm's commands find this cluster."""
+        return {
+            "PATH": _PATH,
+            "LANG": "C.UTF-8",
+            "HOME": os.environ.get("HOME", "/"),
+            "USER": getpass.getuser(),
+            "SLURM_CONF": str(self.layout.conf),
+            "SLURM_TIME_FORMAT": "standard",
+        }
+
+    # --- life ---------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Bring everything up; returns when all nodes are idle. Raises `SiteError`, and then leaves nothing behind."""
+        sweep()
+        for attempt in range(3):
+            try:
+                self._start()
+            except SiteError:
+                self.stop()
+                if attempt == 2:
+                    raise
+            except BaseException:
+                self.stop()
+                raise
+            else:
+                return
+
+    def _start(self) -> None:
+        ports = free_ports(self._size + 2)
+        root = Path(tempfile.mkdtemp(prefix=_PREFIX))  # short: a socket's path is (unix(7))
+        root.chmod(0o755)
+        self._lock = _lock(root)
+        self.layout = Layout(
+            root=root,
+            user=getpass.getuser(),
+            controller_port=ports[0],
+            database_port=ports[1],
+            node_ports=tuple(ports[2:]),
+            **self._options,
+        )
+        write_configuration(self.layout)
+        self.shared.mkdir(mode=0o777)
+        self.shared.chmod(0o1777)
+        self._start_munge()
+        if self.layout.accounting:
+            self._start_database()
+            self.start_accounting()
+            self.run("sacctmgr", "-i", "-Q", "add", "cluster", CLUSTER)
+        self.start_controller()
+        for name in self.layout.nodes:
+            self.start_node(name)
+        if self.layout.accounting:
+            self._add_associations()
+        self.wait_for_idle_nodes()
+
+    def stop(self) -> None:
+        """End everything that belongs to the cluster, jobs too, and remove its directory. Again is harmless."""
+        if not hasattr(self, "layout"):
+            return
+        for name in list(self._daemons):
+            self.kill(name)
+        kill_marked(f"SLURM_CONF={self.layout.conf}")
+        shutil.rmtree(self.root, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def clear(self) -> None:
+        """End all jobs, start again what was killed, and wait until all nodes are idle."""
+        if self.layout.accounting and "slurmdbd" not in self._daemons:
+            self.start_accounting()
+        if "slurmctld" not in self._daemons:
+            self.start_controller()
+        for name in self.layout.nodes:
+            if name not in self._daemons:
+                self.start_node(name)
+        jobs = self.run("squeue", "-h", "-o", "%A").out.split()
+        if jobs:
+            self.run("scancel", "--signal=KILL", "--full", *jobs, check=False)
+            self.run("scancel", *jobs, check=False)
+        self._wait("slurmctld", lambda: not self.run("squeue", "-h", "-o", "%A", check=False).out.strip())
+        self.wait_for_idle_nodes()
+
+    def __enter__(self) -> SlurmSite:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    # --- daemons ------------------------------------------------------------------------------------------------------------
+
+    def start_controller(self) -> None:
+        """Start slurmctld and wait until it answers."""
+        self._daemon("slurmctld", "slurmctld", "-D")
+        self._wait("slurmctld", lambda: "is UP" in self.run("scontrol", "ping", check=False).out)
+
+    def start_node(self, name: str) -> None:
+        """Start the slurmd of a node; it registers by itself."""
+        self._daemon(name, "slurmd", "-D", "-N", name)
+
+    def start_accounting(self) -> None:
+        """Start slurmdbd and wait until it answers."""
+        self._daemon("slurmdbd", "slurmdbd", "-D")
+        self._wait("slurmdbd", lambda: self.run("sacctmgr", "-n", "show", "cluster", check=False).code == 0)
+
+    def kill(self, daemon: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to "slurmctld", "slurmdbd" or a node's slurmd, and wait for its end. What it had started goes on."""
+        process = self._daemons.pop(daemon)
+        process.send_signal(number)
+        try:
+            process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def pid(self, daemon: str) -> int:
+        """Process id of a daemon, for SIGSTOP and SIGCONT."""
+        return self._daemons[daemon].pid
+
+    def wait_for_idle_nodes(self) -> None:
+        """Wait until every node is there and runs nothing."""
+
+        def idle() -> bool:
+            answer = self.run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N", check=False).out
+            return set(answer.split()) == set(self.layout.nodes)
+
+        self._wait("slurmctld", idle)
+
+    # --- use ----------------------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        *command: str,
+        user: str | None = None,
+        check: bool = True,
+        stdin: str = "",
+        environ: Mapping[str, str] | None = None,
+    ) -> Finished:
+        """Run a command in the cluster's environment, as one of `USERS` (which takes root) or as whoever runs the tests."""
+        prefix: Sequence[str] = ()
+        variables = {**self.environ, **(environ or {})}
+        if user is not None:
+            account = pwd.getpwnam(USERS[user])
+            prefix = ("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups")
+            variables |= {"USER": account.pw_name, "HOME": str(self.shared)}
+        done = subprocess.run(
+            [*prefix, *command],
+            env=variables,
+            cwd=self.shared,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+        if check and done.returncode:
+            raise SiteError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()}")
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def submit(self, script: str, *options: str, user: str | None = None) -> int:
+        """Submit a shell script and return the job's id. Its output goes to ``<shared>/<id>.out``."""
+        answer = self.run(
+            "sbatch", "--parsable", f"--output={self.shared}/%j.out", *options, user=user, stdin=f"#!/bin/sh\n{script}\n"
+        )
+        return int(answer.out.split(";")[0])
+
+    def state(self, job: int) -> str:
+        """The state of a job as the controller knows it, or "" when it does not know the job."""
+        return self.run("squeue", "-h", "-t", "all", "-j", str(job), "-o", "%T", check=False).out.strip()
+
+    def wait_for(self, job: int, *states: str) -> str:
+        """Wait until a job is in one of `states`, and return which one."""
+        self._wait("slurmctld", lambda: self.state(job) in states, f"job {job} is not {' or '.join(states)}")
+        return self.state(job)
+
+    def wait_until_saved(self, job: int) -> None:
+        """Wait until the controller has written down what it knows of a job that has not ended.
+
+        It does so some seconds after a change. Killed before, it does not know the job, and gives its number to another one.
+        """
+        file = self.root / "state" / "job_state"
+        changed = time.time_ns()
+        self.run("scontrol", "update", f"JobId={job}", f"AdminComment={changed}")
+        self._wait("slurmctld", lambda: file.exists() and file.stat().st_mtime_ns > changed, "its state is not saved")
+
+    def output(self, job: int) -> str:
+        """What a job that `submit` submitted has written."""
+        path = self.shared / f"{job}.out"
+        return path.read_text() if path.exists() else ""
+
+    # --- inside -------------------------------------------------------------------------------------------------------------
+
+    def _start_munge(self) -> None:
+        key = self.root / "etc" / "munge.key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o600)
+        run = self.root / "run"
+        self._daemon(
+            "munged",
+            "munged",
+            "--foreground",
+            f"--key-file={key}",
+            f"--socket={self.layout.munge_socket}",
+            f"--pid-file={run}/munged.pid",
+            f"--seed-file={run}/munged.seed",
+            f"--log-file={self.root}/log/munged.log",
+        )
+        self._wait("munged", lambda: self.run("munge", "-n", "-S", str(self.layout.munge_socket), check=False).code == 0)
+
+    def _start_database(self) -> None:
+        data, path, user = self.root / "database", self.layout.mariadb_socket, self.layout.user
+        self.run(
+            "mysql_install_db",
+            "--no-defaults",
+            f"--user={user}",
+            f"--datadir={data}",
+            "--auth-root-authentication-method=socket",
+            f"--auth-root-socket-user={user}",
+            "--skip-test-db",
+        )
+        self._daemon(
+            "mariadbd",
+            "mariadbd",
+            "--no-defaults",
+            f"--user={user}",
+            f"--datadir={data}",
+            f"--socket={path}",
+            f"--pid-file={self.root}/run/mariadbd.pid",
+            f"--log-error={self.root}/log/mariadbd.log",
+            "--skip-networking",
+            "--innodb-buffer-pool-size=64M",
+            "--innodb-lock-wait-timeout=900",
+            "--innodb-flush-log-at-trx-commit=0",
+        )
+        admin = ("mysql", "--no-defaults", f"--socket={path}", f"--user={user}")
+        self._wait("mariadbd", lambda: self.run(*admin, "-e", "create database slurm_acct", check=False).code == 0)
+
+    def _add_associations(self) -> None:
+        classes = ",".join(["normal", *(line.split()[0] for line in QOS)])
+        self.run("sacctmgr", "-i", "-Q", "add", "account", "research")
+        for line in QOS:
+            self.run("sacctmgr", "-i", "-Q", "add", "qos", *line.split())
+        # A user who may do everything by name, and those whom the tests act as.
+        for user in {self.layout.user, *USERS.values()}:
+            self.run("sacctmgr", "-i", "-Q", "add", "user", user, "account=research", f"qos={classes}", "defaultqos=normal")
+        self.run("sacctmgr", "-i", "-Q", "modify", "user", self.layout.user, "set", "defaultaccount=research")
+        # slurmdbd passes on to the controller what is new, a moment later.
+        wanted = {self.layout.user, *USERS.values()}
+
+        def known() -> bool:
+            answer = self.run("scontrol", "-o", "show", "assoc_mgr", "accounts=research", "flags=assoc", check=False).out
+            return all(f"UserName={user}(" in answer for user in wanted)
+
+        self._wait("slurmctld", known)
+
+    def _daemon(self, name: str, *command: str) -> None:
+        if name in self._daemons:
+            raise SiteError(f"{name} runs already.")
+        with open(self.root / "log" / f"{name}.out", "ab") as output:
+            self._daemons[name] = subprocess.Popen(
+                ["setpriv", "--pdeathsig=KILL", *command],
+                env={**self.environ, "MYSQL_UNIX_PORT": str(self.layout.mariadb_socket)},
+                cwd=self.root,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C at the tests must not end it before the jobs
+            )
+
+    def _wait(self, daemon: str, happened: Callable[[], bool], complaint: str = "") -> None:
+        deadline = time.monotonic() + _PATIENCE
+        while not happened():
+            process = self._daemons.get(daemon)
+            if process is not None and process.poll() is not None:
+                raise SiteError(f"{daemon} ended with {process.returncode}: {self._said(daemon)}")
+            if time.monotonic() > deadline:
+                raise SiteError(f"Not within {_PATIENCE} s: {complaint or daemon}. {self._said(daemon)}")
+            time.sleep(0.02)
+
+    def _said(self, daemon: str) -> str:
+        lines: list[str] = []
+        for path in sorted((self.root / "log").glob(f"*{daemon}*")):
+            with suppress(OSError):
+                lines += path.read_text(errors="replace").splitlines()[-15:]
+        return "\n".join(lines)
+
+
+def free_ports(number: int) -> list[int]:
+    """Return ports of loopback on which nobody listens now."""
+    found: list[int] = []
+    with ExitStack() as stack:
+        for port in random.sample(_PORTS, len(_PORTS)):
+            listener = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                listener.bind(("127.0.0.1", port))
+                found.append(port)
+            if len(found) == number:
+                return found
+    raise SiteError(f"No {number} ports are free between {_PORTS.start} and {_PORTS.stop}.")
+
+
+def sweep() -> None:
+    """Remove what clusters have left whose process was killed."""
+    for root in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            with open(root / _OWNER, "r+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if file.read():  # else its owner is just about to lock it
+                    kill_marked(f"SLURM_CONF={root}/etc/slurm.conf")
+                    shutil.rmtree(root, ignore_errors=True)
+        except OSError:
+            continue
+
+
+def _lock(root: Path) -> int:
+    fd = os.open(root / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    os.write(fd, b"%d\n" % os.getpid())
+    return fd
+
+
+def kill_marked(variable: str) -> None:
+    """Kill every process that was started with `variable` ("NAME=value") in its environment, and wait until none is left.
+
+    Nodes' jobs and their shepherds are nobody's children here, but they carry the name of their own cluster.
+    """
+    mark = b"\0" + variable.encode() + b"\0"
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        found = [pid for pid in _processes() if mark in b"\0" + _environ(pid)]
+        if not found:
+            return
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit() and int(entry.name) != os.getpid()]
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()  # empty for one that has ended but was not waited for
+    except OSError:
+        return b""

@@ -1,0 +1,31 @@
+"""One real Slurm cluster for all tests here."""
+
+import os
+
+import pytest
+
+from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_programs
+
+
+@pytest.fixture(scope="session")
+def slurm_programs():
+    """Without Slurm's programs a test is skipped, and fails in CI."""
+    missing = missing_programs()
+    if missing:
+        message = f"{', '.join(missing)} not found (Debian: apt-get install {PACKAGES})"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def shared_site(slurm_programs):
+    with SlurmSite() as site:
+        yield site
+
+
+@pytest.fixture
+def site(shared_site):
+    """The shared cluster; what a test left running is ended after it, and what it killed must be running again."""
+    yield shared_site
+    shared_site.clear()
