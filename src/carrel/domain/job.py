@@ -109,6 +109,8 @@ REASONS: dict[str, str] = {
     "StorageFull": "A disk is full.",
     "RunnerLost": "The process that watched over it is gone, so how it ended is not known.",
     "NodeLost": "The node is gone, so how it ended is not known.",
+    "Preempted": "It had to make room for a job of higher priority.",
+    "Deadline": "It reached the deadline that was set for it.",
     "DeviceBusy": "Another lab on the same machine holds the GPU.",
     "Requeued": "An attempt ended and retries are left.",
 }

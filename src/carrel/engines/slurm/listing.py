@@ -1,0 +1,332 @@
+"""What Slurm's commands answer, as values. Pure: text in, values out, `Garbage` for everything else.
+
+Names and comments of jobs are free text, with separators and line ends where their owners put them. So nothing is believed
+that could stand in somebody's free text: lines of squeue begin with a mark that changes with every call, free text is the last
+field of a line, and what `scontrol show job` prints is read for one job whose name is known.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from carrel.domain.errors import Unavailable
+
+
+class Garbage(Unavailable):
+    """A command of Slurm answered something that cannot be read: nothing follows from it."""
+
+    def __init__(self, what: str, text: str) -> None:
+        start = text if len(text) <= 200 else f"{text[:200]}…"
+        super().__init__(f"{what} cannot be read: {start!r}.", remedy="It is asked again; nothing is concluded from this.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """One job as one answer of Slurm's has it."""
+
+    id: int
+    #: The first word of the state, in full ("CANCELLED", not "CA" or "CANCELLED by 0").
+    state: str
+    name: str = ""
+    user: str = ""
+    #: Why it is in that state; "None" and "" mean nothing.
+    reason: str = ""
+    #: As Slurm writes lists of nodes ("node[1-2]"); "" while there are none.
+    nodes: str = ""
+    exit_code: int = 0
+    #: The signal that ended it, or 0.
+    signal: int = 0
+    #: Number of the user who cancelled it, or "".
+    cancelled_by: str = ""
+    #: Unix seconds: when it started, or should start; None when nobody knows.
+    starts_at: int | None = None
+
+
+_STATE = re.compile(r"[A-Z][A-Z_]{2,}")
+_SQUEUE_FIELDS = ("%A", "%T", "%r", "%N", "%S", "%u", "%j")
+#: The fields of sacct that `parse_sacct` reads; the free one is the last.
+SACCT_FIELDS = ("JobIDRaw", "State", "ExitCode", "Reason", "NodeList", "Start", "User", "JobName")
+_LARGEST = 2**63
+_NOTHING_FOUND = 9003
+
+
+def squeue_format(mark: str) -> str:
+    """Return the format (squeue(1), --format) that `parse_squeue` reads. `mark` is a new random word for every call."""
+    return "|".join((mark, *_SQUEUE_FIELDS))
+
+
+def parse_squeue(text: str, mark: str) -> tuple[SlurmJob, ...]:
+    """Return the jobs of an answer in `squeue_format(mark)`, with its line of titles and SLURM_TIME_FORMAT=%s.
+
+    Raises `Garbage` without that line: an answer of nothing at all is not an empty list.
+    """
+    # Only "\n" ends a line of squeue's; str.splitlines knows many more, which may stand in names.
+    lines = [line for line in text.split("\n") if line.startswith(f"{mark}|")]
+    if not lines or not lines[0].startswith(f"{mark}|JOBID|STATE|REASON|") or not text.startswith(lines[0]):
+        raise Garbage("What squeue answered", text)
+    return tuple(_squeue_line(line) for line in lines[1:])
+
+
+def _squeue_line(line: str) -> SlurmJob:
+    fields = line.split("|", len(_SQUEUE_FIELDS))
+    if len(fields) != len(_SQUEUE_FIELDS) + 1:
+        raise Garbage("A line of squeue", line)
+    _, number, state, reason, nodes, start, user, name = fields
+    word, by = _state(state)
+    return SlurmJob(
+        id=_number(number, line),
+        state=word,
+        cancelled_by=by,
+        reason=reason,
+        nodes=_nodes(nodes),
+        starts_at=_time(start),
+        user=user,
+        name=name,
+    )
+
+
+def parse_sacct(text: str) -> tuple[SlurmJob, ...]:
+    """Return the jobs of an answer of `sacct -X -D --parsable2 --format=<SACCT_FIELDS>`, titles included.
+
+    A job that was requeued is there several times, oldest first. It is for asking about jobs by name: then all the free text
+    in the answer is known.
+    """
+    lines = text.split("\n")
+    if lines[0] != "|".join(SACCT_FIELDS) or lines[-1]:
+        raise Garbage("What sacct answered", text)
+    return tuple(_sacct_line(line) for line in lines[1:-1])
+
+
+def _sacct_line(line: str) -> SlurmJob:
+    fields = line.split("|", len(SACCT_FIELDS) - 1)
+    if len(fields) != len(SACCT_FIELDS):
+        raise Garbage("A line of sacct", line)
+    number, state, ending, reason, nodes, start, user, name = fields
+    word, by = _state(state)
+    code, signal = _exit(ending, line)
+    return SlurmJob(
+        id=_number(number, line),
+        state=word,
+        cancelled_by=by,
+        exit_code=code,
+        signal=signal,
+        reason=reason,
+        nodes=_nodes(nodes),
+        starts_at=_time(start),
+        user=user,
+        name=name,
+    )
+
+
+def parse_job(text: str, number: int, name: str) -> SlurmJob | None:
+    """Return the job of an answer of `scontrol --oneliner show job <number>`, or None when that number is another job's.
+
+    Numbers are given again after a controller has lost its memory, so the number alone names nobody.
+    """
+    start = re.match(rf"JobId={number} (?:ArrayJobId=\d+ ArrayTaskId=\S+ )?JobName=", text)
+    if start is None:
+        raise Garbage("What scontrol answered", text)
+    rest = text[start.end() :]
+    if rest.count(" UserId=") != 1:  # somebody's free text: it could say anything
+        raise Garbage("What scontrol answered", text)
+    if not rest.startswith(f"{name} UserId="):
+        return None
+    fields = _pairs(rest[len(name) + 1 :])
+    try:
+        word, by = _state(fields["JobState"])
+        code, signal = _exit(fields["ExitCode"], text)
+        return SlurmJob(
+            id=number,
+            name=name,
+            state=word,
+            cancelled_by=by,
+            user=fields["UserId"].partition("(")[0],
+            reason=fields["Reason"],
+            nodes=_nodes(fields.get("NodeList", "")),
+            exit_code=code,
+            signal=signal,
+            starts_at=_time(fields.get("StartTime", "")),
+        )
+    except KeyError as error:
+        raise Garbage("What scontrol answered", text) from error
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """Return NAME=VALUE pairs; the first of a name counts, as free text comes later."""
+    found: dict[str, str] = {}
+    for word in text.split(" "):
+        key, equals, value = word.partition("=")
+        if equals:
+            found.setdefault(key, value.rstrip("\n"))
+    return found
+
+
+def parse_records(text: str, first: str) -> tuple[Mapping[str, str], ...]:
+    """Return the records of `scontrol --oneliner show node|partition|reservation`, each of which begins with `first`=."""
+    found = []
+    for line in text.split("\n"):
+        if not line:
+            continue
+        if not line.startswith(f"{first}="):
+            raise Garbage(f"What scontrol answered about {first}", text)
+        found.append(_pairs(line))
+    if not found:
+        raise Garbage(f"What scontrol answered about {first}", text)
+    return tuple(found)
+
+
+def parse_submitted(text: str) -> int:
+    """Return the number of the job from an answer of `sbatch --parsable`: "<number>" or "<number>;<cluster>"."""
+    match = re.fullmatch(r"([0-9]{1,18})(;[^\n]*)?\n?", text)
+    if match is None:
+        raise Garbage("What sbatch answered", text)
+    return int(match[1])
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------------
+
+
+def parse_json(text: str, *, accounting: bool = False) -> tuple[SlurmJob, ...]:
+    """Return the jobs of an answer of `squeue --json`, or of `sacct --json` with `accounting`; of 22.05 and of later versions.
+
+    Later versions have lists of states and wrap numbers: ``{"set": true, "infinite": false, "number": 7}``.
+    """
+    what = "What sacct answered" if accounting else "What squeue answered"
+    try:
+        answer = json.loads(text)
+        # sacct of 22.05 calls an empty list an error.
+        errors = [error for error in answer.get("errors") or () if error.get("error_number") != _NOTHING_FOUND]
+        if errors:
+            raise Garbage(what, json.dumps(errors))
+        jobs = answer["jobs"]
+        return tuple(_sacct_object(job) if accounting else _squeue_object(job) for job in _list(jobs))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError) as error:
+        raise Garbage(what, text) from error
+
+
+def _squeue_object(job: Mapping[str, Any]) -> SlurmJob:
+    word, by = _state(_words(job["job_state"]))
+    code, signal = _wait_status(job.get("exit_code"))
+    return SlurmJob(
+        id=_whole(job["job_id"]),
+        name=_text(job.get("name")),
+        user=_text(job.get("user_name")),
+        state=word,
+        cancelled_by=by,
+        reason=_text(job.get("state_reason")),
+        nodes=_nodes(_text(job.get("nodes"))),
+        exit_code=code,
+        signal=signal,
+        starts_at=_optional(job.get("start_time")) or None,
+    )
+
+
+def _sacct_object(job: Mapping[str, Any]) -> SlurmJob:
+    state = job["state"]
+    word, by = _state(_words(state["current"]))
+    code, signal = _wait_status(job.get("exit_code"))
+    killer = _text(job.get("kill_request_user"))
+    return SlurmJob(
+        id=_whole(job["job_id"]),
+        name=_text(job.get("name")),
+        user=_text(job.get("user")) or _text((job.get("association") or {}).get("user")),
+        state=word,
+        cancelled_by=by or killer,
+        reason=_text(state.get("reason")),
+        nodes=_nodes(_text(job.get("nodes"))),
+        exit_code=code,
+        signal=signal,
+        starts_at=_optional((job.get("time") or {}).get("start")) or None,
+    )
+
+
+def _wait_status(value: Any) -> tuple[int, int]:
+    """Exit code and signal: of the number of wait(2) (squeue of 22.05), or of an object."""
+    if value is None:
+        return 0, 0
+    if isinstance(value, int):
+        return (value >> 8) & 0xFF, value & 0x7F
+    signal = value.get("signal") or {}
+    # 22.05 names the signal "signal_id", later versions "id".
+    number = signal.get("signal_id") if "signal_id" in signal else signal.get("id")
+    return _optional(value.get("return_code")) or 0, _optional(number) or 0
+
+
+def _words(value: Any) -> str:
+    # A list has the state first, and then flags such as COMPLETING.
+    words = [value] if isinstance(value, str) else _list(value)
+    live = [word for word in words if word in ("COMPLETING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESIZING", "SIGNALING")]
+    return str((live or words)[0])
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"a list was expected, not {type(value).__name__}")
+    return value
+
+
+def _whole(value: Any) -> int:
+    number = _optional(value)
+    if number is None:
+        raise TypeError("a number was expected")
+    return number
+
+
+def _optional(value: Any) -> int | None:
+    if isinstance(value, Mapping):
+        value = value["number"] if value.get("set") and not value.get("infinite") else None
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _LARGEST:
+        raise TypeError(f"{value!r} is not a number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------------
+
+
+def _state(text: str) -> tuple[str, str]:
+    """Return the state's word, and who cancelled it: sacct says "CANCELLED by 1000"."""
+    word, _, by = text.partition(" by ")
+    word = word.rstrip("+")
+    if not _STATE.fullmatch(word):
+        raise Garbage("A state of Slurm", text)
+    return word, by if by.isascii() and by.isdigit() else ""
+
+
+def _exit(text: str, line: str) -> tuple[int, int]:
+    match = re.fullmatch(r"([0-9]{1,5}):([0-9]{1,5})", text)
+    if match is None:
+        raise Garbage("An exit code of Slurm", line)
+    return int(match[1]), int(match[2])
+
+
+def _number(text: str, line: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise Garbage("A job's number", line)
+    return int(text)
+
+
+def _time(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def _nodes(text: str) -> str:
+    return "" if text in ("(null)", "None assigned", "None", "n/a") else text
+
+
+def find(jobs: Iterable[SlurmJob], name: str, user: str = "") -> tuple[SlurmJob, ...]:
+    """Return those of `jobs` that have the name, and belong to `user` where one is given: anybody can call a job anything."""
+    return tuple(job for job in jobs if job.name == name and (not user or job.user == user))

@@ -1,0 +1,27 @@
+"""The batch script of a job. Text in, text out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from carrel.engines.slurm.options import SlurmOptions
+
+
+def batch_script(command: Sequence[str], options: SlurmOptions) -> str:
+    """Return a script that loads the modules, sets the variables and becomes `command`.
+
+    The command takes the place of the shell, so the signals that Slurm sends to the batch step reach it. A module that is
+    missing ends the script before the command starts. The script says nothing that only its owner may know: Slurm keeps a copy.
+    """
+    lines = ["#!/bin/bash", "set -e"]
+    if options.modules:
+        lines += [
+            # A batch shell is no login shell; sites define `module` in one of these.
+            "for file in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh; do",
+            '    if [ -r "$file" ]; then . "$file"; fi',
+            "done",
+            *(f"module load {shlex.quote(module)}" for module in options.modules),
+        ]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(options.variables.items())]
+    return "\n".join([*lines, f"exec {shlex.join(command)}", ""])

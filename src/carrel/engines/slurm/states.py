@@ -1,0 +1,133 @@
+"""What Slurm's states mean here (squeue(1), JOB STATE CODES). Pure.
+
+A state is one of three things: the job has not ended, it has, or nobody can tell. What is not in the table cannot be told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from carrel.domain.job import JobState, Reason
+from carrel.engines.slurm.listing import SlurmJob
+
+#: States of jobs that have not ended, and what they are to us. A job that is COMPLETING may still be writing.
+_LIVE: dict[str, JobState] = {
+    "PENDING": JobState.CONFIGURING,
+    "CONFIGURING": JobState.CONFIGURING,
+    "REQUEUED": JobState.CONFIGURING,
+    "REQUEUE_FED": JobState.CONFIGURING,
+    "REQUEUE_HOLD": JobState.CONFIGURING,
+    "RESV_DEL_HOLD": JobState.CONFIGURING,
+    "SPECIAL_EXIT": JobState.CONFIGURING,
+    "RUNNING": JobState.RUNNING,
+    "COMPLETING": JobState.RUNNING,
+    "RESIZING": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
+    "STAGE_OUT": JobState.RUNNING,
+    "STOPPED": JobState.SUSPENDED,
+    "SUSPENDED": JobState.SUSPENDED,
+}
+_ENDED: dict[str, JobState] = {
+    "BOOT_FAIL": JobState.NODE_FAIL,
+    "CANCELLED": JobState.CANCELLED,
+    "COMPLETED": JobState.COMPLETED,
+    "DEADLINE": JobState.TIMEOUT,
+    "FAILED": JobState.FAILED,
+    "LAUNCH_FAILED": JobState.NODE_FAIL,
+    "NODE_FAIL": JobState.NODE_FAIL,
+    "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY,
+    "PREEMPTED": JobState.PREEMPTED,
+    "RECONFIG_FAIL": JobState.NODE_FAIL,
+    "REVOKED": JobState.CANCELLED,
+    "TIMEOUT": JobState.TIMEOUT,
+}
+#: Every state with a meaning, for the documentation.
+STATES: dict[str, JobState] = _LIVE | _ENDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmEnd:
+    """How Slurm says that a job ended."""
+
+    state: JobState
+    reason: Reason
+    exit_code: int | None = None
+    signal: int | None = None
+    #: True when it was not the job's own doing: another attempt may go well.
+    retryable: bool = False
+
+
+def has_ended(job: SlurmJob) -> bool:
+    """True when Slurm says that the job ended; False when it has not, or when the state is a word that nobody knows."""
+    return job.state in _ENDED
+
+
+def is_live(job: SlurmJob) -> bool:
+    """True when Slurm says that the job waits or runs; False when it has ended, or when the state is a word that nobody knows."""
+    return job.state in _LIVE
+
+
+def end_of(job: SlurmJob) -> SlurmEnd | None:
+    """Return how the job ended, or None: it did not, or it cannot be told."""
+    state = _ENDED.get(job.state)
+    if state is None:
+        return None
+    code, message = _reason(job)
+    return SlurmEnd(
+        state=state,
+        reason=Reason(code=code, message=message),
+        exit_code=job.exit_code if state in (JobState.FAILED, JobState.COMPLETED) and not job.signal else None,
+        signal=job.signal or None,
+        retryable=state in (JobState.NODE_FAIL, JobState.PREEMPTED) or job.reason in _SITES_FAULT,
+    )
+
+
+def waits_for(job: SlurmJob) -> str:
+    """Return one sentence about a job that has not ended, for its owner."""
+    if job.state == "SUSPENDED":
+        return f"Slurm has suspended it (job {job.id})."
+    reason = "" if job.reason in ("None", "") else f": {job.reason}"
+    if _LIVE.get(job.state) is JobState.CONFIGURING:
+        return f"It waits in Slurm as job {job.id}, {job.state}{reason}."
+    return f"It is job {job.id} in Slurm, {job.state}{f' on {job.nodes}' if job.nodes else ''}{reason}."
+
+
+#: Reasons of Slurm's (squeue(1), JOB REASON CODES) that say that the site failed and not the job.
+_SITES_FAULT = frozenset({"JobLaunchFailure", "SystemFailure", "Prolog", "PrologFailure", "NodeDown", "ReservationDeleted"})
+
+
+def _reason(job: SlurmJob) -> tuple[str, str]:
+    where = f" on {job.nodes}" if job.nodes else ""
+    match job.state:
+        case "TIMEOUT":
+            return "TimeLimit", f"Slurm ended it{where} at its time limit (job {job.id})."
+        case "DEADLINE":
+            return "Deadline", f"Slurm ended it at its deadline (job {job.id})."
+        case "OUT_OF_MEMORY":
+            return "OutOfMemory", f"Slurm ended it{where}: it used more memory than it asked for (job {job.id})."
+        case "PREEMPTED":
+            return "Preempted", f"Slurm ended it{where} to make room for a job of higher priority (job {job.id})."
+        case "NODE_FAIL":
+            return "NodeLost", f"A node of it failed{where} (Slurm job {job.id})."
+        case "BOOT_FAIL" | "LAUNCH_FAILED" | "RECONFIG_FAIL":
+            return "NodeLost", f"Its nodes could not be made ready{where}: {job.state} (Slurm job {job.id})."
+        case "CANCELLED":
+            return "Cancelled", _cancelled(job)
+        case "REVOKED":
+            return "Cancelled", f"Slurm took it back: another cluster of the federation runs it (job {job.id})."
+        case "COMPLETED":
+            return "Completed", f"Slurm says that it ended with exit code 0 (job {job.id})."
+    if job.reason == "BadConstraints":
+        return "LaunchFailed", f"Slurm refused it: no node has what it asks for (job {job.id})."
+    if job.reason in _SITES_FAULT and not job.exit_code and not job.signal:
+        return "LaunchFailed", f"Slurm could not start it{where}: {job.reason} (job {job.id})."
+    if job.signal:
+        return "RaisedSignal", f"Signal {job.signal} ended it{where} (Slurm job {job.id})."
+    return "NonZeroExitCode", f"It ended with exit code {job.exit_code}{where} (Slurm job {job.id})."
+
+
+def _cancelled(job: SlurmJob) -> str:
+    if job.reason == "DependencyNeverSatisfied":
+        return f"Slurm cancelled it: what it depends on can never be (job {job.id})."
+    by = f"user {job.cancelled_by}" if job.cancelled_by else "somebody"
+    return f"Cancelled in Slurm by {by} (job {job.id})."
