@@ -1,0 +1,241 @@
+"""Runs Slurm's commands. Every call ends in time, with a value or with an error that says what may be concluded from it.
+
+Nothing is tried again here: whoever calls knows whether that makes sense.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from carrel.domain.errors import Invalid, Unavailable
+from carrel.engines.slurm.listing import (
+    SACCT_FIELDS,
+    Garbage,
+    SlurmJob,
+    parse_job,
+    parse_json,
+    parse_records,
+    parse_sacct,
+    parse_squeue,
+    parse_submitted,
+    squeue_format,
+)
+
+__all__ = ["Garbage", "SlurmCommands", "SlurmDown", "SlurmEmpty", "SlurmFailed", "SlurmRefused", "SlurmSlow"]
+
+#: What the commands get of the caller's variables. Not those of Slurm's own, which would change what is asked and how it is
+#: answered (sbatch(1), INPUT ENVIRONMENT VARIABLES), but for the one that says where the cluster is.
+_PASSED = frozenset({"HOME", "USER", "LOGNAME", "LANG", "TZ", "PATH", "SLURM_CONF", "LD_LIBRARY_PATH"})
+#: Job numbers and names in one question: arguments are limited (execve(2), 128 KiB for each).
+_BATCH = 500
+#: From this version on, the JSON of squeue honours its filters and is documented.
+_JSON_SINCE = (23, 2)
+
+_DOWN = re.compile(
+    r"Unable to contact slurm controller|Unable to contact|connect failure|Connection refused|Zero Bytes were transmitted"
+    r"|standby mode|Problem talking to the database|slurm_persist_conn_open|Protocol authentication error|[Mm]unge"
+    r"|Unable to connect to database|Database connection"
+)
+_SLOW = re.compile(r"Socket timed out|Resource temporarily unavailable|temporarily unable to accept job|[Tt]imed out")
+_REFUSED = re.compile(
+    r"Batch job submission failed: (?!.*(?:I/O error|Unexpected message|Insane message|Transport endpoint))[^\n]*"
+    r"|unrecognized option[^\n]*|unrecognized arguments[^\n]*|invalid option[^\n]*|error: Invalid [^\n]*"
+    r"|Access/permission denied"
+)
+_UNKNOWN_JOB = re.compile(r"Invalid job id specified")
+_OVER = re.compile(r"Job/step already completing or completed|Invalid job id specified")
+
+
+class SlurmDown(Unavailable):
+    """The controller, the accounting daemon or munge cannot be reached."""
+
+
+class SlurmSlow(Unavailable):
+    """No answer came in time. What was asked may have been done."""
+
+
+class SlurmEmpty(Unavailable):
+    """The command ended well and said nothing, where it always says something."""
+
+
+class SlurmFailed(Unavailable):
+    """The command is missing, or failed for a reason that is none of the others."""
+
+
+class SlurmRefused(Invalid):
+    """Slurm understood and said no; `reason` is its own sentence. This alone proves that no job will run."""
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message, remedy="Change what is asked for, or ask the cluster's administrator.")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    code: int
+    out: str
+    err: str
+
+
+class SlurmCommands:
+    """Slurm's commands as one user. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str],
+        users: Sequence[str] = (),
+        timeout: float = 30.0,
+        json: bool | None = None,
+        mark: Callable[[], str] = partial(secrets.token_hex, 8),
+    ) -> None:
+        """`environ` are the server's variables, of which the commands get a short list.
+
+        Only jobs of `users` are listed, all when there are none. `timeout` is in seconds; Slurm's own patience with a dead
+        controller is 10 to 20. `json` chooses the form of the listing; None: by version. `mark` makes a random word.
+        """
+        self._environ = {name: value for name, value in environ.items() if name in _PASSED or name.startswith("LC_")}
+        self._users = tuple(users)
+        self._timeout = timeout
+        self._json = json
+        self._mark = mark
+
+    def version(self) -> tuple[int, int]:
+        """Major and minor version: (22, 5)."""
+        text = self._run("sbatch", "--version").out
+        match = re.search(r"\b(\d{2})\.(\d{1,2})\b", text)
+        if match is None:
+            raise Garbage("The version of Slurm", text)
+        return int(match[1]), int(match[2])
+
+    def submit(self, arguments: Sequence[str], script: str) -> int:
+        """Submit `script` and return the job's number.
+
+        `SlurmRefused` says that no job will run. After any other error there may be one: look for its name first.
+        """
+        answer = self._run("sbatch", *arguments, stdin=script)
+        return parse_submitted(self._something("sbatch", answer))
+
+    def listing(self) -> tuple[SlurmJob, ...]:
+        """Return all jobs in the controller's memory, ended ones for a while (slurm.conf(5), MinJobAge): one call for all."""
+        users = [f"--user={','.join(self._users)}"] if self._users else []
+        if self._json is None:
+            self._json = self.version() >= _JSON_SINCE
+        if self._json:
+            return parse_json(self._something("squeue", self._run("squeue", "--json", "--states=all", *users)))
+        mark = self._mark()
+        answer = self._run("squeue", "--states=all", "--array", *users, f"--format={squeue_format(mark)}", epoch=True)
+        return parse_squeue(self._something("squeue", answer), mark)
+
+    def job(self, number: int, name: str) -> SlurmJob | None:
+        """Return what the controller knows of one job, or None: it does not know it, or the number is another job's."""
+        try:
+            answer = self._run("scontrol", "--oneliner", "show", "job", str(number), epoch=True)
+        except SlurmFailed as error:
+            if _UNKNOWN_JOB.search(error.message):
+                return None
+            raise
+        return parse_job(self._something("scontrol", answer), number, name)
+
+    def history(self, jobs: Mapping[str, int | None]) -> tuple[SlurmJob, ...]:
+        """Return what the accounting database knows of jobs, by name and, where it is known, number; oldest first.
+
+        Whatever is not known there is left out, which proves nothing: records arrive late, or never.
+        """
+        found: list[SlurmJob] = []
+        for known in (True, False):
+            names = sorted(name for name, number in jobs.items() if (number is not None) is known)
+            for start in range(0, len(names), _BATCH):
+                some = names[start : start + _BATCH]
+                # With numbers it looks at any time; with names alone, at what was eligible since midnight unless told so.
+                where = f"--jobs={','.join(str(jobs[name]) for name in some)}" if known else "--starttime=now-30days"
+                arguments = ["--allocations", "--duplicates", "--allusers", "--parsable2", f"--name={','.join(some)}"]
+                answer = self._run("sacct", *arguments, where, f"--format={','.join(SACCT_FIELDS)}", epoch=True)
+                found += parse_sacct(self._something("sacct", answer))
+        return tuple(found)
+
+    def cancel(self, numbers: Sequence[int]) -> None:
+        """End jobs, whatever their state; those that have ended already are no error."""
+        self._cancel([], numbers)
+
+    def cancel_waiting(self, numbers: Sequence[int]) -> None:
+        """End those of the jobs that have not started."""
+        self._cancel(["--state=PENDING"], numbers)
+
+    def signal(self, numbers: Sequence[int], name: str) -> None:
+        """Send a signal to the batch scripts of jobs that run, and to nothing else of them."""
+        self._cancel(["--batch", f"--signal={name}"], numbers)
+
+    def _cancel(self, options: Sequence[str], numbers: Sequence[int]) -> None:
+        for start in range(0, len(numbers), _BATCH):
+            try:
+                self._run("scancel", *options, *map(str, numbers[start : start + _BATCH]))
+            except SlurmFailed as error:
+                if not _OVER.search(error.message):
+                    raise
+
+    def nodes(self) -> tuple[Mapping[str, str], ...]:
+        """Return the nodes, as `scontrol show node` has them."""
+        answer = self._run("scontrol", "--oneliner", "show", "node")
+        return parse_records(self._something("scontrol", answer), "NodeName")
+
+    # --- inside -------------------------------------------------------------------------------------------------------------
+
+    def _something(self, program: str, answer: _Answer) -> str:
+        if not answer.out.strip():
+            raise SlurmEmpty(f"{program} said nothing.", remedy="It is asked again; nothing is concluded from this.")
+        return answer.out
+
+    def _run(self, program: str, *arguments: str, stdin: str = "", epoch: bool = False) -> _Answer:
+        """Run to the end or to the timeout; raise for every exit code but 0."""
+        # `sacct --json` of 22.05 cannot read the times that it is given itself when they are in another format.
+        environ = {**self._environ, "SLURM_TIME_FORMAT": "%s"} if epoch else self._environ
+        try:
+            process = subprocess.Popen(
+                [program, *arguments],
+                env=environ,
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SlurmFailed(
+                f"{program} cannot be started: {error.strerror}.", remedy="Install Slurm's commands here."
+            ) from error
+        with process:
+            try:
+                out, err = process.communicate(stdin.encode(), timeout=self._timeout)
+            except subprocess.TimeoutExpired as error:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+                process.communicate()
+                raise SlurmSlow(
+                    f"{program} did not answer within {self._timeout:g} s.", remedy="Slurm's controller is slow or hangs."
+                ) from error
+        answer = _Answer(process.returncode, out.decode(errors="replace"), err.decode(errors="replace").strip())
+        if answer.code:
+            raise _failure(program, answer)
+        return answer
+
+
+def _failure(program: str, answer: _Answer) -> Unavailable | SlurmRefused:
+    said = answer.err or f"exit code {answer.code}"
+    message = f"{program} failed: {said}"
+    if _DOWN.search(said):
+        return SlurmDown(message, remedy="Slurm cannot be reached; nothing is concluded from this.")
+    if _SLOW.search(said):
+        return SlurmSlow(message, remedy="Slurm is too busy to answer; nothing is concluded from this.")
+    refusal = _REFUSED.search(said)
+    if refusal:
+        return SlurmRefused(message, reason=refusal[0].removeprefix("Batch job submission failed: ").strip())
+    return SlurmFailed(message, remedy="Nothing is concluded from this.")
