@@ -23,13 +23,13 @@ from functools import partial
 import pytest
 
 from carrel.domain.job import JobState, Preemption
-from carrel.domain.launch import Claimed, Launch, Resumed, Started, Suspended
+from carrel.domain.launch import Claimed, JournalRecord, Launch, Preparing, Resumed, Started, Suspended
 from carrel.domain.ports import Attempt, Engine
 from carrel.domain.qos import PreemptMode
 from carrel.domain.resources import Resources
 from carrel.domain.task import InputSpec
 from carrel.spool import read_claim
-from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.builders import Ear, LabHome, Story, make_launch, wait_until
 
 TOKEN = "carrel-test-token-0123456789"
 _REQUEUE = Preemption(mode=PreemptMode.REQUEUE, by=9, qos="interactive", at=0.0, grace=60)
@@ -75,7 +75,7 @@ class EngineContract:
         assert (ended.state, ended.exit_code, ended.reason.code) == (JobState.COMPLETED, 0, "Completed")
         assert home.attempt(launch).log.read_bytes() == b"hello\nworld\n"
         story = ear.wait(launch, lambda story: story.log_size == 12)
-        assert isinstance(story.records[0], Claimed)
+        assert isinstance(_first(story), Claimed)
         assert story.first(Started) is not None
         assert story.records[-1] is ended
         assert story.offset == home.attempt(launch).journal.stat().st_size
@@ -322,7 +322,7 @@ class EngineContract:
         launch = make_launch(home, "echo hello")
         engine.start(launch, token=TOKEN)
         assert ear.ended(launch).state is JobState.COMPLETED
-        assert isinstance(ear.story(launch).records[0], Claimed)
+        assert isinstance(_first(ear.story(launch)), Claimed)
 
     def test_a_forgotten_attempt_leaves_no_secrets(self, home: LabHome, engine: Engine, ear: Ear) -> None:
         """Journal and log stay, the token does not."""
@@ -339,6 +339,11 @@ class EngineContract:
         """Every engine has a node."""
         assert all(node.cpus >= 1 and node.memory > 0 for node in engine.nodes())
         assert engine.withheld() <= {device.uuid for node in engine.nodes() for device in node.devices}
+
+
+def _first(story: Story) -> JournalRecord:
+    """The first thing that happened to an attempt. Before it, an engine may have said why nothing happens."""
+    return next(record for record in story.records if not isinstance(record, Preparing))
 
 
 def _dead(pid: int) -> bool:

@@ -1,0 +1,100 @@
+"""What a batch script becomes on its node: the guardian of one runner. ``python -m carrel.engines.slurm.batch <attempt>``.
+
+It forks the runner, passes signals on to it, ends what a runner left behind that was killed, and says to Slurm how that went.
+Whoever comes second (Slurm may start a script again, or have two of them) finds the attempt claimed, and does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from carrel.domain.job import JobState
+from carrel.domain.launch import Ended, Launch
+from carrel.domain.node import Device
+from carrel.domain.serial import from_plain, to_plain
+from carrel.engines.leftovers import kill_leftovers
+from carrel.runner.cgroups import find_parent
+from carrel.runner.hardware import machine_facts
+from carrel.runner.main import Surroundings, run_attempt
+from carrel.spool import AttemptDirectory, read_claim, read_entries
+
+#: Passed on to the runner. What it makes of SIGTERM is in its cancel file.
+_FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Guard the runner of the attempt whose directory is the only argument; return the exit code for Slurm."""
+    directory = AttemptDirectory(Path(arguments[0]))
+    os.umask(0o077)
+    if read_claim(directory.claim) is not None:
+        return 0
+    note_allocation(directory, os.environ)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    pid = os.fork()
+    if pid == 0:
+        _be_runner(directory)
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    for number in _FORWARDED:
+        signal.signal(number, forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code:
+        kill_leftovers(directory)
+        return code if code > 0 else 128 - code
+    return code_of(directory)
+
+
+def code_of(directory: AttemptDirectory) -> int:
+    """Return the exit code with which Slurm is to remember the job: the command's own, or 1 for another end than a good one."""
+    with suppress(ValueError, KeyError, TypeError, OSError):
+        entries, _ = read_entries(directory.journal)
+        if entries and isinstance(ended := entries[-1].record, Ended):
+            return ended.exit_code or int(ended.state is not JobState.COMPLETED)
+    return 1
+
+
+def _be_runner(directory: AttemptDirectory) -> None:
+    """In the child: live the attempt, and end without going back."""
+    status = 1
+    try:
+        os.setsid()
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
+        surroundings = Surroundings(environ=dict(os.environ), facts=machine_facts(), cgroups=find_parent())
+        run_attempt(directory.path, surroundings)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def note_allocation(directory: AttemptDirectory, environ: Mapping[str, str]) -> None:
+    """Write into the launch file which node and which GPUs Slurm has given: it knows only now."""
+    launch = from_plain(Launch, json.loads(directory.launch.read_bytes()))
+    node = environ.get("SLURMD_NODENAME") or launch.node
+    launch = replace(launch, node=node, devices=allocated(environ, launch.resources.gpu_type or "gpu"))
+    draft = directory.launch.with_name(f"launch.{environ.get('SLURM_JOB_ID', os.getpid())}")
+    draft.write_text(json.dumps(to_plain(launch), separators=(",", ":")))
+    draft.rename(directory.launch)
+
+
+def allocated(environ: Mapping[str, str], kind: str) -> tuple[Device, ...]:
+    """Return the GPUs of the allocation, named as CUDA_VISIBLE_DEVICES names them: by position, or by UUID."""
+    names = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name and name != "NoDevFiles"]
+    return tuple(Device(uuid=name, index=index, type=kind, name=kind, memory=0) for index, name in enumerate(names))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

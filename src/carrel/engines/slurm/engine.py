@@ -1,0 +1,197 @@
+"""The engine for a Slurm cluster: each attempt is a job of Slurm's, in which the lab's own runner runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from carrel.domain.errors import CarrelError, Invalid
+from carrel.domain.launch import Launch, Observation
+from carrel.domain.node import Device, Node
+from carrel.domain.ports import Attempt, Clock
+from carrel.engines.attempts import Watched, clear, write_cancel, write_launch
+from carrel.engines.doorbells import Doorbells
+from carrel.engines.slurm.commands import SlurmCommands
+from carrel.engines.slurm.followed import Followed
+from carrel.engines.slurm.follower import Follower
+from carrel.engines.slurm.options import SlurmOptions
+from carrel.engines.slurm.reconciler import Reconciler
+from carrel.spool import Spool, read_claim
+
+#: Seconds beyond a job's walltime that Slurm is asked for, so that the runner's own limit comes first.
+MARGIN = 60
+#: Bytes beyond a job's memory that the runner itself needs.
+_OVERHEAD = 128 * 1024**2
+_LAB = re.compile(r"[A-Za-z0-9_-]+")
+_GRES = re.compile(r"gpu(?::(?P<type>[^:,()]+))?:(?P<number>\d{1,4})(?![\d.])")
+
+
+def options_for(launch: Launch) -> SlurmOptions:
+    """Return what Slurm is asked for where a site says nothing else: the job's resources."""
+    wanted = launch.resources
+    return SlurmOptions(
+        time=wanted.time + MARGIN,
+        memory=wanted.memory + _OVERHEAD,
+        cpus=wanted.cpus or 1,
+        gpus=wanted.gpus,
+        gpu_type=wanted.gpu_type or "",
+        nodes=wanted.nodes,
+    )
+
+
+class SlurmEngine:
+    """`carrel.domain.ports.Engine` for a Slurm cluster whose nodes see the spool at the same path.
+
+    Nothing that matters is in its memory: the spool has it, and Slurm has the jobs, under names that hold the lab, the job and
+    the attempt. The runner's claim on the attempt keeps it from running twice, whatever Slurm starts.
+    """
+
+    def __init__(
+        self,
+        *,
+        spool: Spool,
+        run_dir: Path,
+        lab: str,
+        environ: Mapping[str, str],
+        commands: SlurmCommands | None = None,
+        options: Callable[[Launch], SlurmOptions] = options_for,
+        user: str = "",
+        python: str = sys.executable,
+        interval: float = 5.0,
+        monotonic: Clock = time.monotonic,
+        clock: Clock = time.time,
+    ) -> None:
+        """Make the socket; no command is run yet.
+
+        `lab` tells labs apart that share a cluster. `user` is who owns the jobs ("": names alone are believed). `python` is the
+        interpreter with Carrel in it, at the same path on all nodes. `interval` is the seconds between two listings.
+        """
+        if not _LAB.fullmatch(lab):
+            raise Invalid(f"The lab's name for Slurm is {lab!r}.", remedy="Use letters, digits, _ and -.")
+        self._spool = Spool(spool.root.absolute())
+        self._lab = lab
+        self._python = python
+        self._commands = commands or SlurmCommands(environ=environ)
+        run_dir = run_dir.absolute()
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._spool.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._bell = str(run_dir / "doorbell")
+        self._doorbells = Doorbells(run_dir / "doorbell")
+        self._receivers: list[Callable[[Sequence[Observation]], None]] = []
+        self._follower = Follower(doorbells=self._doorbells, deliver=self._deliver, monotonic=monotonic, clock=clock)
+        self._reconciler = Reconciler(
+            commands=self._commands,
+            follower=self._follower,
+            options=options,
+            command=self._command,
+            user=user,
+            interval=interval,
+            monotonic=monotonic,
+            clock=clock,
+        )
+        self._nodes: tuple[Node, ...] = ()
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The cluster's nodes as Slurm has them now; as they were last when it does not answer."""
+        with suppress(CarrelError):
+            self._nodes = tuple(node_of(record) for record in self._commands.nodes())
+        return self._nodes
+
+    def withheld(self) -> frozenset[str]:
+        """No devices: Slurm itself sees to it that nobody is given a device twice."""
+        return frozenset()
+
+    def observe(self, deliver: Callable[[Sequence[Observation]], None]) -> None:
+        """Call `deliver` with news, in order for each attempt, from a thread of the engine's, until `close`; once."""
+        self._receivers.append(deliver)
+        self._follower.start()
+        self._reconciler.start()
+
+    def start(self, launch: Launch, *, token: str) -> None:
+        """Submit a job for the attempt and return at once. Calling it again for the same attempt starts nothing twice.
+
+        Raises `StorageFull` and `Unavailable` when the spool cannot be written; then no job exists and none will. Whether Slurm
+        takes the job is told as news: while it does not answer this is tried again, and what it refuses has failed.
+        """
+        followed = self._make(launch, token)
+        if not self._follower.follow(followed):
+            return
+        if read_claim(followed.directory.claim) is None and not followed.asked:
+            try:
+                write_launch(followed.watched)
+            except CarrelError:
+                self._follower.forget(followed.watched.key)
+                raise
+        self._reconciler.submit(followed)
+
+    def adopt(self, attempts: Iterable[tuple[Attempt, Launch, str]]) -> None:
+        """After a restart: follow these attempts again, and submit those that nobody submitted."""
+        for attempt, launch, token in attempts:
+            followed = self._make(launch, token)
+            followed.watched.offset = attempt.offset
+            followed.watched.cancelled = followed.cancelled_by() is not None
+            if self._follower.follow(followed):
+                self._reconciler.submit(followed)
+
+    def cancel(self, job_id: int, attempt: int, *, by: str) -> None:
+        """Ask the runner to end the job, in the name of `by`; one that waits in Slurm never starts. Unknown ones are ignored."""
+        followed = self._follower.find((job_id, attempt))
+        if followed is None:
+            return
+        write_cancel(followed.directory, by)
+        followed.watched.cancelled = True
+        self._reconciler.cancel(followed)
+
+    def forget(self, job_id: int, attempt: int) -> None:
+        """The end of the attempt is recorded: stop following it, and remove its token and temporary files."""
+        self._follower.forget((job_id, attempt))
+        clear(self._spool.attempt(job_id, attempt))
+
+    def close(self) -> None:
+        """Stop observing. Jobs go on."""
+        self._reconciler.close()
+        self._follower.close()
+        self._doorbells.close()
+
+    def _make(self, launch: Launch, token: str) -> Followed:
+        launch = replace(launch, paths=replace(launch.paths, doorbell=self._bell))
+        watched = Watched(launch=launch, token=token, directory=self._spool.attempt(launch.job_id, launch.attempt))
+        followed = Followed(watched=watched, name=f"carrel.{self._lab}.{launch.job_id}.{launch.attempt}")
+        followed.recall()
+        return followed
+
+    def _command(self, followed: Followed) -> list[str]:
+        return [self._python, "-P", "-m", "carrel.engines.slurm.batch", str(followed.directory.path)]
+
+    def _deliver(self, observations: Sequence[Observation]) -> None:
+        for receiver in self._receivers:
+            receiver(observations)
+
+
+def node_of(record: Mapping[str, str]) -> Node:
+    """Return a node from what `scontrol show node` says of it; what cannot be read counts as nothing."""
+    name = record["NodeName"]
+    state = record.get("State", "")
+    devices: list[Device] = []
+    for found in _GRES.finditer(record.get("Gres", "")):
+        kind = found["type"] or "gpu"
+        for _ in range(int(found["number"])):
+            index = len(devices)
+            devices.append(Device(uuid=f"{name}/gpu{index}", index=index, type=kind, name=kind, memory=0))
+    drained = state if re.search(r"DOWN|DRAIN|FAIL|NOT_RESPONDING|\*|MAINT|UNKNOWN", state) else None
+    return Node(
+        name=name,
+        cpus=_number(record.get("CPUTot", "")),
+        memory=_number(record.get("RealMemory", "")) * 1024**2,
+        devices=tuple(devices),
+        drained=f"Slurm says {drained}." if drained else None,
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else 0

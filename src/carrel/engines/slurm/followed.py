@@ -1,0 +1,163 @@
+"""One attempt in Slurm: what its files say, and what may be concluded from what Slurm says."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from carrel.domain.job import JobState, Reason
+from carrel.domain.launch import Ended, Preparing
+from carrel.engines.attempts import Watched
+from carrel.engines.slurm.states import SlurmEnd
+from carrel.spool import AttemptDirectory, append_entry, read_claim, take_claim
+
+#: Signals with which Slurm ends a job (slurm.conf(5), KillWait), and the kernel one that has too little memory.
+_KILLS = (signal.SIGTERM, signal.SIGKILL)
+#: Bytes of the batch script's own output that are shown when it ended before the runner began.
+_SHOWN = 500
+
+
+@dataclass(slots=True)
+class Followed:
+    """An attempt that is followed.
+
+    The follower's thread changes `watched`, `says` and `doubtful_since`; the reconciler's everything else.
+    """
+
+    watched: Watched
+    #: What its job is called in Slurm: lab, job and attempt.
+    name: str
+    #: Its number in Slurm, None while it is not known.
+    number: int | None = None
+    #: True when sbatch was called for it: there may be a job of its name.
+    asked: bool = False
+    #: When to ask for it again, in monotonic seconds.
+    ask_at: float = 0.0
+    #: Times that it was asked for in vain.
+    failures: int = 0
+    #: Since when, in monotonic seconds: its runner is gone, and Slurm has not said why.
+    dead_since: float | None = None
+    #: Since when Slurm says that it ended while its runner lives.
+    ended_since: float | None = None
+    #: What Slurm says of an end that may be its own doing, and when that end was first seen.
+    explanation: SlurmEnd | None = None
+    doubtful_since: float | None = None
+    #: When somebody asked for its end.
+    cancel_since: float | None = None
+    #: The last thing that was said about it, and what waits to be delivered.
+    said: str = ""
+    says: Preparing | None = None
+
+    @property
+    def directory(self) -> AttemptDirectory:
+        """Where the attempt lives."""
+        return self.watched.directory
+
+    @property
+    def number_file(self) -> Path:
+        """Its number in Slurm; empty from just before sbatch is called."""
+        return self.directory.path / "slurm"
+
+    @property
+    def output(self) -> Path:
+        """What the batch script says before the runner keeps a log."""
+        return self.directory.path / "slurm.log"
+
+    def remember(self, number: int | None) -> None:
+        """Write the number down, so that the next engine finds it."""
+        self.asked = True
+        self.number = number
+        draft = self.number_file.with_name("slurm.new")
+        draft.write_text("" if number is None else f"{number}\n")
+        draft.rename(self.number_file)
+
+    def recall(self) -> None:
+        """Read what an earlier engine wrote down."""
+        try:
+            text = self.number_file.read_text().strip()
+        except OSError:
+            return
+        self.asked = True
+        self.number = int(text) if text.isascii() and text.isdigit() else None
+
+    def cancelled_by(self) -> str | None:
+        """Who asked for the end, or None."""
+        try:
+            return self.directory.cancel.read_text().strip() or "somebody"
+        except OSError:
+            return None
+
+    def script_said(self) -> str:
+        """The end of what the batch script said, in one line."""
+        with suppress(OSError):
+            return " ".join(self.output.read_bytes()[-_SHOWN:].decode(errors="replace").split())
+        return ""
+
+
+def is_doubtful(ended: Ended) -> bool:
+    """True when the runner saw its command killed, and could not see by whom: Slurm kills all processes of a job alike."""
+    return ended.state is JobState.FAILED and (ended.signal in _KILLS or (ended.exit_code or 0) - 128 in _KILLS)
+
+
+def explained(ended: Ended, end: SlurmEnd | None) -> Ended:
+    """Return the end with Slurm's reason for it, where Slurm has a better one than that a script failed."""
+    if end is None or end.state in (JobState.COMPLETED, JobState.FAILED):
+        return ended
+    return replace(ended, state=end.state, reason=end.reason, retryable=end.retryable)
+
+
+def never_to_run(followed: Followed, ended: Ended, at: float) -> bool:
+    """End an attempt that no runner has claimed: claim it, so that none ever will, and write its end. False: it was claimed."""
+    claim = take_claim(followed.directory.claim, os.getpid())
+    if claim is None:
+        return False
+    try:
+        write_end(followed.directory, ended, at)
+    finally:
+        os.close(claim)
+    return True
+
+
+def write_end(directory: AttemptDirectory, ended: Ended, at: float) -> None:
+    """Write the end into the journal of a runner that is gone, after its last whole line."""
+    fd = os.open(directory.journal, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        size = os.fstat(fd).st_size
+        tail = os.pread(fd, 65536, max(0, size - 65536))
+        if tail and not tail.endswith(b"\n"):  # it was killed in the middle of a line
+            os.ftruncate(fd, size - len(tail) + tail.rfind(b"\n") + 1)
+        append_entry(fd, at, ended)
+    finally:
+        os.close(fd)
+
+
+def end_without_runner(followed: Followed, end: SlurmEnd) -> Ended:
+    """Return how an attempt ended whose runner never began."""
+    by = followed.cancelled_by()
+    if by is not None:
+        return cancelled(by)
+    if end.state in (JobState.COMPLETED, JobState.FAILED):
+        said = followed.script_said()
+        message = f"{end.reason.message} It had not begun." + (f" Its script said: {said}" if said else "")
+        return Ended(state=JobState.FAILED, reason=Reason(code="LaunchFailed", message=message), retryable=end.retryable)
+    return Ended(state=end.state, reason=end.reason, retryable=end.retryable)
+
+
+def cancelled(by: str) -> Ended:
+    """The end of an attempt that was cancelled before it began."""
+    return Ended(state=JobState.CANCELLED, reason=Reason(code="Cancelled", message=f"Cancelled by {by} before it started."))
+
+
+def runner_of(followed: Followed) -> bool | None:
+    """True while the runner lives, False when it is gone, None when none ever took the attempt.
+
+    Where the spool is shared, so are its locks (flock(2): over NFS since Linux 2.6.12).
+    """
+    claim = read_claim(followed.directory.claim)
+    if claim is None:
+        removed = followed.watched.offset > 0 or (followed.asked and not followed.directory.launch.exists())
+        return False if removed else None
+    return claim.held

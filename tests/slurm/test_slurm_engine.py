@@ -1,0 +1,321 @@
+"""The engine for Slurm on a real cluster: the contract of all engines, and what only this one has."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from carrel.domain.job import JobState
+from carrel.domain.launch import Preparing, Started
+from carrel.domain.ports import Attempt
+from carrel.domain.resources import Resources
+from carrel.engines.slurm.commands import SlurmCommands
+from carrel.engines.slurm.engine import SlurmEngine, options_for
+from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.engine_contract import TOKEN, EngineContract
+from carrel.testing.slurm_faults import SlurmFaults
+from carrel.testing.slurm_site import SlurmSite
+
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+
+GIB = 1024**3
+
+
+def slurm_engine(home, environ, **options):
+    commands = SlurmCommands(environ=environ, json=False, timeout=options.pop("timeout", 60))
+    options.setdefault("interval", 0.3)
+    # Tests reuse the numbers of jobs; a lab of its own keeps their jobs in Slurm apart.
+    lab = f"t{abs(hash(str(home.root))):x}"
+    return SlurmEngine(spool=home.spool, run_dir=home.run, lab=lab, environ=environ, commands=commands, **options)
+
+
+@pytest.fixture
+def home(site, tmp_path):
+    return LabHome(tmp_path)
+
+
+class TestSlurmEngine(EngineContract):
+    @pytest.fixture
+    def home(self, site, tmp_path):
+        return LabHome(tmp_path)
+
+    @pytest.fixture
+    def make_engine(self, site, home):
+        return lambda: slurm_engine(home, site.environ)
+
+
+@pytest.fixture
+def faults(site, tmp_path):
+    return SlurmFaults(tmp_path / "bin", site.environ)
+
+
+@pytest.fixture
+def engine(home, faults):
+    engine = slurm_engine(home, faults.environ)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def ear(engine):
+    return Ear(engine)
+
+
+def number_of(home, launch):
+    path = home.attempt(launch).path / "slurm"
+    wait_until(lambda: path.exists() and path.read_text().strip())
+    return int(path.read_text())
+
+
+def said(story, words):
+    return any(isinstance(record, Preparing) and words in record.message for record in story.records)
+
+
+def go_on(home, name="go"):
+    os.mkfifo(home.root / name)
+    return f"read line < {home.root / name}"
+
+
+def test_a_job_has_the_gpus_that_slurm_gave_it(home, engine, ear):
+    launch = make_launch(
+        home, 'echo "gpus $CUDA_VISIBLE_DEVICES"', resources=Resources(gpus=2, gpu_type="fake", memory=GIB // 2, time=60)
+    )
+    engine.start(launch, token=TOKEN)
+    assert ear.ended(launch).state is JobState.COMPLETED
+    assert home.attempt(launch).log.read_text() in ("gpus 0,1\n", "gpus 2,3\n", "gpus 1,2\n", "gpus 0,2\n")
+
+
+def test_a_job_that_waits_in_slurm_says_why_and_can_be_cancelled(home, engine, ear):
+    first = make_launch(home, "sleep 600", resources=Resources(nodes=4, cpus=8, memory=GIB, time=60))
+    engine.start(first, token=TOKEN)
+    ear.wait(first, lambda story: story.first(Started))
+    second = make_launch(home, f"touch {home.root}/ran", job_id=2, resources=Resources(cpus=8, memory=GIB, time=60))
+    engine.start(second, token=TOKEN)
+    ear.wait(second, lambda story: said(story, "waits in Slurm") and (said(story, "Resources") or said(story, "Priority")))
+    engine.cancel(2, 1, by="bob")
+    ended = ear.ended(second)
+    assert ended.state is JobState.CANCELLED
+    assert "bob" in ended.reason.message
+    assert not (home.root / "ran").exists()
+
+
+def test_what_slurm_refuses_has_failed_in_slurms_words(home, engine, ear):
+    launch = make_launch(home, "true", resources=Resources(gpus=99, memory=GIB, time=60))
+    engine.start(launch, token=TOKEN)
+    ended = ear.ended(launch)
+    assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
+    assert "Requested node configuration is not available" in ended.reason.message
+
+
+def test_a_script_that_never_reaches_the_runner_has_failed(home, faults):
+    engine = slurm_engine(home, faults.environ, python="/nowhere/python")
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, "true")
+        engine.start(launch, token=TOKEN)
+        ended = ear.ended(launch)
+    finally:
+        engine.close()
+    assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
+    assert "/nowhere/python" in ended.reason.message
+
+
+def test_somebody_cancels_the_job_in_slurm(site, home, engine, ear):
+    launch = make_launch(home, "echo ready; sleep 600")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    site.run("scancel", str(number_of(home, launch)))
+    ended = ear.ended(launch)
+    assert ended.state is JobState.CANCELLED
+    assert "in Slurm by user" in ended.reason.message
+
+
+def test_a_node_fails(site, home, engine, ear):
+    launch = make_launch(home, "echo ready; sleep 600")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    node = site.run("squeue", "-h", "-j", str(number_of(home, launch)), "-o", "%N").out.strip()
+    site.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    try:
+        ended = ear.ended(launch)
+    finally:
+        site.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)  # it comes back by itself, too
+    assert (ended.state, ended.reason.code) == (JobState.NODE_FAIL, "NodeLost")
+    assert ended.retryable
+
+
+def test_a_job_is_preempted(site, home, faults):
+    def low(launch):
+        return replace(options_for(launch), qos="lowcancel", passed=("--nodelist=node4",))
+
+    engine = slurm_engine(home, faults.environ, options=low)
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, "echo ready; sleep 600", resources=Resources(gpus=4, memory=GIB, time=60))
+        engine.start(launch, token=TOKEN)
+        ear.wrote(launch, home.attempt(launch).log, b"ready")
+        site.submit("sleep 600", "--qos=high", "--gres=gpu:4", "--nodelist=node4")
+        ended = ear.ended(launch)
+    finally:
+        engine.close()
+    assert (ended.state, ended.reason.code) == (JobState.PREEMPTED, "Preempted")
+
+
+# --- trouble with Slurm -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["down", "fails", "silent", "garbage", "busy", "swallowed"])
+def test_a_submission_that_goes_wrong_is_made_again_and_runs_once(home, engine, ear, faults, fault):
+    faults.set(fault, "sbatch")
+    launch = make_launch(home, f"echo ran >> {home.root}/ran")
+    engine.start(launch, token=TOKEN)
+    ear.wait(launch, lambda story: said(story, "not submitted to Slurm yet") or story.ended)
+    faults.clear()
+    assert ear.ended(launch).state is JobState.COMPLETED
+    assert (home.root / "ran").read_text() == "ran\n"
+
+
+@pytest.mark.parametrize("fault", ["down", "fails", "silent", "garbage", "busy", "slow"])
+def test_a_job_runs_to_its_end_while_slurm_says_nothing_of_use(home, faults, fault):
+    engine = slurm_engine(home, faults.environ, timeout=3 if fault == "slow" else 60)
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, f"echo ready; {go_on(home)}; exit 4")
+        engine.start(launch, token=TOKEN)
+        ear.wrote(launch, home.attempt(launch).log, b"ready")
+        faults.set(fault)
+        asked = len(faults.calls("squeue"))
+        wait_until(lambda: len(faults.calls("squeue")) > asked + 1)
+        assert ear.story(launch).ended is None
+        assert not ear.story(launch).gone
+        (home.root / "go").write_text("go\n")
+        assert ear.ended(launch).exit_code == 4
+    finally:
+        faults.clear()
+        engine.close()
+
+
+@pytest.mark.parametrize("accounting", [True, False])
+def test_a_job_that_slurm_has_lost_is_neither_done_nor_failed(site, home, engine, ear, faults, accounting):
+    launch = make_launch(home, f"echo ready; {go_on(home)}; exit 4")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    faults.set("loses", "squeue", text="carrel.t")
+    faults.set("loses" if accounting else "down", "sacct", text="carrel.t")
+    asked = len(faults.calls("sacct"))
+    wait_until(lambda: len(faults.calls("sacct")) > asked + 1)
+    assert ear.story(launch).ended is None
+    (home.root / "go").write_text("go\n")
+    assert ear.ended(launch).exit_code == 4
+
+
+def test_a_waiting_job_that_slurm_has_lost_says_so_and_can_be_given_up(site, home, faults):
+    def held(launch):
+        return replace(options_for(launch), passed=("--begin=now+1hour",))
+
+    engine = slurm_engine(home, faults.environ, options=held)
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, f"touch {home.root}/ran")
+        engine.start(launch, token=TOKEN)
+        ear.wait(launch, lambda story: said(story, "BeginTime"))
+        faults.set("loses", "squeue", "sacct", text="carrel.t")
+        story = ear.wait(launch, lambda story: said(story, "does not know job"))
+        assert story.ended is None
+        engine.cancel(1, 1, by="bob")
+        assert ear.ended(launch).state is JobState.CANCELLED
+    finally:
+        engine.close()
+    assert not (home.root / "ran").exists()
+
+
+def test_the_controller_is_killed_and_forgets_the_job(slurm_programs, tmp_path):
+    """Killed before it wrote down what it knows. The runner goes on, and its journal tells the end."""
+    home = LabHome(tmp_path)
+    with SlurmSite(nodes=1, accounting=False) as site:
+        engine = slurm_engine(home, site.environ)
+        try:
+            ear = Ear(engine)
+            launch = make_launch(home, f"echo ready; {go_on(home)}; exit 4")
+            engine.start(launch, token=TOKEN)
+            ear.wrote(launch, home.attempt(launch).log, b"ready")
+            site.kill("slurmctld")
+            site.start_controller()
+            (home.root / "go").write_text("go\n")
+            assert ear.ended(launch).exit_code == 4
+        finally:
+            engine.close()
+
+
+def test_a_script_that_slurm_starts_again_does_nothing(site, home, engine, ear):
+    launch = make_launch(home, f"echo ran >> {home.root}/ran; echo ready; {go_on(home)}")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    script = site.run("scontrol", "write", "batch_script", str(number_of(home, launch)), "-").out
+    second = int(site.run("sbatch", "--parsable", stdin=script).out)
+    site.wait_for(second, "COMPLETED")
+    (home.root / "go").write_text("go\n")
+    assert ear.ended(launch).state is JobState.COMPLETED
+    assert (home.root / "ran").read_text() == "ran\n"
+
+
+def test_slurm_remembers_the_exit_code_of_the_command(site, home, engine, ear):
+    launch = make_launch(home, "exit 7")
+    engine.start(launch, token=TOKEN)
+    assert ear.ended(launch).exit_code == 7
+    number = number_of(home, launch)
+    site.wait_for(number, "FAILED")
+    assert "ExitCode=7:0" in site.run("scontrol", "show", "job", str(number)).out
+
+
+def test_a_new_engine_finds_a_job_whose_number_nobody_wrote_down(home, faults):
+    """The server died between sbatch and its answer."""
+    launch = make_launch(home, f"echo ran >> {home.root}/ran; echo ready; {go_on(home)}")
+    first = slurm_engine(home, faults.environ)
+    ear = Ear(first)
+    first.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    number = number_of(home, launch)
+    first.close()
+    (home.attempt(launch).path / "slurm").write_text("")
+    second = slurm_engine(home, faults.environ)
+    try:
+        ear = Ear(second)
+        second.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
+        ear.wait(launch, lambda story: story.first(Started))
+        (home.root / "go").write_text("go\n")
+        assert ear.ended(launch).state is JobState.COMPLETED
+    finally:
+        second.close()
+    assert number
+    assert (home.root / "ran").read_text() == "ran\n"
+
+
+def test_one_listing_for_many_jobs_and_no_question_about_one(home, engine, ear, faults):
+    launches = [make_launch(home, "true", job_id=number) for number in range(1, 13)]
+    for launch in launches:
+        engine.start(launch, token=TOKEN)
+    for launch in launches:
+        assert ear.ended(launch, timeout=120).state is JobState.COMPLETED
+    assert len(faults.calls("sbatch")) == len(launches)
+    assert faults.calls("scontrol") == []
+    assert all("--job" not in call for call in faults.calls("squeue"))
+
+
+def test_the_nodes_are_those_of_the_cluster(site, engine):
+    nodes = engine.nodes()
+    assert [node.name for node in nodes] == list(site.layout.nodes)
+    assert {(node.cpus, node.memory, len(node.devices), node.devices[0].type) for node in nodes} == {
+        (8, 16000 * 1024**2, 4, "fake")
+    }
+
+
+def test_a_runner_that_is_killed_keeps_slurms_word_out_of_it(home, engine, ear):
+    launch = make_launch(home, "echo ready; sleep 600")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    os.kill(int(Path(home.attempt(launch).claim).read_text()), signal.SIGKILL)
+    story = ear.wait(launch, lambda story: story.gone)
+    assert story.ended is None
