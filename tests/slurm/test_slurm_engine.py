@@ -319,3 +319,44 @@ def test_a_runner_that_is_killed_keeps_slurms_word_out_of_it(home, engine, ear):
     os.kill(int(Path(home.attempt(launch).claim).read_text()), signal.SIGKILL)
     story = ear.wait(launch, lambda story: story.gone)
     assert story.ended is None
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(420)
+def test_everything_is_killed_and_each_job_runs_once_to_its_own_end(slurm_programs, tmp_path):
+    """The controller, a node's daemon and the engine itself, while jobs wait, run and end."""
+    home = LabHome(tmp_path)
+    with SlurmSite(nodes=2, node_timeout=300) as site:
+        launches = [
+            make_launch(home, f"echo {number} >> {home.root}/ran; sleep {number % 4}; exit {number % 3}", job_id=number)
+            for number in range(1, 41)
+        ]
+        first = slurm_engine(home, site.environ, interval=1.0)
+        ear = Ear(first)
+        for launch in launches[:25]:
+            first.start(launch, token=TOKEN)
+        wait_until(lambda: sum(ear.story(launch).ended is not None for launch in launches) >= 4, timeout=120)
+        keeper = site.submit("sleep 600")
+        site.wait_until_saved(keeper)
+        site.kill("slurmctld")
+        for launch in launches[25:]:
+            first.start(launch, token=TOKEN)
+        site.kill("node1")
+        offsets = {launch.job_id: ear.story(launch) for launch in launches}
+        first.close()
+        site.start_controller()
+        site.start_node("node1")
+        second = slurm_engine(home, site.environ, interval=1.0)
+        try:
+            ear = Ear(second)
+            left = [launch for launch in launches if offsets[launch.job_id].ended is None]
+            second.adopt(
+                (Attempt(job_id=launch.job_id, number=1, offset=offsets[launch.job_id].offset), launch, TOKEN) for launch in left
+            )
+            ends = {launch.job_id: story.ended for launch in launches if (story := offsets[launch.job_id]).ended}
+            ends |= {launch.job_id: ear.ended(launch, timeout=240) for launch in left}
+        finally:
+            second.close()
+    assert {number: ended.exit_code for number, ended in ends.items()} == {number: number % 3 for number in range(1, 41)}
+    ran = (home.root / "ran").read_text().split()
+    assert sorted(map(int, ran)) == list(range(1, 41))
