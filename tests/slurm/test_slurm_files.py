@@ -1,0 +1,130 @@
+"""What the engine for Slurm reads and writes beside the runner: allocations, and ends in a journal."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carrel.domain.job import JobState, Reason
+from carrel.domain.launch import Claimed, Ended, Started
+from carrel.engines.attempts import Watched
+from carrel.engines.slurm.batch import allocated
+from carrel.engines.slurm.engine import node_of
+from carrel.engines.slurm.followed import Followed, explained, is_doubtful, never_to_run, runner_of, write_end
+from carrel.engines.slurm.states import SlurmEnd
+from carrel.spool import AttemptDirectory, append_entry, read_entries, take_claim
+from carrel.testing.builders import LabHome, make_launch
+
+END = Ended(state=JobState.TIMEOUT, reason=Reason(code="TimeLimit", message="Slurm ended it."))
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return AttemptDirectory(tmp_path)
+
+
+@pytest.fixture
+def followed(tmp_path):
+    home = LabHome(tmp_path)
+    launch = make_launch(home, "true")
+    home.attempt(launch).path.mkdir(parents=True)
+    return Followed(watched=Watched(launch=launch, token="", directory=home.attempt(launch)), name="carrel.lab.1.1")
+
+
+@given(cut=st.integers(0, 60))
+def test_an_end_is_written_after_the_last_whole_line(tmp_path_factory, cut):
+    directory = AttemptDirectory(tmp_path_factory.mktemp("attempt"))
+    fd = os.open(directory.journal, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    append_entry(fd, 1.0, Claimed(pid=7))
+    whole = os.fstat(fd).st_size
+    append_entry(fd, 2.0, Started(pid=8))
+    os.ftruncate(fd, min(whole + cut, os.fstat(fd).st_size))
+    os.close(fd)
+    before, _ = read_entries(directory.journal)
+    write_end(directory, END, 3.0)
+    after, offset = read_entries(directory.journal)
+    assert after[: len(before)] == before
+    assert [entry.record for entry in after[len(before) :]] == [END]
+    assert offset == directory.journal.stat().st_size
+
+
+def test_an_attempt_that_was_ended_without_a_runner_can_be_claimed_by_none(followed):
+    assert runner_of(followed) is None
+    assert never_to_run(followed, END, 1.0)
+    assert take_claim(followed.directory.claim, os.getpid()) is None
+    assert runner_of(followed) is False
+    assert not never_to_run(followed, END, 2.0)
+    (entry,) = read_entries(followed.directory.journal)[0]
+    assert entry.record == END
+
+
+def test_an_attempt_with_a_runner_is_not_ended_without_it(followed):
+    claim = take_claim(followed.directory.claim, os.getpid())
+    assert runner_of(followed) is True
+    assert not never_to_run(followed, END, 1.0)
+    os.close(claim)
+    assert not followed.directory.journal.exists()
+
+
+def test_numbers_survive_an_engine(followed):
+    followed.remember(None)
+    again = Followed(watched=followed.watched, name=followed.name)
+    again.recall()
+    assert (again.asked, again.number) == (True, None)
+    followed.remember(17)
+    again.recall()
+    assert again.number == 17
+
+
+_KILLED = Ended(state=JobState.FAILED, reason=Reason(code="RaisedSignal", message=""), signal=15)
+
+
+@pytest.mark.parametrize(
+    ("ended", "doubtful"),
+    [
+        (_KILLED, True),
+        (Ended(state=JobState.FAILED, reason=_KILLED.reason, signal=9), True),
+        (Ended(state=JobState.FAILED, reason=_KILLED.reason, exit_code=143), True),
+        (Ended(state=JobState.FAILED, reason=_KILLED.reason, exit_code=137), True),
+        (Ended(state=JobState.FAILED, reason=_KILLED.reason, exit_code=1), False),
+        (Ended(state=JobState.FAILED, reason=_KILLED.reason, signal=11), False),
+        (Ended(state=JobState.TIMEOUT, reason=_KILLED.reason, signal=15), False),
+        (Ended(state=JobState.CANCELLED, reason=_KILLED.reason, signal=15), False),
+    ],
+)
+def test_only_ends_that_slurm_may_have_brought_about_wait_for_its_word(ended, doubtful):
+    assert is_doubtful(ended) is doubtful
+
+
+@given(st.sampled_from([state for state in JobState if state.ended]))
+def test_slurm_explains_an_end_but_never_makes_it_a_good_one(state):
+    end = SlurmEnd(state=state, reason=Reason(code="Preempted", message="why"))
+    told = explained(_KILLED, end)
+    assert told.signal == 15
+    assert told.state is (JobState.FAILED if state in (JobState.COMPLETED, JobState.FAILED) else state)
+    assert explained(_KILLED, None) == _KILLED
+
+
+def test_gpus_are_called_as_slurm_calls_them():
+    assert [device.uuid for device in allocated({"CUDA_VISIBLE_DEVICES": "2,3"}, "a100")] == ["2", "3"]
+    assert [device.uuid for device in allocated({"CUDA_VISIBLE_DEVICES": "MIG-1-2"}, "gpu")] == ["MIG-1-2"]
+    assert allocated({}, "gpu") == allocated({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, "gpu") == ()
+
+
+@pytest.mark.parametrize(
+    ("record", "gpus", "drained"),
+    [
+        ({"Gres": "gpu:a100:4", "State": "IDLE"}, ["a100"] * 4, False),
+        ({"Gres": "gpu:a100:2(S:0-1),gpu:v100:1", "State": "MIXED"}, ["a100", "a100", "v100"], False),
+        ({"Gres": "gpu:2", "State": "ALLOCATED"}, ["gpu", "gpu"], False),
+        ({"Gres": "(null)", "State": "IDLE+DRAIN"}, [], True),
+        ({"Gres": "gpu:1", "State": "DOWN*"}, ["gpu"], True),
+    ],
+)
+def test_nodes_are_ours(record, gpus, drained):
+    node = node_of({"NodeName": "n1", "CPUTot": "8", "RealMemory": "16000", **record})
+    assert [device.type for device in node.devices] == gpus
+    assert len({device.uuid for device in node.devices}) == len(gpus)
+    assert (node.drained is not None) is drained
+    assert (node.cpus, node.memory) == (8, 16000 * 1024**2)
