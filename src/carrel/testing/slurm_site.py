@@ -7,26 +7,26 @@ jobs and its directory, the next cluster removes.
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import os
 import pwd
-import random
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from carrel.testing.slurm_configuration import CLUSTER, Layout, write_configuration
+from carrel.testing.slurm_leftovers import PREFIX, SiteError, free_ports, kill_marked, lock, sweep
+
+__all__ = ["PACKAGES", "USERS", "SiteError", "SlurmSite", "missing_programs", "sweep"]
 
 #: The programs without which there is no cluster, and Debian's packages of them.
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "slurmdbd", "mariadbd", "mysql_install_db", "setpriv")
@@ -45,16 +45,7 @@ QOS = (
 
 #: Seconds that a daemon has for coming up or down, on a slow and busy machine.
 _PATIENCE = 60.0
-_PREFIX = "carrel-slurm-"
-#: Locked as long as the process lives that started the cluster.
-_OWNER = "owner"
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-#: Ports that the kernel does not give to outgoing connections (ip(7), ip_local_port_range).
-_PORTS = range(20000, 32000)
-
-
-class SiteError(Exception):
-    """A daemon did not come up; the message has what it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +116,9 @@ class SlurmSite:
 
     def _start(self) -> None:
         ports = free_ports(self._size + 2)
-        root = Path(tempfile.mkdtemp(prefix=_PREFIX))  # short: a socket's path is (unix(7))
+        root = Path(tempfile.mkdtemp(prefix=PREFIX))  # short: a socket's path is (unix(7))
         root.chmod(0o755)
-        self._lock = _lock(root)
+        self._lock = lock(root)
         self.layout = Layout(
             root=root,
             user=getpass.getuser(),
@@ -382,65 +373,3 @@ class SlurmSite:
             with suppress(OSError):
                 lines += path.read_text(errors="replace").splitlines()[-15:]
         return "\n".join(lines)
-
-
-def free_ports(number: int) -> list[int]:
-    """Return ports of loopback on which nobody listens now."""
-    found: list[int] = []
-    with ExitStack() as stack:
-        for port in random.sample(_PORTS, len(_PORTS)):
-            listener = stack.enter_context(socket.socket())
-            with suppress(OSError):
-                listener.bind(("127.0.0.1", port))
-                found.append(port)
-            if len(found) == number:
-                return found
-    raise SiteError(f"No {number} ports are free between {_PORTS.start} and {_PORTS.stop}.")
-
-
-def sweep() -> None:
-    """Remove what clusters have left whose process was killed."""
-    for root in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        try:
-            with open(root / _OWNER, "r+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if file.read():  # else its owner is just about to lock it
-                    kill_marked(f"SLURM_CONF={root}/etc/slurm.conf")
-                    shutil.rmtree(root, ignore_errors=True)
-        except OSError:
-            continue
-
-
-def _lock(root: Path) -> int:
-    fd = os.open(root / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_EX)
-    os.write(fd, b"%d\n" % os.getpid())
-    return fd
-
-
-def kill_marked(variable: str) -> None:
-    """Kill every process that was started with `variable` ("NAME=value") in its environment, and wait until none is left.
-
-    Nodes' jobs and their shepherds are nobody's children here, but they carry the name of their own cluster.
-    """
-    mark = b"\0" + variable.encode() + b"\0"
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        found = [pid for pid in _processes() if mark in b"\0" + _environ(pid)]
-        if not found:
-            return
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
-
-
-def _processes() -> list[int]:
-    return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit() and int(entry.name) != os.getpid()]
-
-
-def _environ(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()  # empty for one that has ended but was not waited for
-    except OSError:
-        return b""

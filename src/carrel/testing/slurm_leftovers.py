@@ -1,0 +1,90 @@
+"""What clusters for tests take of the machine, and how it gets it back: ports, processes, directories."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+#: How the directories of clusters begin.
+PREFIX = "carrel-slurm-"
+#: Locked as long as the process lives that started the cluster.
+_OWNER = "owner"
+#: Seconds that processes have for being gone after SIGKILL.
+_PATIENCE = 60.0
+#: Ports that the kernel does not give to outgoing connections (ip(7), ip_local_port_range).
+_PORTS = range(20000, 32000)
+
+
+class SiteError(Exception):
+    """A daemon did not come up; the message has what it said."""
+
+
+def free_ports(number: int) -> list[int]:
+    """Return ports of loopback on which nobody listens now."""
+    found: list[int] = []
+    with ExitStack() as stack:
+        for port in random.sample(_PORTS, len(_PORTS)):
+            listener = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                listener.bind(("127.0.0.1", port))
+                found.append(port)
+            if len(found) == number:
+                return found
+    raise SiteError(f"No {number} ports are free between {_PORTS.start} and {_PORTS.stop}.")
+
+
+def sweep() -> None:
+    """Remove what clusters have left whose process was killed."""
+    for root in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            with open(root / _OWNER, "r+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if file.read():  # else its owner is just about to lock it
+                    kill_marked(f"SLURM_CONF={root}/etc/slurm.conf")
+                    shutil.rmtree(root, ignore_errors=True)
+        except OSError:
+            continue
+
+
+def lock(root: Path) -> int:
+    """Take the directory for this process; it is not swept away while the descriptor is open."""
+    fd = os.open(root / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    os.write(fd, b"%d\n" % os.getpid())
+    return fd
+
+
+def kill_marked(variable: str) -> None:
+    """Kill every process that was started with `variable` ("NAME=value") in its environment, and wait until none is left.
+
+    Nodes' jobs and their shepherds are nobody's children here, but they carry the name of their own cluster.
+    """
+    mark = b"\0" + variable.encode() + b"\0"
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        found = [pid for pid in _processes() if mark in b"\0" + _environ(pid)]
+        if not found:
+            return
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit() and int(entry.name) != os.getpid()]
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()  # empty for one that has ended but was not waited for
+    except OSError:
+        return b""
