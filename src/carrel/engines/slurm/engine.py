@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from carrel.domain.errors import CarrelError, Invalid
+from carrel.domain.job import Preemption
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Device, Node
 from carrel.domain.ports import Attempt, Clock
@@ -21,7 +23,7 @@ from carrel.engines.slurm.followed import Followed
 from carrel.engines.slurm.follower import Follower
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.reconciler import Reconciler
-from carrel.spool import Spool, read_claim
+from carrel.spool import Spool, read_claim, write_preempt
 
 #: Seconds beyond a job's walltime that Slurm is asked for, so that the runner's own limit comes first.
 MARGIN = 60
@@ -134,7 +136,7 @@ class SlurmEngine:
         for attempt, launch, token in attempts:
             followed = self._make(launch, token)
             followed.watched.offset = attempt.offset
-            followed.watched.cancelled = followed.cancelled_by() is not None
+            followed.cancelled = followed.cancelled_by() is not None
             if self._follower.follow(followed):
                 self._reconciler.submit(followed)
 
@@ -144,13 +146,33 @@ class SlurmEngine:
         if followed is None:
             return
         write_cancel(followed.directory, by)
-        followed.watched.cancelled = True
+        followed.cancelled = True
         self._reconciler.cancel(followed)
 
-    def forget(self, job_id: int, attempt: int) -> None:
-        """The end of the attempt is recorded: stop following it, and remove its token and temporary files."""
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+        """Make the job give way, or go on where `preemption` is None. Unknown attempts are ignored.
+
+        One that is stopped keeps what Slurm has given it: Slurm does not know that it could be lent on.
+        """
+        followed = self._follower.find((job_id, attempt))
+        if followed is None:
+            return
+        if preemption is None:
+            followed.directory.preempt.unlink(missing_ok=True)
+        else:
+            write_preempt(followed.directory.preempt, preemption)
+        self._reconciler.alert(followed)
+
+    def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
+        """The end of the attempt is recorded: stop following it, and remove its token and temporary files.
+
+        With the job itself `over`, what its attempts kept for each other goes too.
+        """
         self._follower.forget((job_id, attempt))
-        clear(self._spool.attempt(job_id, attempt))
+        directory = self._spool.attempt(job_id, attempt)
+        clear(directory)
+        if over:
+            shutil.rmtree(directory.checkpoint, ignore_errors=True)
 
     def close(self) -> None:
         """Stop observing. Jobs go on."""

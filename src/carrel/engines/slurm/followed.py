@@ -45,7 +45,8 @@ class Followed:
     #: What Slurm says of an end that may be its own doing, and when that end was first seen.
     explanation: SlurmEnd | None = None
     doubtful_since: float | None = None
-    #: When somebody asked for its end.
+    #: True when somebody asked for its end; and when.
+    cancelled: bool = False
     cancel_since: float | None = None
     #: The last thing that was said about it, and what waits to be delivered.
     said: str = ""

@@ -79,6 +79,14 @@ class Reconciler:
         """Make the runner look at its cancel file; see to it that none begins."""
         self._do(partial(self._cancel, followed))
 
+    def alert(self, followed: Followed) -> None:
+        """Make the runner, if there is one, look at what was left for it."""
+        self._do(partial(self._alert, followed))
+
+    def _alert(self, followed: Followed) -> None:
+        if followed.number is not None and not followed.watched.over:
+            self._slurm.signal([followed.number], "TERM")
+
     def close(self) -> None:
         """Stop. A command that is being run ends by itself, in time."""
         with self._changed:
@@ -149,7 +157,7 @@ class Reconciler:
         followed.remember(None)
         followed.remember(self._slurm.submit(arguments, batch_script(self._command(followed), options)))
         followed.failures = 0
-        if followed.watched.cancelled:
+        if followed.cancelled:
             self._cancel(followed)
 
     def _found(self, followed: Followed, listing: Sequence[SlurmJob]) -> bool:
@@ -249,7 +257,7 @@ class Reconciler:
             self._conclude(followed, end, alive=alive)
         elif alive is None:
             self._follower.say(followed, waits_for(job) if is_live(job) else f"Slurm says {job.state} of job {job.id}.")
-        if end is None and followed.watched.cancelled and not followed.watched.over:
+        if end is None and followed.cancelled and not followed.watched.over:
             self._cancel(followed)
 
     def _with_name(self, followed: Followed, end: SlurmEnd) -> SlurmEnd | None:
