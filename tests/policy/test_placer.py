@@ -8,9 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_labs import (
     ACCOUNTS,
-    NOW,
     QOS_NAMES,
-    as_holding,
+    Lab,
     names_of,
     nodes,
     partitions,
@@ -21,63 +20,7 @@ from policy_labs import (
 )
 
 from carrel.domain.node import Node
-from carrel.domain.placement import Holding, Snapshot, Start, Waiting
-from carrel.policy.order import order_of
-from carrel.policy.place import place
-from carrel.policy.placer import Placer
-
-
-class Lab:
-    """The picture, and a placer that has been told of it."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self.now = NOW
-        self.waiting = {job.id: job for job in snapshot.waiting}
-        self.holding = {held.id: held for held in snapshot.holding}
-        self.placer = Placer()
-        self.tell()
-        for held in snapshot.holding:
-            self.placer.hold(held)
-        for job in snapshot.waiting:
-            self.placer.wait(job)
-
-    def wait(self, job: Waiting) -> None:
-        self.waiting[job.id] = job
-        self.holding.pop(job.id, None)
-        self.placer.wait(job)
-
-    def hold(self, held: Holding) -> None:
-        self.holding[held.id] = held
-        self.waiting.pop(held.id, None)
-        self.placer.hold(held)
-
-    def forget(self, job_id: int) -> None:
-        self.waiting.pop(job_id, None)
-        self.holding.pop(job_id, None)
-        self.placer.forget(job_id)
-
-    def change(self, **fields: object) -> None:
-        self.snapshot = replace(self.snapshot, **fields)  # type: ignore[arg-type]
-        self.tell()
-
-    def tell(self) -> None:
-        snapshot, placer = self.snapshot, self.placer
-        placer.nodes(snapshot.nodes, snapshot.withheld)
-        placer.rules(snapshot.qos, order_of(snapshot, snapshot.standing), snapshot.partitions, promises=snapshot.promises)
-        placer.reservations(snapshot.reservations)
-
-    def place(self) -> tuple[Start, ...]:
-        """Decide both ways; carry out what was decided."""
-        picture = replace(self.snapshot, waiting=tuple(self.waiting.values()), holding=tuple(self.holding.values()))
-        expected = place(picture, self.now).starts
-        found = tuple(self.placer.place(self.now))
-        assert found == expected
-        for start in found:
-            job = self.waiting.pop(start.job_id)
-            self.holding[job.id] = as_holding(start, {job.id: job}, self.now)
-        return found
-
+from carrel.domain.placement import Holding, Snapshot, Waiting
 
 WHAT_HAPPENS = [
     "submit",

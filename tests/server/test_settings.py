@@ -67,6 +67,8 @@ def test_classes_of_service_come_from_the_file(tmp_path: Path) -> None:
         ("[priority]\nhalf_life = 0", 'priority.half_life is 0. It must be a duration such as "2h"'),
         ("[priority]\nshare_weight = true", "priority.share_weight is True"),
         ("[priority]\ncpu_charge = -1", "priority.cpu_charge is -1. It must be a number, 0 or more"),
+        ("[priority]\npromises = 0", "priority.promises is 0. It must be 1 or more"),
+        ("[priority]\npromises = 1.5", "priority.promises is 1.5. It must be a whole number"),
         ("port = ", "is not valid TOML"),
     ],
 )
@@ -119,12 +121,13 @@ def test_accounts_and_weights_come_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "carrel.toml"
     file.write_text(
         "[accounts.physics]\nshares = 3\nusers = { ada = 2, bob = 1 }\n[accounts.optics]\nparent = 'physics'\n"
-        "[priority]\nshare_weight = '1h'\nsize_weight = 0\nhalf_life = '14d'\ncpu_charge = 0.5\n"
+        "[priority]\nshare_weight = '1h'\nsize_weight = 0\nhalf_life = '14d'\ncpu_charge = 0.5\npromises = 10\n"
     )
     rules = read_settings(file, {}, {}).rules
     assert rules.accounts["physics"].users == {"ada": 2, "bob": 1}
     assert (rules.accounts["physics"].shares, rules.accounts["optics"].parent) == (3, "physics")
     assert (rules.share_weight, rules.half_life, rules.cpu_charge, rules.age_weight) == (3600, 14 * 86400, 0.5, 600)
+    assert rules.promises == 10
 
 
 def test_every_setting_says_what_it_is_for() -> None:

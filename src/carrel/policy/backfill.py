@@ -73,15 +73,19 @@ def earliest_beside(
     `firsts` says when it would fit in each room that could hold it, by index, were it not for both. Ties go to the first by
     name and to nothing else, so that a promise stays where it is while others start beside it.
     """
-    count = wanted.nodes
+    count, windows = wanted.nodes, realm.windows
     rooms = {room.index: room for room in realm.rooms if room.index in firsts}
-    opens = {index: realm.opens(index, max(firsts[index], now), wanted.time) for index in rooms}
+    opens = {index: max(firsts[index], now) for index in rooms}
+    if windows:
+        opens = {index: realm.opens(index, at, wanted.time) for index, at in opens.items()}
     if len(opens) < count:
         return None
-    touched = [index for index in opens if index in promises.indexes or index in realm.windows]
-    plain = nsmallest(count, (at for index, at in opens.items() if index not in promises.indexes and index not in realm.windows))
+    touched = {index for index in opens if index in promises.indexes or index in windows}
+    plain = nsmallest(count, (at for index, at in opens.items() if index not in touched))
+    openings = {index: promises.openings(rooms[index], wanted, seconds, now) for index in touched if index in promises.indexes}
     moments = {*plain, *(opens[index] for index in touched)}
-    moments.update(moment for index in touched for moment in _moments(rooms[index], realm, promises))
+    moments.update(begin for found in openings.values() for begin, _ in found)
+    moments.update(window.end for index in touched if index in windows for window in windows[index])
     # Before the first none of the rooms is ready, and at the last those are that nothing comes between.
     first, last = nsmallest(count, opens.values())[-1], plain[-1] if len(plain) == count else inf
     for at in sorted(moment for moment in moments if first <= moment <= last):
@@ -89,21 +93,13 @@ def earliest_beside(
             index
             for index, moment in opens.items()
             if moment <= at
-            and realm.is_open(index, at, wanted.time)
-            and (index not in promises.indexes or promises.fits_at(rooms[index], wanted, at, at + seconds))
+            and (index not in windows or realm.is_open(index, at, wanted.time))
+            and (index not in openings or any(begin <= at <= end for begin, end in openings[index]))
         )
         found = list(islice(fitting, count))
         if len(found) == count:
             return at, [rooms[index] for index in found]
     return None
-
-
-def _moments(room: Room, realm: Realm, promises: Promises) -> Iterable[float]:
-    """When something is given back in a room, or comes free that was kept."""
-    yield from (window.end for window in realm.windows.get(room.index, ()))
-    if room.index in promises.indexes:
-        yield from (promise.until for promise in promises.here(room))
-        yield from (release.at for release in room.releases.values())
 
 
 def rooms_for(wanted: Resources, now: float, ends_by: float, fit: Fit, realm: Realm, promises: Promises) -> list[Room]:

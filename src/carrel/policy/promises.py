@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from carrel.domain.placement import Waiting
 from carrel.domain.resources import Resources
+from carrel.policy.profile import Left, Opening, Profile
 from carrel.policy.rooms import Room
 
 _NONE: frozenset[int] = frozenset()
@@ -43,7 +44,9 @@ class Promises:
         self.indexes = _NONE
         #: These rooms, each once, in the order of the promises.
         self.rooms: list[Room] = []
-        self._left: dict[int, list[_Left]] = {}
+        self._left: dict[int, list[Left]] = {}
+        #: What will be left in rooms that somebody asked about.
+        self._profiles: dict[int, Profile] = {}
         self._many: dict[str, int] = {}
         self._by_job: dict[int, Promise] = {}
         #: The id of the first job of each partition.
@@ -61,7 +64,9 @@ class Promises:
             for left in here:
                 if promise.at <= left.at < promise.until:
                     left.promise(room, wanted)
-            here.append(_Left(room, promise.at, [*self._active(room, promise.at), wanted]))
+            here.append(Left(room, promise.at, [*self._active(room, promise.at), wanted]))
+            if room.index in self._profiles:
+                self._profiles[room.index].promise(wanted, promise.at, promise.until)
         self.rooms += [room for room in promise.rooms if room.index not in self.indexes]
         self.indexes |= promise.indexes
         self.made.append(promise)
@@ -101,79 +106,21 @@ class Promises:
 
     def note(self, room: Room, wanted: Resources, ends_by: float) -> None:
         """Count in a job that is about to start in a `room` with promises and that `admits` let through."""
+        self._profiles.pop(room.index, None)
         taken = dict(room.choose(wanted))
         for left in self._left.get(room.index, ()):
             if ends_by > left.at:
                 left.lose(wanted, taken)
 
-    def fits_at(self, room: Room, wanted: Resources, at: float, until: float) -> bool:
-        """True when `wanted` fits in `room` from `at` until `until` if every promise is kept."""
-        here = self.here(room)
-        moments = [at, *(promise.at for promise in here if at < promise.at < until)]
-        return all(_Left(room, moment, [*self._active(room, moment), wanted]).enough for moment in moments)
+    def openings(self, room: Room, wanted: Resources, seconds: float, now: float) -> Sequence[Opening]:
+        """Return when `wanted` may start in `room` if every promise is kept, in order."""
+        profile = self._profiles.get(room.index)
+        if profile is None:
+            profile = self._profiles[room.index] = Profile(room, now)
+            for promise in self.here(room):
+                profile.promise(promise.job.resources, promise.at, promise.until)
+        return profile.openings(wanted, seconds)
 
     def _active(self, room: Room, moment: float) -> list[Resources]:
         """What is promised in `room` at a moment."""
         return [promise.job.resources for promise in self.here(room) if promise.at <= moment < promise.until]
-
-
-class _Left:
-    """What will be free in one room at some moment beside what is promised there.
-
-    GPUs are counted by who may have them: those of one type, those with enough memory, all. A promise counts where everything
-    that it may have is in; so one for any type counts in the whole alone, and leaves each type to those who ask for it.
-    """
-
-    __slots__ = ("_cpus", "_free", "_memory", "_promised", "_spare", "at")
-
-    def __init__(self, room: Room, at: float, promised: Iterable[Resources]) -> None:
-        self.at = at
-        self._cpus, self._memory = room.cpus, room.memory
-        self._free = {name: len(uuids) for name, uuids in room.free.items()}
-        for release in room.releases.values():
-            if release.at <= at:
-                self._cpus += release.cpus
-                self._memory += release.memory
-                for name in release.gpus:
-                    self._free[name] += 1
-        self._promised: list[tuple[frozenset[str], int]] = []
-        self._spare: dict[frozenset[str], int] = {}
-        for wanted in promised:
-            self.promise(room, wanted)
-
-    @property
-    def enough(self) -> bool:
-        """True when nothing is promised that will not be there."""
-        return self._cpus >= 0 and self._memory >= 0 and all(spare >= 0 for spare in self._spare.values())
-
-    def promise(self, room: Room, wanted: Resources) -> None:
-        """`wanted` is promised too."""
-        self._cpus -= wanted.cpus
-        self._memory -= wanted.memory
-        if not wanted.gpus:
-            return
-        types = room.suited(wanted)
-        if types not in self._spare:
-            self._spare[types] = sum(self._free[name] for name in types) - sum(
-                gpus for others, gpus in self._promised if others <= types
-            )
-        self._promised.append((types, wanted.gpus))
-        for more in self._spare:
-            if types <= more:
-                self._spare[more] -= wanted.gpus
-
-    def holds_beside(self, other: Resources, taken: dict[str, int]) -> bool:
-        """True when all that is promised is there then although `other` had taken so many GPUs of each type now."""
-        if self._cpus < other.cpus or self._memory < other.memory:
-            return False
-        return all(spare >= sum(count for name, count in taken.items() if name in types) for types, spare in self._spare.items())
-
-    def lose(self, other: Resources, taken: dict[str, int]) -> None:
-        """`other` takes so much now, and is still there then."""
-        self._cpus -= other.cpus
-        self._memory -= other.memory
-        for name, count in taken.items():
-            self._free[name] -= count
-            for types in self._spare:
-                if name in types:
-                    self._spare[types] -= count

@@ -35,6 +35,7 @@ _PRIORITY_KEYS = {
     "size_weight": "duration",
     "half_life": "duration",
     "cpu_charge": "number",
+    "promises": "int",
 }
 _QOS_KEYS = {
     "kinds": "list of job kinds",
@@ -162,6 +163,10 @@ def _read_priority(table: Mapping[str, Any], where: str) -> dict[str, Any]:
         place = f"{where}: priority.{key}"
         if kind == "duration" and key.endswith("_weight") and value == 0 and not isinstance(value, bool):
             found[key] = 0.0  # it is not to count
+        elif kind == "int":
+            found[key] = convert(Setting(key, kind, None, ""), value, place)
+            if found[key] < 1:
+                raise Invalid(f"{place} is {value}.", remedy="It must be 1 or more.")
         elif kind == "duration":
             found[key] = float(convert(Setting(key, kind, None, ""), value, place))
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < inf:
