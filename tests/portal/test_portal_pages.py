@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import httpx
 import pytest
@@ -10,6 +11,7 @@ from portal_site import Site
 
 from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import StoredFile
+from carrel.domain.reservation import Reservation
 from carrel.portal.signin import COOKIE, Sessions, Tickets
 
 HOSTILE = "<script>alert('x')</script>"
@@ -241,3 +243,15 @@ def test_secrets_show_in_no_representation() -> None:
     assert (tickets.redeem(ticket), tickets.redeem(ticket)) == ("the-token", None)
     assert sessions.token(session) == "the-token"
     assert sessions.form_secret(session) != session
+
+
+def test_the_front_page_tells_of_reservations(site: Site) -> None:
+    root, now = site.rig.caller("root"), time.time()
+    for name, begin, users in (("course", now - 60, {"bob"}), ("power", now + 9000, set[str]())):
+        reservation = Reservation(name=name, begin=begin, end=begin + 7200, users=frozenset(users), reason=f"the {name}")
+        site.rig.lab.administration.reserve(root, reservation)
+    for who, words in (("ada", "not for your jobs"), ("bob", "kept for you")):
+        with site.browser(who) as http:
+            page = " ".join(re.sub(r"<[^>]+>", "", http.get("/").text).split())
+            assert f"course, the course: all machines {words}; began 1 min ago, for 2 h." in page
+            assert "power, the power: all machines not for your jobs; begins in 2 h, for 2 h." in page

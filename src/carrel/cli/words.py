@@ -29,7 +29,8 @@ def spent(job: v1.JobView | v1.AttemptView, now: datetime) -> str:
     """How long it ran, or has been running; "" when it has not started."""
     if job.started_at is None:
         return ""
-    return format_duration(((job.ended_at or now) - job.started_at).total_seconds())
+    stopped = getattr(job, "suspended_at", None)
+    return format_duration(((job.ended_at or stopped or now) - job.started_at).total_seconds() - job.suspended_seconds)
 
 
 def count(number: int, noun: str) -> str:

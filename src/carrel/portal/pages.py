@@ -100,7 +100,7 @@ class JobPages:
             request,
             "live.html" if part else "home.html",
             nodes=nodes,
-            reservations=[reservation_view(one, names, caller.user) for one in reserved],
+            reservations=[(reservation_view(one, names, caller.user), one.begin <= self._lab.clock()) for one in reserved],
             simulated=any(device.simulated for node in nodes for device in node.devices),
             jobs=[self._show(self._gateway.show(job, "")) for job in jobs[:_PAGE]],
             older="/?" + urlencode(query | {"before": jobs[_PAGE - 1].id}) if len(jobs) > _PAGE else None,
@@ -216,8 +216,9 @@ class JobPages:
         return self._lab.log_range(caller, job_id, attempt=last.number, offset=start, limit=last.log_size - start)
 
     def _show(self, view: JobView) -> ShownJob:
-        until: datetime = view.ended_at or self._look.now()
-        return ShownJob(view=view, ran=(until - view.started_at).total_seconds() if view.started_at else None)
+        until: datetime = view.ended_at or view.suspended_at or self._look.now()
+        ran = (until - view.started_at).total_seconds() - view.suspended_seconds if view.started_at else None
+        return ShownJob(view=view, ran=ran)
 
     def _tracking(self) -> dict[str, str] | None:
         status = self._gateway.tracking_status()

@@ -13,7 +13,7 @@ STATES: dict[str, tuple[str, str, str]] = {
     "PENDING": ("Waiting", "◷", "wait"),
     "CONFIGURING": ("Preparing", "◔", "busy"),
     "RUNNING": ("Running", "▶", "run"),
-    "SUSPENDED": ("Suspended", "❚❚", "wait"),
+    "SUSPENDED": ("Suspended", "‖", "wait"),
     "COMPLETED": ("Completed", "✓", "good"),
     "FAILED": ("Failed", "✕", "bad"),
     "CANCELLED": ("Cancelled", "⊘", "off"),

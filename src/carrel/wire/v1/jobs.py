@@ -118,6 +118,9 @@ class JobView(Response):
     submitted_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    #: Since when it is stopped, and for how long it was before.
+    suspended_at: datetime | None = None
+    suspended_seconds: float = 0.0
     attempt: int = 0
     exit_code: int | None = None
     signal: int | None = None
@@ -163,6 +166,8 @@ class AttemptView(Response):
     signal: int | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    #: For how long it was stopped.
+    suspended_seconds: float = 0.0
     environment: str | None = None
     environment_built: bool | None = None
     usage: UsageView = Field(default_factory=UsageView)
