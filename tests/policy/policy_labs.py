@@ -19,12 +19,14 @@ from carrel.policy.placer import Placer
 
 GIB = 1024**3
 NOW = 1_000_000.0
+#: GiB of a device by its type, where they are not 80.
+MEMORY = {"a100": 40, "t4": 16}
 
 
 def node(name: str, *types: str, cpus: int = 16, memory: int = 64 * GIB, drained: str | None = None) -> Node:
     """A node with one device per type named; uuids like "n1-0"."""
     devices = tuple(
-        Device(uuid=f"{name}-{index}", index=index, type=gpu_type, name=gpu_type, memory=80 * GIB)
+        Device(uuid=f"{name}-{index}", index=index, type=gpu_type, name=gpu_type, memory=MEMORY.get(gpu_type, 80) * GIB)
         for index, gpu_type in enumerate(types)
     )
     return Node(name=name, cpus=cpus, memory=memory, devices=devices, drained=drained)
@@ -62,13 +64,16 @@ class Left:
 
     cpus: int
     memory: int
-    devices: dict[str, str]
+    #: Type and memory, by uuid.
+    devices: dict[str, tuple[str, int]]
 
 
 def free_at(snapshot: Snapshot, holds: Iterable[Holding], moment: float, now: float) -> dict[str, Left]:
     """What is free on each node that takes jobs, `moment` being inclusive of what ends then."""
     free = {
-        node.name: Left(node.cpus, node.memory, {d.uuid: d.type for d in node.devices if d.uuid not in snapshot.withheld})
+        node.name: Left(
+            node.cpus, node.memory, {d.uuid: (d.type, d.memory) for d in node.devices if d.uuid not in snapshot.withheld}
+        )
         for node in snapshot.nodes
         if node.drained is None
     }
@@ -83,8 +88,12 @@ def free_at(snapshot: Snapshot, holds: Iterable[Holding], moment: float, now: fl
     return free
 
 
+def suits(wanted: Resources, gpu_type: str, memory: int) -> bool:
+    return wanted.gpu_type in (None, gpu_type) and memory >= wanted.gpu_memory
+
+
 def fits(wanted: Resources, left: Left) -> bool:
-    gpus = sum(wanted.gpu_type in (None, kind) for kind in left.devices.values())
+    gpus = sum(suits(wanted, *device) for device in left.devices.values())
     return left.cpus >= wanted.cpus and left.memory >= wanted.memory and gpus >= wanted.gpus
 
 
@@ -220,7 +229,7 @@ class Lab:
 
 # ---- random labs ----------------------------------------------------------------------------------------------------
 
-TYPES = ("a100", "h200")
+TYPES = ("a100", "h200", "t4")
 
 
 @st.composite
@@ -244,6 +253,7 @@ def resources(draw: st.DrawFn) -> Resources:
         nodes=draw(st.sampled_from([1, 1, 1, 2])),
         gpus=gpus,
         gpu_type=draw(st.sampled_from([None, *TYPES])) if gpus else None,
+        gpu_memory=draw(st.sampled_from([0, 0, 0, 16, 40, 80])) * GIB if gpus else 0,
         cpus=draw(st.integers(1, 6)),
         memory=draw(st.integers(1, 6)) * GIB,
         time=draw(st.sampled_from([60, 300, 1000, 5000])),
@@ -321,7 +331,7 @@ def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
         for name, left in free.items():
             if fits(wanted, left):
                 owner = draw(owners)
-                suited = [uuid for uuid, kind in left.devices.items() if wanted.gpu_type in (None, kind)]
+                suited = [uuid for uuid, device in left.devices.items() if suits(wanted, *device)]
                 holds.append(
                     Holding(
                         id=100 + number, owner=owner, account=ACCOUNTS[owner], qos=draw(names), resources=wanted, node=name,

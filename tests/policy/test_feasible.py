@@ -143,3 +143,29 @@ def test_a_qos_is_chosen_by_name_or_as_the_first_that_takes_the_kind() -> None:
     )
     with pytest.raises(Invalid, match="No QoS of this lab takes a worker"):
         choose_qos(None, JobKind.WORKER, {"batch": BATCH})
+
+
+def test_gpus_with_too_little_memory_do_not_count() -> None:
+    nodes = [node("n1", "t4", "t4", "a100"), node("n2", "a100", "a100", "h200")]
+    feasible(Resources(gpus=3, gpu_memory=40 * GIB), JobKind.TASK, BATCH, nodes)
+    for wanted, message in (
+        (Resources(gpus=1, gpu_memory=81 * GIB), 'asks for GPUs with 81G, but the largest here (h200) has 80G. Ask for "80G"'),
+        (Resources(gpus=1, gpu_type="a100", gpu_memory=80 * GIB), "GPUs with 80G, but the largest here (a100) has 40G."),
+        (Resources(gpus=2, gpu_memory=80 * GIB), "asks for 2 GPUs with 80G on one node, but the largest node has 1."),
+        (Resources(gpus=2, nodes=2, gpu_memory=40 * GIB), "asks for 2 nodes, but the lab has 1 that is large enough."),
+    ):
+        with pytest.raises(Impossible) as caught:
+            feasible(wanted, JobKind.TASK, BATCH, nodes)
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"gpus": 1, "gpu_memory": -1}, "gpu_memory is -1 bytes"),
+        ({"gpu_memory": 40 * GIB}, "gpu_memory is 40G but gpus is 0. Ask for gpus too"),
+    ],
+)
+def test_memory_of_gpus_that_cannot_be(fields: dict[str, int], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        Resources(**fields)  # type: ignore[arg-type]

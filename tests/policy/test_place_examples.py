@@ -330,3 +330,23 @@ def test_nothing_waits_in_an_empty_lab() -> None:
         "ReqNodeNotAvail",
         "needs 1 CPU, 1G on one node; no node of the lab has so much; start unknown",
     )
+
+
+# ---- memory of GPUs -------------------------------------------------------------------------------------------------
+
+
+def test_only_gpus_with_enough_memory_count() -> None:
+    nodes = [node("n1", "t4", "t4", "t4", "a100"), node("n2", "h200", "h200")]
+    waits = [waiting(1, 1, ago=9, gpu_memory=17 * GIB), waiting(2, 2, ago=8, gpu_memory=40 * GIB), waiting(3, 3, ago=7)]
+    snapshot = lab(nodes, waits)
+    assert starts(place(snapshot, NOW)) == {1: ("n1", "n1-3"), 2: ("n2", "n2-0", "n2-1"), 3: ("n1", "n1-0", "n1-1", "n1-2")}
+    full = lab(nodes, [waiting(4, 2, gpu_memory=40 * GIB)], [holding(9, "n2", "n2-0")])
+    assert reason(full, 4) == ("Resources", "needs 2 GPUs with 40G on one node; at most 1 is free; about 10 min")
+    assert full.waiting[0].resources.describe() == "2 GPUs with 40G, 1 CPU, 1G for 1 h"
+
+
+def test_who_is_promised_large_gpus_does_not_keep_the_small_ones() -> None:
+    nodes = [node("n1", "t4", "t4", "h200", "h200")]
+    busy = [holding(9, "n1", "n1-2", left=600)]
+    waits = [waiting(1, 2, ago=9, gpu_memory=40 * GIB), waiting(2, 2, ago=8), waiting(3, 1, ago=7)]
+    assert starts(place(lab(nodes, waits, busy), NOW)) == {2: ("n1", "n1-0", "n1-1")}

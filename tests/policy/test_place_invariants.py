@@ -21,6 +21,7 @@ from policy_labs import (
     nodes_with_room,
     rank,
     snapshots,
+    suits,
     within_limits,
 )
 
@@ -64,11 +65,11 @@ def test_nothing_is_given_twice_or_beyond_what_a_node_has(snapshot: Snapshot) ->
         assert len({share.node for share in shares}) == wanted.nodes
         for share in shares:
             machine = machines[share.node]
-            types = {device.uuid: device.type for device in machine.devices}
+            devices = {device.uuid: device for device in machine.devices}
             assert machine.drained is None
             assert share.node in free_for(jobs[start.job_id], snapshot, snapshot.holding, NOW, NOW)
             assert len(share.devices) == wanted.gpus
-            assert all(wanted.gpu_type in (None, types[uuid]) for uuid in share.devices)
+            assert all(suits(wanted, devices[uuid].type, devices[uuid].memory) for uuid in share.devices)
             assert not snapshot.withheld.intersection(share.devices)
             given_away += share.devices
     assert len(given_away) == len(set(given_away))

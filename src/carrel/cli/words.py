@@ -52,9 +52,10 @@ def resources(job: v1.JobView, *, simulated: bool = False) -> str:
     """ "2 simulated GPUs (a100), 4 CPUs, 8G, at most 2 h"; `simulated`: the lab's GPUs are."""
     asked = job.resources
     gpus = count(asked.gpus, "simulated GPU" if job.simulated or simulated else "GPU") if asked.gpus else ""
-    kinds = [asked.gpu_type or "", f"{format_size(asked.gpu_memory)} or more each" if asked.gpu_memory else ""]
-    if gpus and any(kinds):
-        gpus += f" ({', '.join(kind for kind in kinds if kind)})"
+    if gpus and asked.gpu_type:
+        gpus += f" ({asked.gpu_type})"
+    if gpus and asked.gpu_memory:
+        gpus += f" with {format_size(asked.gpu_memory)}"
     parts = [gpus, count(asked.cpus, "CPU"), format_size(asked.memory), f"at most {format_duration(asked.time)}"]
     return ", ".join(part for part in parts if part)
 

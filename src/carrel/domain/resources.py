@@ -22,7 +22,7 @@ class Resources:
     gpus: int = 0
     #: The GPU's type as `carrel doctor` prints it ("h200"), or None when any will do.
     gpu_type: str | None = None
-    #: Bytes of memory that each of its GPUs has at least; 0 when any will do.
+    #: Bytes of memory that each GPU must have at least; 0 when any will do.
     gpu_memory: int = 0
     #: Walltime limit in seconds, counted from the start of the user's command.
     time: int = 3600
@@ -44,21 +44,24 @@ class Resources:
         if self.gpu_type is not None and self.gpus == 0:
             raise Invalid(f'gpu_type is "{self.gpu_type}" but gpus is 0.', remedy="Ask for gpus too, or leave the type out.")
         if self.gpu_memory < 0:
-            raise Invalid(f"gpu_memory is {self.gpu_memory} bytes.", remedy="Ask for 0 or more.")
+            raise Invalid(f"gpu_memory is {self.gpu_memory} bytes.", remedy='Ask for "0" or more.')
         if self.gpu_memory and self.gpus == 0:
             raise Invalid(
-                f'gpu_memory is "{format_size(self.gpu_memory)}" but gpus is 0.', remedy="Ask for gpus too, or leave it out."
+                f"gpu_memory is {format_size(self.gpu_memory)} but gpus is 0.",
+                remedy="Ask for gpus too, or leave the memory out.",
             )
         if self.time < 1:
             raise Invalid(f"time is {self.time} s.", remedy='A job needs at least "1s".')
 
+    def describe_gpus(self) -> str:
+        """The GPUs on each node: "2 GPUs", "1 GPU (h200)", "2 GPUs with 40G"."""
+        kind = f" ({self.gpu_type})" if self.gpu_type else ""
+        least = f" with {format_size(self.gpu_memory)}" if self.gpu_memory else ""
+        return f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}{kind}{least}"
+
     def describe(self) -> str:
         """One phrase for messages: "2 GPUs (h200), 8 CPUs, 16G for 2 h"."""
-        gpus = ""
-        if self.gpus:
-            kinds = [self.gpu_type or "", f"{format_size(self.gpu_memory)} or more each" if self.gpu_memory else ""]
-            kind = f" ({', '.join(part for part in kinds if part)})" if any(kinds) else ""
-            gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''}{kind}, "
+        gpus = f"{self.describe_gpus()}, " if self.gpus else ""
         nodes = f"{self.nodes} nodes with " if self.nodes > 1 else ""
         cpus = f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}"
         return f"{nodes}{gpus}{cpus}, {format_size(self.memory)} for {format_duration(self.time)}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from heapq import nsmallest
 from math import inf, isfinite
 
@@ -82,6 +83,7 @@ class _Part:
     """The pools of one partition. Nodes that are in several are counted in each."""
 
     def __init__(self, rooms: Sequence[Room], now: float) -> None:
+        self._rooms = rooms
         releases = [release for room in rooms for release in room.releases.values()]
         self.cpus = Pool(sum(room.all_cpus for room in rooms), [(r.at, r.cpus) for r in releases], now)
         self.memory = Pool(sum(room.all_memory for room in rooms), [(r.at, r.memory) for r in releases], now)
@@ -98,9 +100,10 @@ class _Part:
         """Return the pool of the type that is free first; None when only devices of several types together are enough."""
         if wanted.gpu_type is not None:
             return self._gpus.get(wanted.gpu_type)
-        if len(self._gpus) == 1:
-            return next(iter(self._gpus.values()))
-        moment, name = min(((pool.when(wanted.total_gpus), name) for name, pool in self._gpus.items()), default=(inf, ""))
+        suited = {name for room in self._rooms for name in room.suited(wanted)} if wanted.gpu_memory else set(self._gpus)
+        if len(suited) == 1:
+            return self._gpus[suited.pop()]
+        moment, name = min(((self._gpus[name].when(wanted.total_gpus), name) for name in suited), default=(inf, ""))
         return self._gpus[name] if isfinite(moment) else None
 
 
@@ -116,7 +119,7 @@ class ListSchedule:
         self._limits: dict[Limit, list[tuple[Pool, bool]]] = {}
         #: Start of the last job that a user's GPU limit held back: the next of theirs does not overtake it.
         self._last: dict[Limit, float] = {}
-        self._floors: dict[tuple[str | None, int, int, str], float] = {}
+        self._floors: dict[tuple[str | None, int, int, int, str], float] = {}
 
     def starts(self) -> Iterator[float | None]:
         """Yield the estimated start of every held job, in the order of the queue; None where nobody can say.
@@ -184,10 +187,10 @@ class ListSchedule:
         """Return when so many GPUs of that type are first free on one node."""
         if wanted.gpus == 0:
             return self._now
-        key = (wanted.gpu_type, wanted.gpus, wanted.nodes, realm.partition)
+        key = (wanted.gpu_type, wanted.gpu_memory, wanted.gpus, wanted.nodes, realm.partition)
         floor = self._floors.get(key)
         if floor is None:
-            bare = Resources(nodes=wanted.nodes, gpus=wanted.gpus, gpu_type=wanted.gpu_type, cpus=1, memory=1024**2)
+            bare = replace(wanted, cpus=1, memory=1024**2)
             found = earliest(bare, realm.rooms, self._now)
             floor = self._floors[key] = found[0] if found else inf
         return floor

@@ -173,8 +173,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _gpus(wanted: Resources) -> str:
-    kind = f" ({wanted.gpu_type})" if wanted.gpu_type else ""
-    return f"{_count(wanted.gpus, 'GPU')}{kind}"
+    return wanted.describe_gpus()
 
 
 def _several(wanted: Resources) -> str:

@@ -14,6 +14,7 @@ from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
+from carrel.policy.rooms import idle_room
 
 
 def feasible(
@@ -147,21 +148,38 @@ def _check_gpus(resources: Resources, nodes: Sequence[Node], part: str) -> None:
             remedy=f"{meant}There are: {_types(most)}. Without a type any will do.",
             details={"gpu_type": wanted, "types": sorted(most)},
         )
-    largest = max(types.total() if wanted is None else types[wanted] for types in per_node)
+    _check_gpu_memory(resources, nodes, part)
+    largest = max(_gpus_of(node, resources) for node in nodes)
     if resources.gpus > largest:
-        kind = f" ({wanted})" if wanted else ""
         raise Impossible(
-            f"The job asks for {_count(resources.gpus)}{kind} on one node, but the largest node{_of(part)} has {largest}.",
+            f"The job asks for {resources.describe_gpus()} on one node, but the largest node{_of(part)} has {largest}.",
             remedy=f"Ask for {largest} or fewer. Most on one node: {_types(most)}.",
             details={"gpus": resources.gpus, "largest": largest},
         )
 
 
+def _check_gpu_memory(resources: Resources, nodes: Sequence[Node], part: str) -> None:
+    """Some GPU that it may have has so much memory."""
+    found = [
+        (memory, name)
+        for node in nodes
+        for name, memory in idle_room(node).gpu_memory.items()
+        if resources.gpu_type in (None, name)
+    ]
+    memory, name = max(found)
+    if resources.gpu_memory > memory:
+        raise Impossible(
+            f"The job asks for GPUs with {format_size(resources.gpu_memory)}, "
+            f"but the largest {f'in {part}' if part else 'here'} ({name}) has {_floor_size(memory)}.",
+            remedy=f'Ask for "{_floor_size(memory)}" or less.',
+            details={"gpu_memory": resources.gpu_memory, "largest": memory},
+        )
+
+
 def _check_node(resources: Resources, nodes: Sequence[Node], part: str) -> None:
     """One of the nodes with enough GPUs has enough cpus and memory too."""
-    suited = [node for node in nodes if _gpus_of(node, resources.gpu_type) >= resources.gpus]
-    kind = f" ({resources.gpu_type})" if resources.gpu_type else ""
-    where = f"node{_of(part)} with {_count(resources.gpus)}{kind}" if resources.gpus else f"node{_of(part)}"
+    suited = [node for node in nodes if _gpus_of(node, resources) >= resources.gpus]
+    where = f"node{_of(part)} with {resources.describe_gpus()}" if resources.gpus else f"node{_of(part)}"
     cpus = max(node.cpus for node in suited)
     if resources.cpus > cpus:
         raise Impossible(
@@ -188,7 +206,7 @@ def _check_node(resources: Resources, nodes: Sequence[Node], part: str) -> None:
 def _check_nodes(resources: Resources, nodes: Sequence[Node], part: str) -> None:
     """There are as many such nodes as the job asks for."""
     able = sum(
-        _gpus_of(node, resources.gpu_type) >= resources.gpus and node.cpus >= resources.cpus and node.memory >= resources.memory
+        _gpus_of(node, resources) >= resources.gpus and node.cpus >= resources.cpus and node.memory >= resources.memory
         for node in nodes
     )
     if able < resources.nodes:
@@ -204,8 +222,8 @@ def _of(part: str) -> str:
     return f" of {part}" if part else ""
 
 
-def _gpus_of(node: Node, gpu_type: str | None) -> int:
-    return sum(gpu_type in (None, device.type) for device in node.devices)
+def _gpus_of(node: Node, resources: Resources) -> int:
+    return idle_room(node).all_of(resources)
 
 
 def _floor_size(size: int) -> str:

@@ -27,7 +27,7 @@ class Shelf:
     def __init__(self, wanted: Resources, rooms: Sequence[Room]) -> None:
         """For all that ask for the same GPUs as `wanted`, however many."""
         self._wanted = wanted
-        self._any = wanted.gpu_type is None
+        self._any = wanted.gpu_type is None and wanted.gpu_memory == 0
         most = max((room.all_of(wanted) for room in rooms), default=0)
         self._levels: list[list[Entry]] = [[] for _ in range(most + 2)]
         for room in rooms:
@@ -90,7 +90,7 @@ class Fit:
 
     def __init__(self, rooms: Sequence[Room]) -> None:
         self._rooms = rooms
-        self._shelves: dict[tuple[str, str | None], Shelf] = {}
+        self._shelves: dict[tuple[str, str | None, int], Shelf] = {}
         #: Those that each room is on.
         self._on: list[list[Shelf]] = [[] for _ in rooms]
 
@@ -99,7 +99,7 @@ class Fit:
 
         Those in `but` (by index) are passed over: somebody else decides who goes there, or nobody may.
         """
-        key = (realm.partition, wanted.gpu_type)
+        key = (realm.partition, wanted.gpu_type, wanted.gpu_memory)
         shelf = self._shelves.get(key)
         if shelf is None:
             shelf = self._shelves[key] = Shelf(wanted, realm.rooms)

@@ -15,7 +15,7 @@ from carrel.policy.realm import Realm
 Entry = tuple[float, int, int, "Group"]
 
 #: What is asked for and where, but for the time.
-Kind = tuple[int, int, str | None, int, int, Realm]
+Kind = tuple[int, int, str | None, int, int, int, Realm]
 #: How long a job is expected to run, and how long it may: seconds.
 Times = tuple[float, int]
 
@@ -38,7 +38,7 @@ class Alike(NamedTuple):
 
 def kind_of(wanted: Resources, realm: Realm) -> Kind:
     """Return what `wanted` asks for, and where that may be, but for the time."""
-    return (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.cpus, wanted.memory, realm)
+    return (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.gpu_memory, wanted.cpus, wanted.memory, realm)
 
 
 class Bulk:

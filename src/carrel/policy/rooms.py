@@ -42,10 +42,12 @@ class Room:
     releases: dict[int, Release] = field(default_factory=dict)
     #: Type of each device that can be given, by its uuid in node order.
     types: dict[str, str] = field(default_factory=dict)
+    #: Bytes that each device of a type has at least.
+    gpu_memory: dict[str, int] = field(default_factory=dict)
 
     def suits(self, gpu_type: str, wanted: Resources) -> bool:
         """True when `wanted` may be given devices of this type."""
-        return wanted.gpu_type in (None, gpu_type)
+        return wanted.gpu_type in (None, gpu_type) and self.gpu_memory[gpu_type] >= wanted.gpu_memory
 
     def suited(self, wanted: Resources) -> frozenset[str]:
         """Return the types here that `wanted` may be given devices of."""
@@ -53,14 +55,20 @@ class Room:
 
     def suited_of(self, types: Sequence[str], wanted: Resources) -> int:
         """Return how many of some devices, by their types, `wanted` may be given."""
+        if wanted.gpu_memory:
+            return sum(self.suits(gpu_type, wanted) for gpu_type in types)
         return len(types) if wanted.gpu_type is None else types.count(wanted.gpu_type)
 
     def free_of(self, wanted: Resources) -> int:
         """Number of free devices that `wanted` may be given."""
+        if wanted.gpu_memory:
+            return sum(len(uuids) for gpu_type, uuids in self.free.items() if self.suits(gpu_type, wanted))
         return self.free_gpus if wanted.gpu_type is None else len(self.free.get(wanted.gpu_type, ()))
 
     def all_of(self, wanted: Resources) -> int:
         """Number of devices that an idle node would offer to `wanted`."""
+        if wanted.gpu_memory:
+            return sum(count for gpu_type, count in self.all_gpus.items() if self.suits(gpu_type, wanted))
         return sum(self.all_gpus.values()) if wanted.gpu_type is None else self.all_gpus.get(wanted.gpu_type, 0)
 
     def has_free(self, wanted: Resources) -> bool:
@@ -75,20 +83,19 @@ class Room:
     def choose(self, wanted: Resources) -> list[tuple[str, int]]:
         """Return how many devices of which type `wanted` would get here.
 
-        A job that takes any type gets devices of one type if that is possible: the type with the fewest to spare.
+        A job that takes several types gets devices of one type if that is possible: the type with the fewest to spare.
         """
         if wanted.gpus == 0:
             return []
         if wanted.gpu_type is not None:
             return [(wanted.gpu_type, wanted.gpus)]
-        enough = [(len(uuids), name) for name, uuids in self.free.items() if len(uuids) >= wanted.gpus]
+        free = [(len(uuids), name) for name, uuids in self.free.items() if not wanted.gpu_memory or self.suits(name, wanted)]
+        enough = [(count, name) for count, name in free if count >= wanted.gpus]
         if enough:
             return [(min(enough)[1], wanted.gpus)]
         chosen: list[tuple[str, int]] = []
         missing = wanted.gpus
-        for count, name in sorted(
-            ((len(uuids), name) for name, uuids in self.free.items()), key=lambda item: (-item[0], item[1])
-        ):
+        for count, name in sorted(free, key=lambda item: (-item[0], item[1])):
             if missing and count:
                 chosen.append((name, min(count, missing)))
                 missing -= min(count, missing)
@@ -148,7 +155,7 @@ def rooms_of(nodes: Iterable[Node], holding: Iterable[Holding], withheld: frozen
 
 def suits(device: Device, wanted: Resources) -> bool:
     """True when `wanted` may be given this device."""
-    return wanted.gpu_type in (None, device.type)
+    return wanted.gpu_type in (None, device.type) and device.memory >= wanted.gpu_memory
 
 
 def idle_room(node: Node) -> Room:
@@ -169,4 +176,7 @@ def _room(index: int, node: Node, withheld: frozenset[str]) -> Room:
     counts = {gpu_type: len(uuids) for gpu_type, uuids in free.items()}
     room = Room(index, node.name, node.cpus, node.memory, free, len(types), node.cpus, node.memory, counts)
     room.types = types
+    for device in node.devices:
+        least = room.gpu_memory.get(device.type, device.memory)
+        room.gpu_memory[device.type] = min(least, device.memory)
     return room
