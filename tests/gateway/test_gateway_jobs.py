@@ -21,7 +21,7 @@ def test_a_task_goes_from_request_to_completed(rig: Rig, ada: httpx.Client) -> N
     assert answer.status_code == 201, answer.text
     job = answer.json()
     assert (job["name"], job["owner"], job["qos"], job["state"]) == ("first", "ada", "normal", "PENDING")
-    assert job["resources"] == {"cpus": 1, "memory": 1024**3, "gpus": 1, "gpu_type": None, "time": 3600}
+    assert job["resources"] == {"cpus": 1, "memory": 1024**3, "gpus": 1, "gpu_type": None, "gpu_memory": 0, "time": 3600}
     assert answer.headers["location"] == f"{V1}/jobs/{job['id']}"
     rig.engine.run(job["id"])
     rig.wait(job["id"], JobState.RUNNING)
@@ -75,7 +75,16 @@ def test_the_request_goes_before_the_backend_config_and_that_before_the_file_and
         job = answer.json()
         return {**job["resources"], "qos": job["qos"], "account": job["account"]}
 
-    file = {"cpus": 3, "memory": 3 * 1024**3, "gpus": 1, "gpu_type": None, "time": 1200, "qos": "short", "account": "physics"}
+    file = {
+        "cpus": 3,
+        "memory": 3 * 1024**3,
+        "gpus": 1,
+        "gpu_type": None,
+        "gpu_memory": 0,
+        "time": 1200,
+        "qos": "short",
+        "account": "physics",
+    }
     assert asked() == file
     config = {"mem": "2048", "gres": "gpu:2", "account": "chemistry", "qos": "normal"}
     said = {"backend_config": {"preemptible": False}, "preemptible": True}

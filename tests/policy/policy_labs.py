@@ -78,7 +78,7 @@ def free_at(snapshot: Snapshot, holds: Iterable[Holding], moment: float, now: fl
         if node.drained is None
     }
     for held in holds:
-        running = held.ends_by > moment or moment == now  # Whoever holds something now does, even if it is overdue.
+        running = held.over_by > moment or moment == now  # Whoever holds something now does, even if it is overdue.
         for share in held.shares if running else ():
             if share.node in free:
                 free[share.node].cpus -= held.resources.cpus
@@ -141,8 +141,8 @@ def free_for(job: Waiting, snapshot: Snapshot, holds: Iterable[Holding], moment:
 def first_start(job: Waiting, snapshot: Snapshot, holds: Sequence[Holding], now: float) -> float | None:
     """When `job` can start at the earliest if everything runs to its walltime and nothing else starts."""
     windows = {window.end for window in snapshot.reservations if window.end > now}
-    for moment in sorted({now, *windows, *(max(held.ends_by, now + 1e-6) for held in holds)}):
-        running = [held for held in holds if moment == now or held.ends_by > moment]
+    for moment in sorted({now, *windows, *(max(held.over_by, now + 1e-6) for held in holds)}):
+        running = [held for held in holds if moment == now or held.over_by > moment]
         room = has_room(job.resources, free_for(job, snapshot, holds, moment, now))
         if room and within_limits(job, snapshot, running):
             return moment
@@ -154,6 +154,7 @@ def as_holding(start: Start, jobs: dict[int, Waiting], now: float) -> Holding:
     return Holding(
         id=job.id, owner=job.owner, account=job.account, qos=job.qos, resources=job.resources,
         node=start.node, devices=start.devices, others=start.others, ends_by=now + job.resources.time,
+        due=now + job.seconds,
     )  # fmt: skip
 
 
@@ -336,13 +337,14 @@ def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
                     Holding(
                         id=100 + number, owner=owner, account=ACCOUNTS[owner], qos=draw(names), resources=wanted, node=name,
                         devices=tuple(suited[: wanted.gpus]), ends_by=NOW + draw(st.sampled_from([-50, 30, 250, 300, 2000])),
+                        due=draw(st.sampled_from([None, None, NOW - 5, NOW + 250])),
                     )
                 )  # fmt: skip
                 break
     parts = draw(partitions())
     waits = tuple(
         Waiting(
-            partition=draw(names_of(parts)),
+            partition=draw(names_of(parts)), expected=draw(st.sampled_from([None, None, 50, 700])),
             id=number + 1, owner=(owner := draw(owners)), account=ACCOUNTS[owner], qos=draw(names),
             resources=draw(resources()),
             submitted_at=NOW - draw(st.integers(0, 5)) * 400, priority=draw(st.integers(-2, 2)),

@@ -171,7 +171,7 @@ def test_the_first_in_line_starts_when_it_was_told(snapshot: Snapshot) -> None:
     later = replace(
         snapshot,
         waiting=[job for job in snapshot.waiting if job.id in remaining],
-        holding=[held for held in after(snapshot, placement, NOW) if held.ends_by > then],
+        holding=[held for held in after(snapshot, placement, NOW) if held.over_by > then],
     )
     assert hold.job_id in {start.job_id for start in place(later, then).starts}
 

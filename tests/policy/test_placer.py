@@ -72,7 +72,10 @@ def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, prom
                         lab.wait(again)
             case "start" if lab.holding:
                 held = lab.holding[data.draw(st.sampled_from(sorted(lab.holding)))]
-                lab.hold(replace(held, ends_by=held.ends_by + data.draw(st.integers(0, 400))))
+                later = data.draw(st.integers(0, 400))
+                lab.hold(
+                    replace(held, ends_by=held.ends_by + later, due=data.draw(st.sampled_from([None, held.over_by + later])))
+                )
             case "later":
                 lab.now += data.draw(st.sampled_from([1.0, 45.0, 60.0, 1000.0]))
             case "rank":

@@ -108,10 +108,10 @@ def test_nobody_who_comes_later_delays_what_was_promised(snapshot: Snapshot, mos
         after = promised(found)
         assert {job: at for job, (at, _) in after.items() if job in before} == {job: at for job, (at, _) in before.items()}
     # Time goes on: who is due ends, and what is promised comes no later.
-    ends = sorted({held.ends_by for held in found.holding.values() if NOW < held.ends_by < first})
+    ends = sorted({held.over_by for held in found.holding.values() if NOW < held.over_by < first})
     for moment in ends:
         found.now = moment
-        for held in [held for held in found.holding.values() if held.ends_by <= moment]:
+        for held in [held for held in found.holding.values() if held.over_by <= moment]:
             found.forget(held.id)
         found.place()
         after = promised(found)

@@ -69,6 +69,7 @@ def test_classes_of_service_come_from_the_file(tmp_path: Path) -> None:
         ("[priority]\ncpu_charge = -1", "priority.cpu_charge is -1. It must be a number, 0 or more"),
         ("[priority]\npromises = 0", "priority.promises is 0. It must be 1 or more"),
         ("[priority]\npromises = 1.5", "priority.promises is 1.5. It must be a whole number"),
+        ("[priority]\nbackfill_times = 'guessed'", 'backfill_times is \'guessed\'. It must be "walltime" or "expected"'),
         ("port = ", "is not valid TOML"),
     ],
 )

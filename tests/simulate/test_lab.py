@@ -14,7 +14,7 @@ from carrel.domain.job import Preemption
 from carrel.domain.launch import Launch
 from carrel.domain.node import Node
 from carrel.domain.qos import JobKind, PreemptMode, QoS
-from carrel.domain.rules import LabRules
+from carrel.domain.rules import BACKFILL_TIMES, LabRules
 from carrel.simulate.lab import simulate_lab, simulation
 from carrel.simulate.lab.machines import VirtualMachines, nodes_of
 from carrel.simulate.lab.simulation import nodes_for
@@ -61,6 +61,32 @@ def test_a_later_job_starts_early_where_it_delays_nobody() -> None:
         job(5, 30, 900, 1, time=5000),
     )
     assert starts(simulate_lab(rules(), jobs, SMALL)) == {1: 0, 2: 0, 3: 1000, 4: 20, 5: 520}
+
+
+@pytest.mark.parametrize(("promises", "found"), [(1, {3: 1000, 4: 5000, 5: 30}), (2, {3: 1000, 4: 2000, 5: 2500})])
+def test_the_second_in_line_is_overtaken_unless_it_is_promised_something(promises: int, found: dict[int, float]) -> None:
+    jobs = trace(
+        job(1, 0, 1000, 3, time=1000),
+        job(2, 0, 2000, 3, time=2000),
+        job(3, 10, 4000, 4, time=5000),  # waits for job 1
+        job(4, 20, 500, 4, time=600),  # waits for job 2
+        job(5, 30, 5000, 1, time=5000),  # would fit beside job 2
+    )
+    assert starts(simulate_lab(rules(promises=promises), jobs, SMALL)) == {1: 0, 2: 0, **found}
+
+
+@pytest.mark.parametrize(("times", "started"), [("walltime", 11_000), ("expected", 10_030)])
+def test_who_has_always_been_short_goes_ahead_where_backfill_goes_by_that(times: str, started: float) -> None:
+    known = [job(number, number * 1000, 100, 1, time=9000, user="ada", name="probe") for number in range(1, 5)]
+    known += [job(number, number * 1000, 500, 1, time=520, user="bob", name="long") for number in range(5, 9)]
+    jobs = trace(
+        *known,
+        job(10, 10_000, 500, 3, time=520, user="bob", name="long"),
+        job(11, 10_010, 500, 4, time=520, user="bob", name="long"),  # waits for it
+        job(12, 10_030, 100, 1, time=9000, user="ada", name="probe"),
+    )
+    node = nodes_of(Cluster(nodes=1, gpus_per_node=4))
+    assert starts(simulate_lab(rules(backfill_times=times), jobs, node))[12] == started
 
 
 def test_a_job_larger_than_a_node_starts_on_several_at_once() -> None:
@@ -146,16 +172,18 @@ JOBS = st.lists(
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(JOBS, st.sampled_from([0.0, 3600.0]))
+@given(JOBS, st.sampled_from([0.0, 3600.0]), st.sampled_from([1, 4]), st.sampled_from(BACKFILL_TIMES))
 def test_whatever_is_submitted_every_job_ends_and_no_gpu_is_used_twice(
-    raw: list[tuple[int, int, int, str, int | None, str]], share_weight: float
+    raw: list[tuple[int, int, int, str, int | None, str]], share_weight: float, promises: int, times: str
 ) -> None:
     jobs = [
         job(number, at, duration, gpus, user=user, account=user[0], time=time, qos=qos)
         for number, (at, duration, gpus, user, time, qos) in enumerate(sorted(raw, key=lambda one: one[0]))
     ]
     services = (QoS(name="all"), QoS(name="less", max_gpus_per_user=4, max_jobs_per_account=3, priority=1))
-    outcome = simulate_lab(rules(*services, share_weight=share_weight), trace(*jobs), SMALL)
+    outcome = simulate_lab(
+        rules(*services, share_weight=share_weight, promises=promises, backfill_times=times), trace(*jobs), SMALL
+    )
     refused = {number for number, _ in outcome.refused}
     assert {run.id for run in outcome.runs} | refused == {one.id for one in jobs}
     by_id = {one.id: one for one in jobs}

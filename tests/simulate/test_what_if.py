@@ -163,9 +163,19 @@ def test_a_file_with_classes_of_its_own_has_no_others_when_one_is_changed(file: 
 def test_changes_of_priority_and_accounts(file: Path) -> None:
     file.write_text('[accounts.physics]\nshares = 2\nusers = {ada = 3}\n[priority]\nhalf_life = "1d"\n')
     after = read_lab_rules(
-        file, {"priority.share_weight": 0, "priority.age_weight": "20m", "accounts.physics.shares": 5, "accounts.new.shares": 4}
+        file,
+        {
+            "priority.promises": 10,
+            "priority.backfill_times": "expected",
+            "priority.share_weight": 0,
+            "priority.age_weight": "20m",
+            "accounts.physics.shares": 5,
+            "accounts.new.shares": 4,
+        },
     )
     assert (after.share_weight, after.age_weight, after.half_life) == (0, 1200, 86400)
+    conservative = read_lab_rules(file, {"priority.promises": 10, "priority.backfill_times": "expected"})
+    assert (conservative.promises, conservative.backfill_times) == (10, "expected")
     assert (after.accounts["physics"].shares, after.accounts["physics"].users) == (5, {"ada": 3})
     assert after.accounts["new"].shares == 4
 

@@ -24,11 +24,12 @@ from carrel.domain.errors import CarrelError, Conflict, StorageFull, Unavailable
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Node
-from carrel.domain.placement import Holding, Snapshot, Start
+from carrel.domain.placement import Holding, Snapshot, Start, Waiting
 from carrel.domain.ports import Attempt, Engine
 from carrel.domain.reservation import Reservation
 from carrel.domain.rules import LabRules
 from carrel.domain.task import TaskSpec
+from carrel.policy.dues import Dues
 from carrel.policy.order import order_of
 from carrel.policy.placer import Placer
 from carrel.policy.runtime import RunTimes
@@ -85,6 +86,7 @@ class Scheduler:
         self.use = UsageBook(settings.rules)
         #: How long jobs run, as far as that is known.
         self.run_times = RunTimes()
+        self._dues = Dues(self.run_times.remaining)
         #: Where those stood who wait, when the last cycle looked.
         self.outlook = Outlook(None, 0.0)
         self._rules: LabRules | None = None
@@ -238,6 +240,8 @@ class Scheduler:
     def _put(self, job: Job, now: float, not_before: float = 0.0) -> None:
         known = self._queue.job(job.id)
         entry = self._queue.put(job, now=now, not_before=not_before)
+        if not isinstance(entry, Holding):
+            self._dues.forget(job.id)
         if entry is None:
             self._placer.forget(job.id)
             if known is not None:  # news of an end may come twice
@@ -245,9 +249,9 @@ class Scheduler:
             self._tasks.pop(job.id, None)
             self._told.pop(job.id, None)
         elif isinstance(entry, Holding):
-            self._placer.hold(entry)
+            self._placer.hold(self._due(entry, now))
         else:
-            self._placer.wait(entry)
+            self._placer.wait(self._expected(entry))
         self.use.put(job, now=now)
         if job.stopped:
             self._stopped.add(job.id)
@@ -266,31 +270,43 @@ class Scheduler:
         self._placer.nodes(self._settings.drained(self._engine.nodes()), self._withheld)
         self._reserved = tuple(self._settings.reserved())
         self._placer.reservations(self._reserved)
-        for job in self._preempting.go_on(self._picture(), now) if self._stopped else ():
+        for job in self._preempting.go_on(self._picture(now), now) if self._stopped else ():
             self._put(job, now)
+        for held in self._dues.overdue(now) if self._expects else ():
+            self._placer.hold(held)
         starts = self._placer.place(now)
         if starts:
             self._carry_out(starts, now)
         qos = self._settings.rules.current.qos
         takers = [one.job for one in self._placer.promises if one.job.qos in qos and qos[one.job.qos].preempts]
-        for job in self._preempting.make_room(takers, self._picture, now):
+        for job in self._preempting.make_room(takers, lambda: self._picture(now), now):
             self._put(job, now)
         if self._settings.tells:
             self.outlook = self.look(now)
             self._tell(now)
         self._newcomers.clear()
 
+    @property
+    def _expects(self) -> bool:
+        return self._rules is not None and self._rules.backfill_times == "expected"
+
+    def _expected(self, job: Waiting) -> Waiting:
+        return self._dues.of_waiting(job) if self._expects else job
+
+    def _due(self, held: Holding, now: float) -> Holding:
+        return self._dues.of_holding(held, now) if self._expects else held
+
     def look(self, now: float) -> Outlook:
         """Where everybody stands who waits."""
-        return Outlook(self._picture(), now, self.run_times.remaining)
+        return Outlook(self._picture(now), now, self.run_times.remaining)
 
-    def _picture(self) -> Snapshot:
+    def _picture(self, now: float) -> Snapshot:
         rules = self._settings.rules.current
         return Snapshot(
             nodes=self._settings.drained(self._engine.nodes()),
             qos=rules.qos,
-            waiting=tuple(self._queue.waiting.values()),
-            holding=tuple(self._queue.holding.values()),
+            waiting=tuple(map(self._expected, self._queue.waiting.values())),
+            holding=tuple(self._due(held, now) for held in self._queue.holding.values()),
             withheld=self._withheld,
             age_weight=rules.age_weight,
             standing=self._standing,
@@ -319,8 +335,18 @@ class Scheduler:
             standing = {(one.account, one.user): one.factor for one in found}
         self._ranked_at = now
         if rules is not self._rules or standing != self._standing:
+            again = rules.backfill_times != (self._rules.backfill_times if self._rules is not None else "walltime")
             self._rules, self._standing = rules, standing
             self._placer.rules(rules.qos, order_of(rules, standing), rules.partitions, promises=rules.promises)
+            if again:
+                self._plan_anew(now)
+
+    def _plan_anew(self, now: float) -> None:
+        """Backfill goes by other times than before."""
+        for job in self._queue.waiting.values():
+            self._placer.wait(self._expected(job))
+        for held in self._queue.holding.values():
+            self._placer.hold(self._due(held, now))
 
     def _carry_out(self, starts: Sequence[Start], now: float) -> None:
         orders = [
@@ -332,7 +358,7 @@ class Scheduler:
         except Exception:
             # Nothing was written: everybody is in line again.
             for start in starts:
-                self._placer.wait(self._queue.waiting[start.job_id])
+                self._placer.wait(self._expected(self._queue.waiting[start.job_id]))
             raise
         for job_id in {start.job_id for start in starts} - {job.id for job, _ in started}:
             self._placer.forget(job_id)  # cancelled meanwhile: the news of it is on its way

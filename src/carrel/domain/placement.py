@@ -70,6 +70,13 @@ class Holding:
     leaving: bool = False
     #: True while it is stopped: it keeps its memory and nothing else.
     suspended: bool = False
+    #: When it should be over, Unix seconds, where that is known and counts in backfill; before `ends_by`.
+    due: float | None = None
+
+    @property
+    def over_by(self) -> float:
+        """When it is over as far as backfill is concerned."""
+        return self.ends_by if self.due is None else min(self.due, self.ends_by)
 
     @property
     def shares(self) -> tuple[Share, ...]:

@@ -9,6 +9,9 @@ from carrel.domain.account import Account
 from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
 
+#: What backfill may go by.
+BACKFILL_TIMES = ("walltime", "expected")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRules:
@@ -31,6 +34,8 @@ class LabRules:
     #: How many blocked jobs of each partition are promised a start that later ones must not delay: 1 is EASY backfill, more is
     #: conservative for the first so many (Slurm's bf_max_job_test).
     promises: int = 1
+    #: What backfill takes a job to run for: "walltime", or what is "expected" of it from those that have ended.
+    backfill_times: str = "walltime"
     #: Seconds after which use counts half.
     half_life: float = 7 * 24 * 3600.0
     #: What one processor is charged, where one GPU is charged 1.

@@ -42,7 +42,7 @@ class Line(Protocol):
         """Return when and where the group's jobs first fit beside `promises`."""
         ...
 
-    def start(self, group: Group, rooms: Sequence[Room], ends_by: float, promises: Promises) -> Start:
+    def start(self, group: Group, rooms: Sequence[Room], now: float, promises: Promises) -> Start:
         """The group's first job starts in these rooms."""
         ...
 
@@ -119,7 +119,7 @@ class Cycle:
         if not shut:
             rooms = self._placer.rooms_for(group, self._now, self.promises)
             if len(rooms) == group.resources.nodes:
-                self.starts.append(self._placer.start(group, rooms, ends_by, self.promises))
+                self.starts.append(self._placer.start(group, rooms, self._now, self.promises))
                 return True
             self._close(group, bulk)
         if self._promising(bulk):

@@ -122,7 +122,7 @@ class Fit:
         shelves = self._on[room.index]
         for shelf in shelves:
             shelf.drop(room)
-        room.hold(held.id, held.resources, devices, held.ends_by)
+        room.hold(held.id, held.resources, devices, held.over_by)
         for shelf in shelves:
             shelf.add(room)
 

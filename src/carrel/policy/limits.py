@@ -191,7 +191,7 @@ class Ledger:
         for held in holding:
             limits = self.of(held.owner, held.account, held.qos)
             if limits is not None:
-                limits.charge(held.id, held.resources.total_gpus, max(held.ends_by, now))
+                limits.charge(held.id, held.resources.total_gpus, max(held.over_by, now))
 
     def of(self, owner: str, account: str, qos: str) -> Limits | None:
         """Return what limits `owner`, working for `account`, in `qos`; None when there is no such QoS."""

@@ -112,8 +112,8 @@ class Placer:
         before = self._holding.get(held.id)
         if before is not None and (before.shares, before.resources) == (held.shares, held.resources):
             self._holding[held.id] = held
-            for room, _ in self._places(held) if before.ends_by != held.ends_by else ():
-                room.releases[held.id] = room.releases[held.id]._replace(at=held.ends_by)
+            for room, _ in self._places(held) if before.over_by != held.over_by else ():
+                room.releases[held.id] = room.releases[held.id]._replace(at=held.over_by)
                 self._changed(room)
             return
         self.forget(held.id)
@@ -123,7 +123,7 @@ class Placer:
             self._changed(room)
         limits = self._limits_of(held.owner, held.account, held.qos)
         if limits is not None:
-            limits.charge(held.id, held.resources.total_gpus, held.ends_by)
+            limits.charge(held.id, held.resources.total_gpus, held.over_by)
             self._free_parked(limits)
 
     def forget(self, job_id: int) -> None:
@@ -314,9 +314,10 @@ class Placer:
         """True when fewer rooms have so much free than are asked for, promised or not, shut or not."""
         return len(self._fit.find(bulk.wanted, bulk.realm)) < bulk.wanted.nodes
 
-    def start(self, group: Group, rooms: Sequence[Room], ends_by: float, promises: Promises) -> Start:
+    def start(self, group: Group, rooms: Sequence[Room], now: float, promises: Promises) -> Start:
         """The group's first job starts in these rooms."""
         job, wanted, limits = group.head, group.resources, group.limits
+        ends_by = now + group.seconds
         first, *others = start_in(rooms, job, ends_by, self._fit, promises)
         for room in rooms:
             self._changed(room)
@@ -329,7 +330,8 @@ class Placer:
             node=first.node,
             devices=first.devices,
             others=tuple(others),
-            ends_by=ends_by,
+            ends_by=now + wanted.time,
+            due=ends_by,
             account=job.account,
         )
         if limits is not None:

@@ -149,7 +149,7 @@ def rooms_of(nodes: Iterable[Node], holding: Iterable[Holding], withheld: frozen
         for share in held.shares:
             room = by_name.get(share.node)
             if room is not None:
-                room.hold(held.id, held.resources, share.devices, held.ends_by)
+                room.hold(held.id, held.resources, share.devices, held.over_by)
     return rooms
 
 

@@ -14,7 +14,7 @@ from carrel.domain.errors import Invalid
 from carrel.domain.nodelist import check_nodelist
 from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, PreemptMode, QoS
-from carrel.domain.rules import LabRules
+from carrel.domain.rules import BACKFILL_TIMES, LabRules
 from carrel.policy.qos import choose_qos
 from carrel.server.toml import Setting, convert, known, read_toml
 
@@ -36,6 +36,7 @@ _PRIORITY_KEYS = {
     "half_life": "duration",
     "cpu_charge": "number",
     "promises": "int",
+    "backfill_times": "choice",
 }
 _QOS_KEYS = {
     "kinds": "list of job kinds",
@@ -163,6 +164,11 @@ def _read_priority(table: Mapping[str, Any], where: str) -> dict[str, Any]:
         place = f"{where}: priority.{key}"
         if kind == "duration" and key.endswith("_weight") and value == 0 and not isinstance(value, bool):
             found[key] = 0.0  # it is not to count
+        elif kind == "choice":
+            if value not in BACKFILL_TIMES:
+                choices = " or ".join(f'"{choice}"' for choice in BACKFILL_TIMES)
+                raise Invalid(f"{place} is {value!r}.", remedy=f"It must be {choices}.")
+            found[key] = value
         elif kind == "int":
             found[key] = convert(Setting(key, kind, None, ""), value, place)
             if found[key] < 1:
