@@ -5,6 +5,7 @@ from pathlib import Path
 
 import httpx
 from gateway_lab import Rig
+from pydantic import BaseModel
 
 from carrel.domain import errors
 from carrel.wire import v1
@@ -61,7 +62,6 @@ def test_every_operation_says_what_it_does_what_it_answers_and_how_it_refuses(ri
 def test_every_model_of_the_wire_is_published(rig: Rig) -> None:
     schemas = rig.app.openapi()["components"]["schemas"]
     inner = {"Request", "Response", "EventView"}
-    models = {name for name, model in vars(v1).items() if isinstance(model, type) and issubclass(model, v1.BaseModel)} - {
-        "BaseModel"
-    }
+    models = {name for name, model in vars(v1).items() if isinstance(model, type) and issubclass(model, BaseModel)}
+    assert len(models) > 50
     assert models - inner <= set(schemas), models - inner - set(schemas)
