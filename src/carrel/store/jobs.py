@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from carrel.control.news import after_stops, progress_event, state_event
+from carrel.control.news import progress_event, state_event
 from carrel.control.ports import (
     AttemptChange,
     AttemptRow,
@@ -24,11 +24,20 @@ from carrel.control.ports import (
     Used,
 )
 from carrel.domain.errors import Conflict
-from carrel.domain.job import ACTIVE, HOLDING, Job, JobState, Reason, check_transition
+from carrel.domain.job import ACTIVE, HOLDING, Job, JobState, Reason
 from carrel.domain.launch import StoredFile
 from carrel.domain.qos import JobKind
 from carrel.domain.serial import from_plain, to_plain
 from carrel.domain.task import TaskSpec
+from carrel.store.attempts import (
+    apply_change,
+    attempt_row,
+    charge_attempt,
+    ended_values,
+    insert_leases,
+    reason_values,
+    started_values,
+)
 from carrel.store.database import Database
 from carrel.store.events import EventTable, insert_events
 from carrel.store.outbox import insert_entries
@@ -134,9 +143,9 @@ class JobTable:
                     signal=None,
                     started_at=None,
                 )
-                connection.execute(sa.update(jobs).where(jobs.c.id == job.id), _started_values(job))
-                connection.execute(sa.insert(attempts), _attempt_row(job, now))
-                _insert_leases(connection, job, now)
+                connection.execute(sa.update(jobs).where(jobs.c.id == job.id), started_values(job))
+                connection.execute(sa.insert(attempts), attempt_row(job, now))
+                insert_leases(connection, job, now)
                 news.append(state_event(job))
                 started.append((job, from_plain(TaskSpec, json.loads(row.spec))))
             insert_events(connection, news, now)
@@ -156,7 +165,7 @@ class JobTable:
                 if job.preemption is not None or job.cancelled_by is not None or job.state is JobState.SUSPENDED:
                     continue
                 job = replace(job, preemption=order.preemption, reason=order.reason)
-                values = {**_reason_values(job), "preempted_by": dump(to_plain(order.preemption))}
+                values = {**reason_values(job), "preempted_by": dump(to_plain(order.preemption))}
                 connection.execute(sa.update(jobs).where(jobs.c.id == job.id), values)
                 news.append(progress_event(job))
                 changed.append(job)
@@ -175,8 +184,8 @@ class JobTable:
                 if row is None or not job_of(row).stopped:
                     return None
                 job = replace(job_of(row), preemption=None, reason=_RESUMING)
-                connection.execute(sa.update(jobs).where(jobs.c.id == job_id), {**_reason_values(job), "preempted_by": None})
-                _insert_leases(connection, job, now)
+                connection.execute(sa.update(jobs).where(jobs.c.id == job_id), {**reason_values(job), "preempted_by": None})
+                insert_leases(connection, job, now)
                 insert_events(connection, [progress_event(job)], now)
         except IntegrityError:  # another job has one of its devices
             return None
@@ -191,7 +200,7 @@ class JobTable:
                 row = connection.execute(_SELECT_JOB, {"job_id": change.job_id}).first()
                 if row is None or row.attempt != change.attempt or JobState(row.state) not in _HOLDING:
                     continue
-                changed.append(_apply(connection, job_of(row), change, now))
+                changed.append(apply_change(connection, job_of(row), change, now))
         self._events.announce()
         return changed
 
@@ -212,7 +221,7 @@ class JobTable:
             job = job_of(row)
             if job.state is JobState.PENDING:
                 job = replace(job, state=JobState.CANCELLED, reason=reason, ended_at=now, cancelled_by=by)
-                connection.execute(sa.update(jobs).where(jobs.c.id == job_id), _ended_values(job))
+                connection.execute(sa.update(jobs).where(jobs.c.id == job_id), ended_values(job))
                 insert_events(connection, [state_event(job)], now)
                 insert_entries(connection, job_id, outbox(job, from_plain(TaskSpec, json.loads(row.spec))), now)
             elif not job.state.ended and job.cancelled_by is None:
@@ -283,7 +292,7 @@ class JobTable:
         """By job and attempt: what the cells of a session were charged in all. Fewer seconds than before change nothing."""
         with self._database.write() as connection:
             for (job_id, number), seconds in charges.items():
-                _charge(connection, job_id, number, seconds)
+                charge_attempt(connection, job_id, number, seconds)
 
 
 def _submitted_before(connection: sa.Connection, owner: str, key: str, request: str) -> Job | None:
@@ -341,136 +350,3 @@ def _job_as_submitted(new: NewJob, job_id: int, now: float) -> Job:
         preemptible=new.preemptible,
         run_id=new.task.tracking.run_id if new.task.tracking else None,
     )
-
-
-def _started_values(job: Job) -> dict[str, Any]:
-    return {
-        "state": job.state.value,
-        "reason": job.reason.code,
-        "message": job.reason.message,
-        "attempt": job.attempt,
-        "node": job.node,
-        "devices": dump(list(job.devices)),
-        "exit_code": None,
-        "signal": None,
-        "started_at": None,
-    }
-
-
-def _reason_values(job: Job) -> dict[str, Any]:
-    return {"reason": job.reason.code, "message": job.reason.message}
-
-
-def _insert_leases(connection: sa.Connection, job: Job, now: float) -> None:
-    if job.devices:
-        rows = [{"device": uuid, "job_id": job.id, "attempt": job.attempt, "since": now} for uuid in job.devices]
-        connection.execute(sa.insert(leases), rows)
-
-
-def _attempt_row(job: Job, now: float) -> dict[str, Any]:
-    return {
-        "job_id": job.id,
-        "number": job.attempt,
-        "node": job.node,
-        "devices": dump(list(job.devices)),
-        "state": job.state.value,
-        "reason": job.reason.code,
-        "message": job.reason.message,
-        "leased_at": now,
-    }
-
-
-def _ended_values(job: Job) -> dict[str, Any]:
-    return {
-        "state": job.state.value,
-        "reason": job.reason.code,
-        "message": job.reason.message,
-        "ended_at": job.ended_at,
-        "cancelled_by": job.cancelled_by,
-    }
-
-
-def _apply(connection: sa.Connection, job: Job, change: AttemptChange, now: float) -> Job:
-    """Write one change; the caller has checked that the attempt is the job's own."""
-    values: dict[str, Any] = {}
-    after = job
-    if change.state is not None and change.reason is not None:
-        if change.state is not job.state:
-            check_transition(job.id, job.state, change.state, job.reason.message)
-        over = change.ended_at is not None
-        after = replace(
-            job,
-            state=change.state,
-            reason=change.reason,
-            started_at=change.started_at if change.started_at is not None else job.started_at,
-            ended_at=change.ended_at if change.state.ended else None,
-            exit_code=change.exit_code,
-            signal=change.signal,
-            retries_left=job.retries_left if change.retries_left is None else change.retries_left,
-            devices=() if over and not change.state.ended else job.devices,
-        )
-        after = after_stops(after, change)
-        values = {
-            "state": after.state.value,
-            "reason": after.reason.code,
-            "message": after.reason.message,
-            "started_at": after.started_at,
-            "ended_at": after.ended_at,
-            "exit_code": after.exit_code,
-            "signal": after.signal,
-            "retries_left": after.retries_left,
-            "preempted_by": None if after.preemption is None else dump(to_plain(after.preemption)),
-            "suspended_at": after.suspended_at,
-            "suspended_seconds": after.suspended_seconds,
-        }
-        connection.execute(sa.update(jobs).where(jobs.c.id == job.id), values)
-        if over or after.stopped:
-            connection.execute(sa.delete(leases).where(leases.c.job_id == job.id))
-    attempt_values = _attempt_values(change)
-    if attempt_values:
-        connection.execute(
-            sa.update(attempts).where(attempts.c.job_id == job.id, attempts.c.number == change.attempt), attempt_values
-        )
-    if change.lease_seconds is not None:
-        _charge(connection, job.id, change.attempt, change.lease_seconds)
-    if change.outputs:
-        rows = [{"job_id": job.id, "attempt": change.attempt, **to_plain(file)} for file in change.outputs]
-        connection.execute(sa.insert(outputs), rows)
-    # RUNNING is told by the entry that started it (`control.news`), which may be in one batch with the end.
-    news = [state_event(after)] if after.state is not job.state and after.state is not JobState.RUNNING else []
-    insert_events(connection, [*change.events, *news], now)
-    insert_entries(connection, job.id, change.outbox, now)
-    return after
-
-
-def _attempt_values(change: AttemptChange) -> dict[str, Any]:
-    state = change.attempt_state or change.state
-    reason = change.attempt_reason or change.reason
-    values: dict[str, Any] = {
-        "state": None if state is None else state.value,
-        "reason": None if reason is None else reason.code,
-        "message": None if reason is None else reason.message,
-        "exit_code": change.exit_code,
-        "signal": change.signal,
-        "started_at": change.started_at,
-        "ended_at": change.ended_at,
-        "suspended_seconds": change.suspended_seconds,
-        "journal_offset": change.offset,
-        "log_size": change.log_size,
-        "environment": change.environment,
-        "environment_lock": change.environment_lock,
-        "environment_built": None if change.environment_built is None else int(change.environment_built),
-        "python": change.python,
-        "hardware": None if change.hardware is None else dump(dict(change.hardware)),
-        "seeds": None if change.seeds is None else dump(dict(change.seeds)),
-        "inputs": None if change.inputs is None else dump(dict(change.inputs)),
-        "usage": None if change.usage is None else dump(to_plain(change.usage)),
-    }
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _charge(connection: sa.Connection, job_id: int, number: int, seconds: float) -> None:
-    """What is written last need not have been counted last: fewer seconds than are known change nothing."""
-    fewer = sa.or_(attempts.c.lease_seconds.is_(None), attempts.c.lease_seconds < seconds)
-    where = (attempts.c.job_id == job_id, attempts.c.number == number, fewer)
-    connection.execute(sa.update(attempts).where(*where), {"lease_seconds": seconds})
