@@ -24,6 +24,7 @@ from carrel.domain.errors import CarrelError, Conflict, StorageFull, Unavailable
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Node
+from carrel.domain.partition import on_cluster
 from carrel.domain.placement import Holding, Snapshot, Start, Waiting
 from carrel.domain.ports import Attempt, Engine
 from carrel.domain.reservation import Reservation
@@ -124,7 +125,7 @@ class Scheduler:
             row, task = self._jobs.attempt(job.id, job.attempt), self._jobs.task(job.id)
             if row is None or task is None:  # pragma: no cover - a foreign key forbids it
                 raise Conflict(f"Job {job.id} holds resources but attempt {job.attempt} is not in the database.")
-            since = row.leased_at + job.suspended_seconds
+            since = (job.started_at or now if on_cluster(job.node) else row.leased_at) + job.suspended_seconds
             if job.stopped:
                 # Charged for as long as it ran, and not since then.
                 since += now - (job.suspended_at or now)

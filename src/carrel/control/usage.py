@@ -14,6 +14,7 @@ from carrel.control.ports import Used
 from carrel.control.rules import RuleBook
 from carrel.domain.account import AccountUsage, Standing
 from carrel.domain.job import Job
+from carrel.domain.partition import on_cluster
 from carrel.domain.qos import JobKind
 from carrel.policy.fairshare import accrued, faded, standings
 
@@ -112,7 +113,9 @@ class UsageBook:
         half_life = self._rules.current.half_life
         with self._lock:
             held = self._open.get(job.id)
-            holds = job.state.holds_resources and not job.stopped
+            # What Slurm has in its own queue has nothing yet.
+            queued = on_cluster(job.node) and job.started_at is None
+            holds = job.state.holds_resources and not job.stopped and not queued
             if holds and held is None:
                 wanted = job.resources
                 rate = self._rate(job.kind, wanted.total_gpus, wanted.cpus * wanted.nodes)

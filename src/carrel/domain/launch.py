@@ -70,6 +70,7 @@ class Launch:
     name: str
     account: str
     qos: str
+    #: Where Slurm chooses the node: what stands for it (`carrel.domain.partition`), until the job has one.
     node: str
     task: TaskSpec
     resources: Resources

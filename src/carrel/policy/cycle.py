@@ -116,6 +116,9 @@ class Cycle:
             else:
                 self._placer.park(group, refusing)
             return True
+        if bulk.realm.cluster:
+            self.starts.append(self._placer.start(group, (), ends_by, self.promises))
+            return True
         if not shut:
             rooms = self._placer.rooms_for(group, self._now, self.promises)
             if len(rooms) == group.resources.nodes:

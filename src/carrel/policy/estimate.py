@@ -197,9 +197,12 @@ class ListSchedule:
 
     def _pools(self, held: Held) -> list[tuple[Pool, int]]:
         wanted = held.job.resources
-        part = self._part(self._situation.realm(held.job))
+        realm = self._situation.realm(held.job)
+        part = self._part(realm)
         pools = [(part.cpus, wanted.cpus * wanted.nodes), (part.memory, wanted.memory * wanted.nodes)]
-        if wanted.gpus:
+        if realm.cluster:
+            pools = []  # what is free there is not known
+        elif wanted.gpus:
             gpus = part.gpu_pool(wanted)
             if gpus is not None:
                 pools.append((gpus, wanted.total_gpus))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from carrel.domain.errors import Impossible, Invalid
 from carrel.domain.node import Node
@@ -15,6 +15,14 @@ from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
 from carrel.policy.rooms import idle_room
+
+#: Which nodes a partition of a Slurm cluster has, as far as that is known.
+ClusterNodes = Callable[[Partition], Sequence[Node]]
+
+
+def nothing_known(_partition: Partition) -> Sequence[Node]:
+    """Slurm has not said which nodes there are."""
+    return ()
 
 
 def feasible(
@@ -26,11 +34,14 @@ def feasible(
     others: Iterable[QoS] = (),
     partition: Partition | None = None,
     partitions: Iterable[Partition] = (),
+    cluster: ClusterNodes = nothing_known,
 ) -> None:
     """Return when the job can start here some day; raise `Impossible`, with what would fit, when it never can.
 
     Drained nodes count, and those that are kept for others: they come back. Who else waits does not matter. With a `partition`
     its nodes alone count. `others` are the classes of service that a remedy may name, `partitions` the parts of the lab.
+    `cluster` says which nodes a partition has in which Slurm chooses the node; where it knows none, Slurm is left to refuse what
+    is too large.
     """
     if resources.cpus < 1:
         raise Invalid(f"cpus is {resources.cpus}.", remedy="A job needs at least 1.")
@@ -40,7 +51,7 @@ def feasible(
     if partition is None:
         _check_all(resources, nodes)
     else:
-        _check_partition(resources, qos, nodes, partition, partitions)
+        _check_partition(resources, kind, qos, _NodesOf(nodes, cluster), partition, partitions)
 
 
 def _check_all(resources: Resources, nodes: Sequence[Node], part: str = "") -> None:
@@ -50,20 +61,30 @@ def _check_all(resources: Resources, nodes: Sequence[Node], part: str = "") -> N
     _check_nodes(resources, nodes, part)
 
 
+class _NodesOf(NamedTuple):
+    nodes: Sequence[Node]
+    cluster: ClusterNodes
+
+    def inside(self, partition: Partition) -> Sequence[Node]:
+        if partition.slurm is not None:
+            return self.cluster(partition)
+        return [node for node in self.nodes if partition.has(node.name)]
+
+
 def _check_partition(
-    resources: Resources, qos: QoS, nodes: Sequence[Node], partition: Partition, partitions: Iterable[Partition]
+    resources: Resources, kind: JobKind, qos: QoS, nodes: _NodesOf, partition: Partition, partitions: Iterable[Partition]
 ) -> None:
-    refusal = _refusal_of(partition, resources, qos, nodes)
+    refusal = _refusal_of(partition, resources, kind, qos, nodes)
     if refusal is None:
         return
-    fitting = [f'"{other.name}"' for other in partitions if _refusal_of(other, resources, qos, nodes) is None]
+    fitting = [f'"{other.name}"' for other in partitions if _refusal_of(other, resources, kind, qos, nodes) is None]
     another = f" Or choose partition {' or '.join(fitting)}, which can run it." if fitting else ""
     raise Impossible(
         refusal.message, remedy=f"{refusal.remedy}{another}", details={**refusal.details, "partition": partition.name}
     )
 
 
-def _refusal_of(partition: Partition, resources: Resources, qos: QoS, nodes: Sequence[Node]) -> Impossible | None:
+def _refusal_of(partition: Partition, resources: Resources, kind: JobKind, qos: QoS, nodes: _NodesOf) -> Impossible | None:
     """Return why such a job never starts in a partition, or None when it does."""
     if not partition.takes(qos.name):
         return Impossible(
@@ -71,13 +92,33 @@ def _refusal_of(partition: Partition, resources: Resources, qos: QoS, nodes: Seq
             remedy=f"It takes: {', '.join(partition.qos)}.",
             details={"qos": qos.name},
         )
-    inside = [node for node in nodes if partition.has(node.name)]
+    inside = nodes.inside(partition)
+    if partition.slurm is not None:
+        refusal = _refusal_of_cluster(partition, resources, kind)
+        if refusal is not None or not inside:
+            return refusal
     if not inside:
         return Impossible(f'Partition "{partition.name}" has no node.', remedy="Ask an administrator.")
     try:
         _check_all(resources, inside, f'partition "{partition.name}"')
     except Impossible as refusal:
         return refusal
+    return None
+
+
+def _refusal_of_cluster(partition: Partition, resources: Resources, kind: JobKind) -> Impossible | None:
+    """Return what cannot be had of Slurm, whatever its nodes are."""
+    if kind is not JobKind.TASK:
+        return Impossible(
+            f'Partition "{partition.name}" is one of a Slurm cluster, which takes no {kind}.',
+            remedy="Name a partition of the lab's own machine.",
+        )
+    if resources.gpu_memory:
+        return Impossible(
+            f'The job asks for GPUs with {format_size(resources.gpu_memory)}, but Slurm (partition "{partition.name}") '
+            "does not say how much its GPUs have.",
+            remedy="Name a type of GPU instead.",
+        )
     return None
 
 

@@ -2,7 +2,8 @@
 
 The rules, with an example, are in `docs/scheduling.md`. One walk through the queue, first in line first: a job that its own
 limit or its own pause holds back is passed over; one that fits starts; the first of each partition that does not fit gets a
-promise (or the first few), and from then on a job starts only where promises are kept.
+promise (or the first few), and from then on a job starts only where promises are kept. In a partition of a Slurm cluster the
+limits alone hold a job back: what passes them is handed over, and where and when it runs is Slurm's decision.
 """
 
 from __future__ import annotations
@@ -72,6 +73,10 @@ class _Walk:
         if refusal is not None:
             limit.waits(job)
             self.held.append(job, refusal, limit)
+            return
+        if realm.cluster:
+            limit.charge(job.id, wanted.total_gpus, ends_by)
+            self.starts.append(Start(job_id=job.id, node=realm.cluster))
             return
         asked = (kind_of(wanted, realm), seconds, wanted.time)
         if asked not in self._closed:

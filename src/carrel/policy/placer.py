@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
-from carrel.domain.node import Node
+from carrel.domain.node import Node, Share
 from carrel.domain.partition import Partition
 from carrel.domain.placement import Holding, Start, Waiting
 from carrel.domain.qos import QoS
@@ -315,10 +315,10 @@ class Placer:
         return len(self._fit.find(bulk.wanted, bulk.realm)) < bulk.wanted.nodes
 
     def start(self, group: Group, rooms: Sequence[Room], now: float, promises: Promises) -> Start:
-        """The group's first job starts in these rooms."""
+        """The group's first job starts in these rooms, or in Slurm."""
         job, wanted, limits = group.head, group.resources, group.limits
-        ends_by = now + group.seconds
-        first, *others = start_in(rooms, job, ends_by, self._fit, promises)
+        ends_by, cluster = now + group.seconds, group.bulk.realm.cluster
+        first, *others = [Share(node=cluster)] if cluster else start_in(rooms, job, ends_by, self._fit, promises)
         for room in rooms:
             self._changed(room)
         del self._waiting[job.id]

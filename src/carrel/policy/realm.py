@@ -19,12 +19,14 @@ _NONE: frozenset[int] = frozenset()
 class Realm:
     """The rooms that some jobs may have, and when. Jobs of one realm differ in what they ask for, never in where it may be."""
 
-    __slots__ = ("_good", "_last_ends", "_shut", "indexes", "key", "partition", "rooms", "windows")
+    __slots__ = ("_good", "_last_ends", "_shut", "cluster", "indexes", "key", "partition", "rooms", "windows")
 
     def __init__(self, key: Key) -> None:
         self.key = key
         #: Name of the partition, or "" for the whole lab.
         self.partition = key[0]
+        #: What stands for the node where Slurm chooses it: then there are no rooms, and whoever may start does. Else "".
+        self.cluster = ""
         self.rooms: Sequence[Room] = ()
         #: Of the rooms; None when it has all.
         self.indexes: frozenset[int] | None = None
@@ -37,6 +39,7 @@ class Realm:
 
     def set_rooms(self, rooms: Sequence[Room], partition: Partition | None, closed: Sequence[Reservation]) -> None:
         """These are all rooms from now on."""
+        self.cluster = "" if partition is None else partition.cluster
         self.rooms = rooms if partition is None else [room for room in rooms if partition.has(room.name)]
         self.indexes = None if partition is None else frozenset(room.index for room in self.rooms)
         windows = {}

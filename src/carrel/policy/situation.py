@@ -85,12 +85,12 @@ class Situation:
         return self.promises.of(job)
 
     def possible(self, job: Waiting) -> bool:
-        """True when the nodes that take jobs could hold `job` if they were idle."""
+        """True when the nodes that take jobs could hold `job` if they were idle, as far as the lab can tell."""
         realm = self.realm(job)
         key = kind_of(job.resources, realm)
         known = self._possible.get(key)
         if known is None:
-            known = self._possible[key] = _enough(job.resources, realm.rooms)
+            known = self._possible[key] = bool(realm.cluster) or _enough(job.resources, realm.rooms)
         return known
 
     def code(self, held: Held) -> str:

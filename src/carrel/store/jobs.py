@@ -26,6 +26,7 @@ from carrel.control.ports import (
 from carrel.domain.errors import Conflict
 from carrel.domain.job import ACTIVE, HOLDING, Job, JobState, Reason
 from carrel.domain.launch import StoredFile
+from carrel.domain.partition import on_cluster
 from carrel.domain.qos import JobKind
 from carrel.domain.serial import from_plain, to_plain
 from carrel.domain.task import TaskSpec
@@ -263,7 +264,9 @@ class JobTable:
                 jobs.c.kind,
                 jobs.c.gpus,
                 jobs.c.cpus,
+                attempts.c.node,
                 attempts.c.leased_at,
+                attempts.c.started_at,
                 attempts.c.ended_at,
                 attempts.c.lease_seconds,
                 attempts.c.suspended_seconds,
@@ -280,7 +283,8 @@ class JobTable:
                     kind=JobKind(row.kind),
                     gpus=row.gpus,
                     cpus=row.cpus,
-                    since=row.leased_at,
+                    # What waited in Slurm's queue had nothing until it started.
+                    since=(row.started_at or row.ended_at) if on_cluster(row.node) else row.leased_at,
                     until=row.ended_at,
                     lease_seconds=row.lease_seconds or 0.0,
                     suspended_seconds=row.suspended_seconds or 0.0,
