@@ -165,7 +165,10 @@ def _print_lab(lab: LabView, url: str) -> None:
     print_table(("QOS", "KINDS", "TIME", "MOST", "JOBS/USER", "GPUS/USER", "PRIORITY"), rows, right=(4, 5, 6))
     if lab.partitions:
         print()
-        parts = [(part.name, ", ".join(part.qos), ", ".join(part.nodes) or "none is there") for part in lab.partitions]
+        parts = [
+            (part.name, ", ".join(part.qos), f"Slurm: {part.slurm}" if part.slurm else ", ".join(part.nodes) or "none is there")
+            for part in lab.partitions
+        ]
         print_table(("PARTITION", "QOS", "NODES"), parts)
 
 

@@ -39,7 +39,7 @@ from carrel.domain.serial import to_plain
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import Caller, User
 from carrel.policy.accounts import choose_account
-from carrel.policy.feasible import feasible
+from carrel.policy.feasible import ClusterNodes, feasible, nothing_known
 from carrel.policy.partitions import choose_partitions, choose_qos_in, find_partition
 from carrel.spool import Spool
 
@@ -64,6 +64,8 @@ class LabPolicy:
     """The pure rules that a submission meets."""
 
     rules: RuleBook
+    #: Which nodes Slurm has for a partition, as far as that is known.
+    cluster: ClusterNodes = nothing_known
 
     @property
     def qos(self) -> Mapping[str, QoS]:
@@ -106,7 +108,10 @@ class LabPolicy:
         refused: Impossible | None = None
         for part in found:
             try:
-                feasible(resources, kind, qos, nodes, others=self.qos.values(), partition=part, partitions=parts.values())
+                feasible(
+                    resources, kind, qos, nodes,
+                    others=self.qos.values(), partition=part, partitions=parts.values(), cluster=self.cluster,
+                )  # fmt: skip
             except Impossible as error:
                 refused = refused or error
             else:

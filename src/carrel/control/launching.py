@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from carrel.domain.job import Job
 from carrel.domain.launch import Launch, LaunchLimits, LaunchPaths, LaunchTracking
 from carrel.domain.node import Device, Node
+from carrel.domain.partition import on_cluster
 from carrel.domain.task import TaskSpec
 
 _PREFIX = "carrel-job"
@@ -28,10 +29,14 @@ class LaunchSettings:
     variables: Mapping[str, str] = field(default_factory=dict)
     #: True where GPU state of sessions can be moved to host memory, which then counts as theirs.
     suspends: bool = False
+    #: The same for jobs whose node Slurm chooses; None: it is no different.
+    on_cluster: LaunchSettings | None = None
 
 
 def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings) -> Launch:
     """The launch of the job's present attempt, on the node and devices that it has leased."""
+    if settings.on_cluster is not None and on_cluster(job.node):
+        settings = settings.on_cluster
     here = next((node for node in nodes if node.name == job.node), None)
     known = {device.uuid: device for device in here.devices} if here is not None else {}
     return Launch(

@@ -228,6 +228,7 @@ def partition_view(partition: Partition, qos: Iterable[str], nodes: Iterable[str
         name=partition.name,
         nodes=[node for node in nodes if partition.has(node)],
         qos=[name for name in qos if partition.takes(name)],
+        slurm=None if partition.slurm is None else partition.slurm.partition,
     )
 
 

@@ -16,6 +16,8 @@ from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, PreemptMode, QoS
 from carrel.domain.rules import BACKFILL_TIMES, LabRules
 from carrel.policy.qos import choose_qos
+from carrel.server.slurm import KEYS as SLURM_KEYS
+from carrel.server.slurm import read_slurm
 from carrel.server.toml import Setting, convert, known, read_toml
 
 #: Tables of `carrel.toml` that are rules.
@@ -27,7 +29,7 @@ _NAMED = ("preset", "default_qos", "session_qos")
 #: What an error says instead of the file's name when the file is right and a change to it is not.
 _CHANGED = "With that change"
 
-_PARTITION_KEYS = ("nodes", "qos")
+_PARTITION_KEYS = ("nodes", "qos", *SLURM_KEYS)
 _ACCOUNT_KEYS = ("parent", "shares", "users")
 _PRIORITY_KEYS = {
     "age_weight": "duration",
@@ -198,7 +200,7 @@ def _read_partitions(base: Mapping[str, Any], tables: Any, qos: Mapping[str, QoS
         missing = next((one for one in takes if one not in qos), None)
         if missing is not None:
             raise Invalid(f'{place}.qos: there is no class of service "{missing}".', remedy=f"There are: {', '.join(qos)}.")
-        found[name] = Partition(name=name, nodes=nodes, qos=takes)
+        found[name] = Partition(name=name, nodes=nodes, qos=takes, slurm=read_slurm(name, table, place))
     # What is added to a preset's classes should not have to be added to its partitions too.
     everywhere = tuple(name for name in qos if not any(partition.takes(name) for partition in found.values()))
     return {name: replace(partition, qos=(*partition.qos, *everywhere)) for name, partition in found.items()}

@@ -40,6 +40,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("grace_time", "duration", 10, "How long a cancelled job has between SIGTERM and SIGKILL."),
     Setting("environment_quota", "size", None, "Room on the disk for the named environments of each user."),
     Setting("prepare_time", "duration", 3600, "How long building an environment and staging inputs may take."),
+    Setting("slurm_url", "text", None, "Address at which the nodes of a Slurm cluster reach the lab; without it, as from here."),
     Setting("log_limit", "size", 1024**3, "Log that is kept of one attempt; the rest is dropped with a note."),
     Setting("output_limit", "size", 50 * 1024**3, "Outputs that are stored of one attempt."),
     Setting("snapshot_limit", "size", 1024**3, "Largest code snapshot that is accepted."),

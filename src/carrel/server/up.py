@@ -35,6 +35,7 @@ from carrel.domain.errors import CarrelError, Unavailable
 from carrel.domain.launch import LaunchLimits, LaunchPaths
 from carrel.domain.units import format_size
 from carrel.domain.user import Role, User
+from carrel.engines.hybrid import HybridEngine
 from carrel.engines.local import LocalEngine
 from carrel.environments.named import NamedEnvironments
 from carrel.gateway.app import create_app
@@ -45,6 +46,7 @@ from carrel.server.home import LabHome
 from carrel.server.lending import Lender, NoLender
 from carrel.server.notebooks import Notebooks
 from carrel.server.settings import DEFAULT_PORT, Settings, read_settings
+from carrel.server.slurm import SlurmSide, launch_on_cluster
 from carrel.server.tracking import Tracking
 from carrel.snapshots import SnapshotStore
 from carrel.spool import Spool
@@ -61,7 +63,7 @@ class RunningLab:
     home: LabHome
     settings: Settings
     store: Store
-    engine: LocalEngine
+    engine: HybridEngine
     loop: ControlLoop
     lab: Lab
     code: SnapshotStore
@@ -69,6 +71,7 @@ class RunningLab:
     secret: bytes
     lender: Lender | NoLender
     borrowing: Borrowing
+    slurm: SlurmSide
 
     def close(self) -> None:
         """Stop deciding, stop watching, close the database."""
@@ -121,7 +124,9 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
     code.sweep(time.time())
     lends = settings.sessions and bool(node.devices)
     lender = Lender(home=home, settings=settings, node=node, secret=secret, clock=time.time) if lends else NoLender()
-    engine = LocalEngine(spool=spool, node=node, run_dir=home.run / "engine", environ=os.environ, lent=lender.lent)
+    local = LocalEngine(spool=spool, node=node, run_dir=home.run / "engine", environ=os.environ, lent=lender.lent)
+    slurm = SlurmSide(home=home, lab_id=lab_id, rules=rules, environ=os.environ)
+    engine = HybridEngine(local=local, slurm=slurm.engine)
     launch = LaunchSettings(
         paths=LaunchPaths(
             environments=str(home.environments), snapshots=str(home.snapshots), blobs=str(home.blobs), broker=lender.socket
@@ -138,6 +143,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         variables={"CARREL_LAB_ID": lab_id},
         suspends=lends and not all(device.simulated for device in node.devices),
     )
+    launch = replace(launch, on_cluster=launch_on_cluster(launch, (settings.slurm_url or url).rstrip("/")))
     drains, reservations = Drains(store.drains), Reservations(store.reservations)
     describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
     loop = ControlLoop(
@@ -164,7 +170,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         ),
         engine=engine,
         loop=loop,
-        policy=LabPolicy(rules=rules),
+        policy=LabPolicy(rules=rules, cluster=slurm.nodes),
         files=LabFiles(spool=spool, blobs=home.blobs, code=code),
         clock=time.time,
         secret=secret,
@@ -186,6 +192,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         secret=secret,
         lender=lender,
         borrowing=Borrowing(jobs=store.jobs, use=loop.use, clock=time.time),
+        slurm=slurm,
     )
 
 
@@ -286,6 +293,9 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None]) -> Non
     _log.info("The lab is up at %s.", running.url)
     say(f"  home      {running.home.path}")
     say(f"  this node {node.cpus} CPUs, {format_size(node.memory)}, {gpus}")
+    for line in running.slurm.state():
+        say(f"  Slurm     {line}")
+        _log.info("Slurm: %s", line)
     say(f"  pages     {link}")
     say("            (the link signs one browser in, once, within ten minutes)")
     say("  stop      Ctrl-C; running tasks go on")

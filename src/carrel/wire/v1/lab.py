@@ -71,6 +71,8 @@ class PartitionView(Response):
     nodes: list[str]
     #: Classes of service that it takes.
     qos: list[str]
+    #: The partition of the Slurm cluster that its jobs go to; None where the lab places them itself.
+    slurm: str | None = None
 
 
 class LabView(Response):
