@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,8 @@ from carrel.domain.units import format_size
 
 def machine_facts() -> dict[str, str]:
     """Return processor, memory, kernel, distribution and GPU driver; what cannot be read is left out. Does not change."""
+    import platform
+
     facts = {"kernel": f"{os.uname().sysname} {os.uname().release}", "architecture": os.uname().machine}
     facts["cpus"] = str(os.cpu_count() or 1)
     if match := re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE):

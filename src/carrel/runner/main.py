@@ -1,4 +1,8 @@
-"""The life of one attempt, from its claim to its last journal line."""
+"""The life of one attempt, from its claim to its last journal line.
+
+A runner that was not forked from a warm parent pays for every import, so what is not needed before the command starts is imported
+after it has started (`warm_up` for those who can do it beforehand).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,12 @@ import errno
 import json
 import os
 import re
-import shutil
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,30 +25,19 @@ from carrel.domain.launch import Claimed, Ended, Launch, LaunchTracking, Started
 from carrel.domain.ports import Clock
 from carrel.domain.serial import from_plain
 from carrel.runner.cgroups import CgroupParent, JobCgroup
-from carrel.runner.endings import (
-    Ending,
-    Killings,
-    cancelled_before_start,
-    command_ending,
-    failed,
-    preempted_before_start,
-    storage_full,
-)
-from carrel.runner.hardware import device_facts
-from carrel.runner.limits import MemoryGuard
-from carrel.runner.outputs import StoredOutputs, store_outputs
 from carrel.runner.prepare import Preparation, Prepared, is_inside, remove_temporary
 from carrel.runner.process import Command, LaunchError, become_subreaper, shell, start
 from carrel.runner.report import Doorbell, Reporter
-from carrel.runner.samples import Sampler
 from carrel.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
-from carrel.runner.tree import read_proc
 from carrel.runner.variables import base_variables, command_variables, seeds
-from carrel.runner.watch import Outcome, Watch
 from carrel.spool import AttemptDirectory, LogWriter, take_claim
 
 if TYPE_CHECKING:
     from carrel.leases.client import Broker
+    from carrel.runner.endings import Ending
+    from carrel.runner.outputs import StoredOutputs
+    from carrel.runner.samples import Sampler
+    from carrel.runner.watch import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +48,8 @@ class Surroundings:
     monotonic: Clock = time.monotonic
     #: The environment variables of the lab.
     environ: Mapping[str, str] = field(default_factory=dict)
-    #: Facts about the machine.
-    facts: Mapping[str, str] = field(default_factory=dict)
+    #: Tells facts about the machine; asked when the command runs.
+    facts: Callable[[], Mapping[str, str]] = dict
     #: Where cgroups can be made, or None.
     cgroups: CgroupParent | None = None
     #: Descriptors that hold the locks of the job's devices.
@@ -82,6 +74,26 @@ def run_attempt(path: Path, surroundings: Surroundings) -> None:
     except Exception:
         _keep_traceback(directory)
         raise
+
+
+#: What a runner imports only after its command has started, or not always.
+_LATER = (
+    "shutil",
+    "socket",
+    "tempfile",
+    "urllib.parse",
+    "carrel.runner.endings",
+    "carrel.runner.hardware",
+    "carrel.runner.limits",
+    "carrel.runner.outputs",
+    "carrel.runner.watch",
+)
+
+
+def warm_up() -> None:
+    """Import now what a runner would import later: for a parent that forks many of them."""
+    for name in _LATER:
+        import_module(name)
 
 
 class Life:
@@ -121,8 +133,7 @@ class Life:
         self._finish(ending, outputs)
 
     def _prepare_and_run(self) -> Ending:
-        limits = self._launch.limits
-        deadline = self._around.monotonic() + limits.prepare
+        deadline = self._around.monotonic() + self._launch.limits.prepare
         preparation = Preparation(
             directory=self._directory,
             launch=self._launch,
@@ -137,18 +148,25 @@ class Life:
             prepared = preparation.run()
             tracking = self._tracking(preparation, prepared.lock, deadline)
             self._take_lease(preparation.report, deadline)
-        except Cancelled:
-            return cancelled_before_start(self._signals.cancelled_by() or "somebody")
-        except Preempted:
-            return preempted_before_start(self._signals.preemption())
-        except PreparationTimeout:
-            return failed("InputFailed", f"Preparing took longer than the {limits.prepare} s that the lab allows.")
-        except StorageFull as error:
-            return storage_full(str(error))
-        except CarrelError as error:
-            return failed(_REASONS.get(error.code, "LaunchFailed"), str(error))
+        except (Cancelled, Preempted, PreparationTimeout, CarrelError) as error:
+            return self._not_prepared(error)
         self._temporary = prepared.places.temporary
         return self._run(prepared, tracking)
+
+    def _not_prepared(self, error: BaseException) -> Ending:
+        from carrel.runner.endings import cancelled_before_start, failed, preempted_before_start, storage_full
+
+        if isinstance(error, Cancelled):
+            return cancelled_before_start(self._signals.cancelled_by() or "somebody")
+        if isinstance(error, Preempted):
+            return preempted_before_start(self._signals.preemption())
+        if isinstance(error, PreparationTimeout):
+            seconds = self._launch.limits.prepare
+            return failed("InputFailed", f"Preparing took longer than the {seconds} s that the lab allows.")
+        if isinstance(error, StorageFull):
+            return storage_full(str(error))
+        code = error.code if isinstance(error, CarrelError) else ""
+        return failed(_REASONS.get(code, "LaunchFailed"), str(error))
 
     def _take_lease(self, report: Callable[[str], None], deadline: float) -> None:
         if self._launch.devices and self._launch.paths.broker:
@@ -180,17 +198,17 @@ class Life:
     # --- the command --------------------------------------------------------------------------------------------------------
 
     def _run(self, prepared: Prepared, tracking: LaunchTracking | None) -> Ending:
+        from carrel.runner.samples import Sampler
+
         launch = self._launch
         assert self._log is not None
         self._cgroup = self._make_cgroup()
         self._sampler = sampler = Sampler(launch.devices, self._cgroup)
         variables = command_variables(prepared.activated, launch, self._token, tracking, prepared.places)
-        by = self._signals.cancelled_by()
-        if by is not None:
-            return cancelled_before_start(by)
-        preemption = self._signals.preemption()
-        if preemption is not None:
-            return preempted_before_start(preemption)
+        if self._signals.cancelled_by() is not None:
+            return self._not_prepared(Cancelled())
+        if self._signals.preemption() is not None:
+            return self._not_prepared(Preempted())
         read, write = os.pipe2(os.O_CLOEXEC)
         kills_before = 0 if self._cgroup else machine_oom_kills()
         try:
@@ -204,10 +222,16 @@ class Life:
                 )
             )
         except LaunchError as error:
+            from carrel.runner.endings import failed
+
             os.close(read)
             return failed("LaunchFailed", str(error))
         finally:
             os.close(write)
+        from carrel.runner.hardware import device_facts
+        from carrel.runner.limits import MemoryGuard
+        from carrel.runner.watch import Watch
+
         watch = Watch(
             pid=pid,
             output=read,
@@ -224,7 +248,7 @@ class Life:
             sheds=launch.task.session is not None,
             on_sample=self._note_environment(prepared) if launch.task.session is not None else None,
         )
-        hardware = {**self._around.facts, **device_facts(launch.devices)}
+        hardware = {**self._around.facts(), **device_facts(launch.devices)}
         self._reporter.record(Started(pid=pid, hardware=hardware, seeds=seeds(variables)))
         outcome = watch.run()
         return self._judge(outcome, kills_before)
@@ -254,6 +278,8 @@ class Life:
         return note
 
     def _judge(self, outcome: Outcome, kills_before: int) -> Ending:
+        from carrel.runner.endings import Killings, command_ending
+
         assert self._sampler is not None
         self._usage = self._sampler.total()
         here = machine = 0
@@ -284,6 +310,8 @@ class Life:
     # --- afterwards ---------------------------------------------------------------------------------------------------------
 
     def _store(self) -> StoredOutputs:
+        from carrel.runner.outputs import StoredOutputs, store_outputs
+
         launch = self._launch
         if launch.task.session is not None:
             return StoredOutputs()
@@ -337,6 +365,8 @@ class Life:
 
     def _clear(self, outputs: StoredOutputs) -> None:
         """Remove what nobody needs after the end. What was not stored stays where it is."""
+        import shutil
+
         remove_temporary(self._directory.temporary)
         if self._temporary is not None:  # the job may have removed the link to it
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -358,6 +388,8 @@ _REASONS = {
 
 
 def _unexpected(error: Exception) -> Ending:
+    from carrel.runner.endings import failed, storage_full
+
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return storage_full(f"No space is left on the node's disk ({error.filename or 'spool'}).")
     return failed("LaunchFailed", f"The runner failed: {type(error).__name__}: {error}.")
@@ -365,10 +397,14 @@ def _unexpected(error: Exception) -> Ending:
 
 def machine_oom_kills() -> int:
     """Return how many processes the kernel's OOM killer ended on this machine since it started (proc(5), vmstat)."""
+    from carrel.runner.tree import read_proc
+
     match = re.search(r"^oom_kill (\d+)$", read_proc("/proc/vmstat"), re.MULTILINE)
     return int(match[1]) if match else 0
 
 
 def _keep_traceback(directory: AttemptDirectory) -> None:
+    import traceback
+
     with suppress(OSError), open(directory.runner_log, "a") as file:
         traceback.print_exc(file=file)

@@ -26,7 +26,7 @@ from carrel.domain.serial import from_plain, to_plain
 from carrel.domain.task import TaskSpec
 from carrel.runner.cgroups import find_parent
 from carrel.runner.hardware import machine_facts
-from carrel.runner.main import Surroundings, machine_oom_kills, run_attempt
+from carrel.runner.main import Surroundings, machine_oom_kills, run_attempt, warm_up
 from carrel.runner.outputs import pattern_expression
 
 #: Longest message, in bytes (PATH_MAX and a little).
@@ -46,9 +46,10 @@ def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, _reap)
+    facts = machine_facts()
     surroundings = Surroundings(
         environ=dict(os.environ),
-        facts=machine_facts(),
+        facts=lambda: facts,
         cgroups=None if "--no-cgroups" in arguments else find_parent(),
     )
     _warm_up()
@@ -119,6 +120,7 @@ def _warm_up() -> None:
     """Do once what every runner would do for the first time: import, look up type hints, compile expressions."""
     import carrel.snapshots.extraction
 
+    warm_up()
     with suppress(ImportError):
         import carrel.environments  # noqa: F401
     launch = Launch(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -15,7 +13,6 @@ from carrel.domain.launch import EnvironmentReady, InputsReady, Launch, Preparin
 from carrel.domain.ports import Clock
 from carrel.domain.session import SessionSpec
 from carrel.domain.task import EnvironmentKind, InputSpec
-from carrel.runner.outputs import store_bytes
 from carrel.runner.report import Reporter
 from carrel.runner.signals import Cancelled, Signals
 from carrel.runner.variables import Places
@@ -112,6 +109,8 @@ class Preparation:
         except EnvironmentStopped:
             self.signals.check()
             raise Cancelled from None
+        from carrel.runner.outputs import store_bytes
+
         kept = store_bytes(found.lock.encode(), Path(self.launch.paths.blobs)) if found.lock else ""
         ready = EnvironmentReady(
             digest=session.environment, lock=kept, python=found.python, built=False, seconds=round(self.monotonic() - began, 3)
@@ -169,6 +168,8 @@ class Preparation:
         except EnvironmentStopped:
             self.signals.check()
             raise Cancelled from None
+        from carrel.runner.outputs import store_bytes
+
         kept = store_bytes(environment.lock.encode(), Path(self.launch.paths.blobs)) if environment.lock else ""
         self.reporter.record(
             EnvironmentReady(
@@ -196,6 +197,8 @@ def make_temporary(path: Path) -> Path:
     if len(os.fsencode(path)) <= _SHORT:
         path.mkdir(mode=0o700)
         return path
+    import tempfile
+
     short = tempfile.mkdtemp(prefix=_SHORT_NAME, dir=_SHORT_PLACE)
     path.symlink_to(short)
     return Path(short)
@@ -203,6 +206,8 @@ def make_temporary(path: Path) -> Path:
 
 def remove_temporary(path: Path) -> None:
     """Remove what `make_temporary` made, with its content."""
+    import shutil
+
     if path.is_symlink():
         target = path.readlink()
         # The job could have put another link there; only what `make_temporary` makes is removed.

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from carrel.domain.launch import Ended, JournalRecord, Sampled
 from carrel.domain.ports import Clock
 from carrel.spool import Journal
+
+if TYPE_CHECKING:
+    import socket
 
 #: Seconds between rings for a growing log: at the beginning, and after ten minutes. Every ring becomes an event that is kept, so
 #: a task that talks for days is listened to less closely than one that has just begun.
@@ -30,25 +33,18 @@ class Doorbell:
     def __init__(self, path: str, message: bytes, monotonic: Clock) -> None:
         self._message = message
         self._monotonic = monotonic
+        self._path = path
         self._socket: socket.socket | None = None
         self._directory = -1
         #: When to ring next (monotonic), or None when there is no news.
         self.due: float | None = None
         self._last = float("-inf")
         self._born = monotonic()
-        if not path:
-            return
-        try:
-            if len(os.fsencode(path)) > _ADDRESS_LIMIT:
-                self._directory = os.open(Path(path).parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-                path = f"/proc/self/fd/{self._directory}/{Path(path).name}"
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        except OSError:
-            return
-        self._path = path
 
     def ring(self) -> None:
         """Wake the engine now."""
+        if self._path and self._socket is None:
+            self._open()
         if self._socket is None:
             return
         self._last = self._monotonic()
@@ -58,6 +54,19 @@ class Doorbell:
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.ENOBUFS):  # the engine is behind; it must not miss this one
                 self.due = self._last + _RING_AGAIN
+
+    def _open(self) -> None:
+        import socket  # most of what rings first does so when the command runs already
+
+        path, self._path = self._path, ""
+        try:
+            if len(os.fsencode(path)) > _ADDRESS_LIMIT:
+                self._directory = os.open(Path(path).parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                path = f"/proc/self/fd/{self._directory}/{Path(path).name}"
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        except OSError:
+            return
+        self._path = path
 
     def ring_soon(self) -> None:
         """Wake the engine now, or an interval after the last ring: for news that come in crowds."""

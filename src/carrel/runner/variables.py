@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from carrel.domain.launch import Launch, LaunchTracking
 from carrel.domain.session import SessionSpec
@@ -132,6 +131,8 @@ def _tracking_variables(launch: Launch, token: str, tracking: LaunchTracking | N
         found["MLFLOW_RUN_ID"] = tracking.run_id
     if tracking.experiment_id:
         found["MLFLOW_EXPERIMENT_ID"] = tracking.experiment_id
+    from urllib.parse import urlsplit
+
     # The job's token opens the lab; another server is none of its business, on the same host or not.
     if token and launch.gateway and urlsplit(tracking.uri)[:2] == urlsplit(launch.gateway)[:2]:
         found["MLFLOW_TRACKING_TOKEN"] = token

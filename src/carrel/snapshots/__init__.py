@@ -1,13 +1,36 @@
 """Code travels as content-addressed snapshots: the same files give the same digest, on any machine, at any time.
 
-`pack` makes one from a directory, `SnapshotStore` keeps them, `extract` makes a directory of one again.
+`pack` makes one from a directory, `SnapshotStore` keeps them, `extract` makes a directory of one again. Each part is loaded
+when it is first used: a runner that only extracts starts sooner.
 """
 
-from carrel.snapshots.archive import Entry, Kind, manifest_digest
-from carrel.snapshots.contents import SnapshotFiles
-from carrel.snapshots.extraction import extract
-from carrel.snapshots.git import git_state
-from carrel.snapshots.packing import Packed, pack
-from carrel.snapshots.store import SnapshotStore
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from carrel.snapshots.archive import Entry, Kind, manifest_digest
+    from carrel.snapshots.contents import SnapshotFiles
+    from carrel.snapshots.extraction import extract
+    from carrel.snapshots.git import git_state
+    from carrel.snapshots.packing import Packed, pack
+    from carrel.snapshots.store import SnapshotStore
 
 __all__ = ["Entry", "Kind", "Packed", "SnapshotFiles", "SnapshotStore", "extract", "git_state", "manifest_digest", "pack"]
+
+_FROM = {
+    "Entry": "archive",
+    "Kind": "archive",
+    "manifest_digest": "archive",
+    "SnapshotFiles": "contents",
+    "extract": "extraction",
+    "git_state": "git",
+    "Packed": "packing",
+    "pack": "packing",
+    "SnapshotStore": "store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FROM:
+        return getattr(import_module(f"carrel.snapshots.{_FROM[name]}"), name)
+    raise AttributeError(f"module 'carrel.snapshots' has no attribute {name!r}")

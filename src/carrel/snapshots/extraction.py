@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -33,6 +32,8 @@ def extract(archive: Path, target: Path, *, digest: str | None = None) -> None:
         try:
             _write_tree(source, members, target)
         except BaseException as error:
+            import shutil
+
             for child in target.iterdir():
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
             if isinstance(error, OSError) and error.errno in FULL:

@@ -16,11 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from carrel.domain.job import JobState
 from carrel.domain.launch import Ended, Launch
 from carrel.domain.node import Device
 from carrel.domain.serial import from_plain, to_plain
-from carrel.engines.leftovers import kill_leftovers
 from carrel.runner.cgroups import find_parent
 from carrel.runner.hardware import machine_facts
 from carrel.runner.main import Surroundings, run_attempt
@@ -52,6 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code:
+        from carrel.engines.leftovers import kill_leftovers
+
         kill_leftovers(directory)
         return code if code > 0 else 128 - code
     return code_of(directory)
@@ -62,6 +62,8 @@ def code_of(directory: AttemptDirectory) -> int:
     with suppress(ValueError, KeyError, TypeError, OSError):
         entries, _ = read_entries(directory.journal)
         if entries and isinstance(ended := entries[-1].record, Ended):
+            from carrel.domain.job import JobState
+
             return ended.exit_code or int(ended.state is not JobState.COMPLETED)
     return 1
 
@@ -73,7 +75,7 @@ def _be_runner(directory: AttemptDirectory) -> None:
         os.setsid()
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
-        surroundings = Surroundings(environ=dict(os.environ), facts=machine_facts(), cgroups=find_parent())
+        surroundings = Surroundings(environ=dict(os.environ), facts=machine_facts, cgroups=find_parent())
         run_attempt(directory.path, surroundings)
         status = 0
     finally:
