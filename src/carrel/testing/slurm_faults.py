@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-PROGRAMS = ("sbatch", "squeue", "sacct", "scontrol", "scancel")
+PROGRAMS = ("sbatch", "salloc", "srun", "squeue", "sacct", "scontrol", "scancel")
 
 #: What can be wrong with a program.
 FAULTS: dict[str, str] = {
@@ -34,7 +34,7 @@ fails) exit 1 ;;
 silent) exit 0 ;;
 garbage) printf '\\377\\376 {{"jobs": [ oops\\n'; exit 0 ;;
 late) "$real" "$@" >/dev/null; exec sleep 86400 ;;
-swallowed) exec "$real" "$@" >/dev/null ;;
+swallowed) exec "$real" "$@" >/dev/null 2>&1 ;;
 loses) "$real" "$@" | grep --text --invert-match --fixed-strings --file="$here.text" ;;
 *) exec "$real" "$@" ;;
 esac

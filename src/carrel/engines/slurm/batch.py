@@ -1,5 +1,7 @@
 """What a batch script becomes on its node: the guardian of one runner. ``python -m carrel.engines.slurm.batch <attempt>``.
 
+With ``--give-back`` it is a step in an allocation that was made for this attempt alone, and gives it back at the end.
+
 It forks the runner, passes signals on to it, ends what a runner left behind that was killed, and says to Slurm how that went.
 Whoever comes second (Slurm may start a script again, or have two of them) finds the attempt claimed, and does nothing.
 """
@@ -24,13 +26,19 @@ from carrel.runner.hardware import machine_facts
 from carrel.runner.main import Surroundings, run_attempt
 from carrel.spool import AttemptDirectory, read_claim, read_entries
 
-#: Passed on to the runner. What it makes of SIGTERM is in its cancel file.
-_FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+#: Passed on to the runner. What it makes of SIGTERM is in its cancel file. Slurm sends a step's signals to all its processes, so
+#: the engine sends SIGURG, which the command does not notice; the runner gets SIGTERM for it.
+_FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
+#: The argument of the guardian of an allocation.
+GIVE_BACK = "--give-back"
+#: The note that an allocation was given back.
+RELEASED = "slurm.released"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Guard the runner of the attempt whose directory is the only argument; return the exit code for Slurm."""
+    """Guard the runner of the attempt whose directory is the first argument; return the exit code for Slurm."""
     directory = AttemptDirectory(Path(arguments[0]))
+    held = GIVE_BACK in arguments[1:]
     os.umask(0o077)
     if read_claim(directory.claim) is not None:
         return 0
@@ -40,9 +48,13 @@ def main(arguments: Sequence[str]) -> int:
     if pid == 0:
         _be_runner(directory)
 
+    ended_by_slurm = False
+
     def forward(number: int, _frame: FrameType | None) -> None:
+        nonlocal ended_by_slurm
+        ended_by_slurm = ended_by_slurm or number == signal.SIGTERM
         with suppress(ProcessLookupError):
-            os.kill(pid, number)
+            os.kill(pid, signal.SIGTERM if number == signal.SIGURG else number)
 
     for number in _FORWARDED:
         signal.signal(number, forward)
@@ -53,8 +65,24 @@ def main(arguments: Sequence[str]) -> int:
         from carrel.engines.leftovers import kill_leftovers
 
         kill_leftovers(directory)
+    if held and (claim := read_claim(directory.claim)) is not None and claim.pid == pid and not claim.held:
+        give_back(directory, silent=ended_by_slurm)
+    if code:
         return code if code > 0 else 128 - code
     return code_of(directory)
+
+
+def give_back(directory: AttemptDirectory, *, silent: bool) -> None:
+    """Become the command that ends the allocation; return only when that cannot be done: then the engine does it.
+
+    Slurm will say that it was cancelled. Unless `silent`, because Slurm itself had begun to end it, a note says that this was us.
+    """
+    number = os.environ.get("SLURM_JOB_ID", "")
+    with suppress(OSError):
+        if not silent:
+            (directory.path / RELEASED).touch(mode=0o600)
+        if number.isdigit():
+            os.execvp("scancel", ["scancel", "--quiet", number])
 
 
 def code_of(directory: AttemptDirectory) -> int:
@@ -87,7 +115,7 @@ def note_allocation(directory: AttemptDirectory, environ: Mapping[str, str]) -> 
     launch = from_plain(Launch, json.loads(directory.launch.read_bytes()))
     node = environ.get("SLURMD_NODENAME") or launch.node
     launch = replace(launch, node=node, devices=allocated(environ, launch.resources.gpu_type or "gpu"))
-    draft = directory.launch.with_name(f"launch.{environ.get('SLURM_JOB_ID', os.getpid())}")
+    draft = directory.launch.with_name(f"launch.{environ.get('SLURM_JOB_ID', '')}.{os.getpid()}")
     draft.write_text(json.dumps(to_plain(launch), separators=(",", ":")))
     draft.rename(directory.launch)
 

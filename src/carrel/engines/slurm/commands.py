@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from carrel.engines.slurm.listing import (
     SACCT_FIELDS,
     Garbage,
     SlurmJob,
+    parse_granted,
     parse_job,
     parse_json,
     parse_records,
@@ -49,6 +51,9 @@ _REFUSED = re.compile(
     r"Batch job submission failed: (?!.*(?:I/O error|Unexpected message|Insane message|Transport endpoint))[^\n]*"
     r"|unrecognized option[^\n]*|unrecognized arguments[^\n]*|invalid option[^\n]*|error: Invalid [^\n]*"
     r"|Access/permission denied"
+)
+_NO_ALLOCATION = re.compile(
+    r"(?:Unable to allocate resources|Job submit/allocate failed): (?!.*(?:I/O error|Unexpected message|Insane message))([^\n]*)"
 )
 _UNKNOWN_JOB = re.compile(r"Invalid job id specified")
 _OVER = re.compile(r"Job/step already completing or completed|Invalid job id specified")
@@ -124,6 +129,33 @@ class SlurmCommands:
         answer = self._run("sbatch", *arguments, stdin=script)
         return parse_submitted(self._something("sbatch", answer))
 
+    def allocate(self, arguments: Sequence[str]) -> int:
+        """Ask for an allocation that is there at once, and return its number. It stays until it is cancelled.
+
+        `SlurmRefused` says that there is none, now or ever. After any other error there may be one: look for its name first.
+        """
+        try:
+            answer = self._run("salloc", "--no-shell", "--immediate", *arguments)
+        except SlurmFailed as error:
+            if refusal := _NO_ALLOCATION.search(error.message):
+                raise SlurmRefused(error.message, reason=refusal[1].strip()) from error
+            raise
+        return parse_granted(answer.err)
+
+    def step(self, arguments: Sequence[str]) -> int:
+        """Start a step in an allocation and return the process id of its srun, which goes on when this process ends.
+
+        It is a child that has to be waited for. It says nothing; whether the step began is seen by what it does.
+        """
+        program = shutil.which("srun", path=self._environ.get("PATH"))
+        if program is None:
+            raise SlurmFailed("srun cannot be started: it is not in PATH.", remedy="Install Slurm's commands here.")
+        null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+        try:
+            return os.posix_spawn(program, ["srun", *arguments], self._environ, file_actions=null, setsid=True)
+        except OSError as error:
+            raise SlurmFailed(f"srun cannot be started: {error.strerror}.", remedy="Install Slurm's commands here.") from error
+
     def listing(self) -> tuple[SlurmJob, ...]:
         """Return all jobs in the controller's memory, ended ones for a while (slurm.conf(5), MinJobAge): one call for all."""
         users = [f"--user={','.join(self._users)}"] if self._users else []
@@ -173,6 +205,10 @@ class SlurmCommands:
     def signal(self, numbers: Sequence[int], name: str) -> None:
         """Send a signal to the batch scripts of jobs that run, and to nothing else of them."""
         self._cancel(["--batch", f"--signal={name}"], numbers)
+
+    def wake(self, numbers: Sequence[int]) -> None:
+        """Send all processes in allocations SIGURG, which means nothing to those that do not ask for it."""
+        self._cancel(["--signal=URG"], numbers)
 
     def _cancel(self, options: Sequence[str], numbers: Sequence[int]) -> None:
         for start in range(0, len(numbers), _BATCH):

@@ -21,6 +21,7 @@ from carrel.engines.doorbells import Doorbells
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.followed import Followed
 from carrel.engines.slurm.follower import Follower
+from carrel.engines.slurm.immediate import Allocations, never
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.reconciler import Reconciler
 from carrel.spool import Spool, read_claim, write_preempt
@@ -62,6 +63,7 @@ class SlurmEngine:
         environ: Mapping[str, str],
         commands: SlurmCommands | None = None,
         options: Callable[[Launch], SlurmOptions] = options_for,
+        immediate: Callable[[Launch], bool] = never,
         user: str = "",
         python: str = sys.executable,
         interval: float = 5.0,
@@ -70,8 +72,10 @@ class SlurmEngine:
     ) -> None:
         """Make the socket; no command is run yet.
 
-        `lab` tells labs apart that share a cluster. `user` is who owns the jobs ("": names alone are believed). `python` is the
-        interpreter with Carrel in it, at the same path on all nodes. `interval` is the seconds between two listings.
+        `immediate` says which jobs are to have an allocation at once where Slurm gives one, instead of being submitted
+        (`carrel.engines.slurm.immediate.short_or_session` is the rule of most sites). `lab` tells labs apart that share a
+        cluster. `user` is who owns the jobs ("": names alone are believed). `python` is the interpreter with Carrel in it, at
+        the same path on all nodes. `interval` is the seconds between two listings.
         """
         if not _LAB.fullmatch(lab):
             raise Invalid(f"The lab's name for Slurm is {lab!r}.", remedy="Use letters, digits, _ and -.")
@@ -91,6 +95,14 @@ class SlurmEngine:
             follower=self._follower,
             options=options,
             command=self._command,
+            allocations=Allocations(
+                commands=self._commands,
+                command=self._command,
+                wanted=immediate,
+                spool=self._spool,
+                lab=lab,
+                monotonic=monotonic,
+            ),
             user=user,
             interval=interval,
             monotonic=monotonic,

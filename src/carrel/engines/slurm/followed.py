@@ -11,11 +11,14 @@ from pathlib import Path
 from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import Ended, Preparing
 from carrel.engines.attempts import Watched
+from carrel.engines.slurm.batch import RELEASED
 from carrel.engines.slurm.states import SlurmEnd
 from carrel.spool import AttemptDirectory, append_entry, read_claim, take_claim
 
 #: Signals with which Slurm ends a job (slurm.conf(5), KillWait), and the kernel one that has too little memory.
 _KILLS = (signal.SIGTERM, signal.SIGKILL)
+#: What the names of allocations end with in Slurm.
+HELD = ".now"
 #: Bytes of the batch script's own output that are shown when it ended before the runner began.
 _SHOWN = 500
 
@@ -32,8 +35,16 @@ class Followed:
     name: str
     #: Its number in Slurm, None while it is not known.
     number: int | None = None
-    #: True when sbatch was called for it: there may be a job of its name.
+    #: True when Slurm was asked for it: there may be a job of its name.
     asked: bool = False
+    #: True when its runner is put into an allocation, False when it is a batch script.
+    held: bool = False
+    #: True when it is not to be given an allocation (again): it is submitted.
+    batch_only: bool = False
+    #: The srun that put its runner into the allocation, -1 without one; how many there were, and when the last one was started.
+    srun: int = -1
+    sruns: int = 0
+    srun_at: float = 0.0
     #: When to ask for it again, in monotonic seconds.
     ask_at: float = 0.0
     #: Times that it was asked for in vain.
@@ -67,22 +78,49 @@ class Followed:
         """What the batch script says before the runner keeps a log."""
         return self.directory.path / "slurm.log"
 
+    @property
+    def released(self) -> Path:
+        """There once the allocation was given back because its runner was through: Slurm then says that it was cancelled."""
+        return self.directory.path / RELEASED
+
     def remember(self, number: int | None) -> None:
         """Write the number down, so that the next engine finds it."""
         self.asked = True
         self.number = number
+        self._write("" if number is None else f"{number}")
+
+    def hold(self, held: bool) -> None:
+        """It is (or is not) to have an allocation; its job in Slurm has another name then. `remember` writes it down."""
+        if held != self.held:
+            self.held = held
+            self.name = f"{self.name}{HELD}" if held else self.name.removesuffix(HELD)
+
+    def _write(self, number: str) -> None:
+        words = [
+            *(["held"] if self.held else []),
+            *([number] if number else []),
+            *([f"srun={self.srun}"] if self.srun > 0 else []),
+        ]
         draft = self.number_file.with_name("slurm.new")
-        draft.write_text("" if number is None else f"{number}\n")
+        draft.write_text(f"{' '.join(words)}\n" if words else "")
         draft.rename(self.number_file)
+
+    def remember_srun(self, pid: int) -> None:
+        """Write down which process put the runner into the allocation."""
+        self.srun = pid
+        self.remember(self.number)
 
     def recall(self) -> None:
         """Read what an earlier engine wrote down."""
         try:
-            text = self.number_file.read_text().strip()
+            words = self.number_file.read_text().split()
         except OSError:
             return
         self.asked = True
-        self.number = int(text) if text.isascii() and text.isdigit() else None
+        self.hold("held" in words)
+        self.number = next((int(word) for word in words if word.isascii() and word.isdigit()), None)
+        pids = [word.removeprefix("srun=") for word in words if word.startswith("srun=")]
+        self.srun = int(pids[0]) if pids and pids[0].isascii() and pids[0].isdigit() else -1
 
     def cancelled_by(self) -> str | None:
         """Who asked for the end, or None."""

@@ -187,6 +187,14 @@ def parse_submitted(text: str) -> int:
     return int(match[1])
 
 
+def parse_granted(text: str) -> int:
+    """Return the number of the allocation from what `salloc --no-shell` says, among other things, when it has one."""
+    found = re.findall(r"^salloc: Granted job allocation ([0-9]{1,18})$", text, re.MULTILINE)
+    if len(found) != 1:
+        raise Garbage("What salloc answered", text)
+    return int(found[0])
+
+
 # --- JSON -------------------------------------------------------------------------------------------------------------------
 
 

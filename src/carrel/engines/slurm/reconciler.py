@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from carrel.domain.errors import CarrelError
@@ -20,6 +21,7 @@ from carrel.engines.attempts import write_cancel, write_launch
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.followed import Followed, cancelled, end_without_runner, never_to_run, runner_of, write_end
 from carrel.engines.slurm.follower import SAYS_WHY, Follower
+from carrel.engines.slurm.immediate import Allocations
 from carrel.engines.slurm.listing import SlurmJob, find
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.script import batch_script
@@ -47,6 +49,7 @@ class Reconciler:
         follower: Follower,
         options: Callable[[Launch], SlurmOptions],
         command: Callable[[Followed], Sequence[str]],
+        allocations: Allocations,
         user: str,
         interval: float,
         monotonic: Clock,
@@ -57,6 +60,7 @@ class Reconciler:
         self._follower = follower
         self._options = options
         self._command = command
+        self._allocations = allocations
         self._user = user
         self._interval = interval
         self._monotonic = monotonic
@@ -85,7 +89,13 @@ class Reconciler:
 
     def _alert(self, followed: Followed) -> None:
         if followed.number is not None and not followed.watched.over:
-            self._slurm.signal([followed.number], "TERM")
+            self._wake(followed, followed.number)
+
+    def _wake(self, followed: Followed, number: int) -> None:
+        if followed.held:
+            self._slurm.wake([number])
+        else:
+            self._slurm.signal([number], "TERM")
 
     def close(self) -> None:
         """Stop. A command that is being run ends by itself, in time."""
@@ -147,6 +157,11 @@ class Reconciler:
         if not followed.directory.launch.exists():
             write_launch(followed.watched)
         options = self._options(launch)
+        if self._allocations.take(followed, options):
+            followed.failures = 0
+            if followed.cancelled:
+                self._cancel(followed)
+            return
         arguments = sbatch_arguments(
             options,
             name=followed.name,
@@ -163,9 +178,9 @@ class Reconciler:
     def _found(self, followed: Followed, listing: Sequence[SlurmJob]) -> bool:
         """Look for a job that an earlier call of sbatch may have made; of several, for one that lives."""
         jobs = find(listing, followed.name, self._user)
-        if not jobs:
-            return False
         live = [job for job in jobs if is_live(job)]
+        if not jobs or (followed.held and not live):  # an allocation that was refused is listed as a job that failed
+            return False
         followed.remember(max((live or jobs), key=lambda job: job.id).id)
         return True
 
@@ -179,6 +194,15 @@ class Reconciler:
             return  # `_submit` sees the cancel file
         if now - followed.cancel_since > followed.watched.launch.limits.grace + _SLOW_TO_END:
             self._slurm.cancel([followed.number])
+            return
+        if followed.held:
+            by = followed.cancelled_by() or "somebody"
+            if runner_of(followed) is None and never_to_run(followed, cancelled(by), self._clock()):
+                self._slurm.cancel([followed.number])
+                self._follower.look(followed)
+            else:
+                self._slurm.wake([followed.number])
+            self._look_at = now + min(1.0, self._interval)
             return
         # Only what waits is taken out of the queue: a runner that lives ends its command by itself and keeps its outputs.
         self._slurm.cancel_waiting([followed.number])
@@ -196,7 +220,7 @@ class Reconciler:
         if not numbered:
             return
         try:
-            jobs = {job.id: job for job in self._slurm.listing()}
+            listing = self._slurm.listing()
         except CarrelError as error:
             for followed in numbered:
                 if runner_of(followed) is None:
@@ -204,6 +228,8 @@ class Reconciler:
                 else:
                     self._without_evidence(followed)
             return
+        jobs = {job.id: job for job in listing}
+        self._allocations.tend_all(job for job in listing if not self._user or job.user == self._user)
         missing = []
         for followed in numbered:
             job = jobs.get(followed.number or 0)
@@ -246,6 +272,8 @@ class Reconciler:
         end = end_of(job)
         # First the lock, then the journal: a runner writes its end before it lets go.
         alive = runner_of(followed)
+        if end is not None and end.state is JobState.CANCELLED and followed.held and followed.released.exists():
+            end = replace(end, state=JobState.COMPLETED)  # it was cancelled because its runner was through
         if end is not None and end.state is JobState.CANCELLED and not job.cancelled_by and followed.cancelled_by() is None:
             end = self._with_name(followed, end)
             if end is None:
@@ -255,8 +283,14 @@ class Reconciler:
             self._follower.look(followed)
         elif end is not None:
             self._conclude(followed, end, alive=alive)
+        elif alive is None and followed.held and is_live(job):
+            if not self._allocations.tend_waiting(followed, self._options(followed.watched.launch)):
+                self._submit(followed)
+                return
         elif alive is None:
             self._follower.say(followed, waits_for(job) if is_live(job) else f"Slurm says {job.state} of job {job.id}.")
+        elif alive and followed.held:
+            self._allocations.tend_running(followed)
         if end is None and followed.cancelled and not followed.watched.over:
             self._cancel(followed)
 

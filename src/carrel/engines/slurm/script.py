@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from carrel.engines.slurm.options import SlurmOptions
 
 
-def batch_script(command: Sequence[str], options: SlurmOptions) -> str:
+def batch_script(command: Sequence[str], options: SlurmOptions, *, output: str = "") -> str:
     """Return a script that loads the modules, sets the variables and becomes `command`.
 
     The command takes the place of the shell, so the signals that Slurm sends to the batch step reach it. A module that is
     missing ends the script before the command starts. The script says nothing that only its owner may know: Slurm keeps a copy.
+    With `output` it writes there whatever it has to say; sbatch sees to that itself.
     """
     lines = ["#!/bin/bash", "set -e"]
+    if output:
+        lines.append(f"exec >> {shlex.quote(output)} 2>&1")
     if options.modules:
         lines += [
             # A batch shell is no login shell; sites define `module` in one of these.

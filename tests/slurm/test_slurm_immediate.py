@@ -1,0 +1,286 @@
+"""The immediate path on a real cluster: the contract of all engines again, and what an allocation can suffer."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from carrel.domain.job import JobState
+from carrel.domain.launch import Started
+from carrel.domain.ports import Attempt
+from carrel.domain.resources import Resources
+from carrel.engines.slurm import immediate
+from carrel.engines.slurm.commands import SlurmCommands
+from carrel.engines.slurm.engine import SlurmEngine, options_for
+from carrel.spool import read_claim
+from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.engine_contract import TOKEN, EngineContract
+from carrel.testing.slurm_faults import SlurmFaults
+from carrel.testing.slurm_site import SlurmSite
+
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+
+GIB = 1024**3
+
+
+def immediate_engine(home, environ, **options):
+    commands = SlurmCommands(environ=environ, json=False, timeout=60)
+    options.setdefault("interval", 0.3)
+    options.setdefault("immediate", lambda _launch: True)
+    return SlurmEngine(spool=home.spool, run_dir=home.run, lab=lab_of(home), environ=environ, commands=commands, **options)
+
+
+def lab_of(home):
+    return f"t{abs(hash(str(home.root))):x}"
+
+
+class TestImmediateSlurmEngine(EngineContract):
+    @pytest.fixture
+    def home(self, site, tmp_path):
+        return LabHome(tmp_path)
+
+    @pytest.fixture
+    def make_engine(self, site, home):
+        return lambda: immediate_engine(home, site.environ)
+
+
+@pytest.fixture
+def home(site, tmp_path):
+    return LabHome(tmp_path)
+
+
+@pytest.fixture
+def faults(site, tmp_path):
+    return SlurmFaults(tmp_path / "bin", site.environ)
+
+
+@pytest.fixture
+def engine(home, faults):
+    engine = immediate_engine(home, faults.environ)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def ear(engine):
+    return Ear(engine)
+
+
+def go_on(home, name="go"):
+    os.mkfifo(home.root / name)
+    return f"read line < {home.root / name}"
+
+
+def allocations(site, home):
+    """Those of the lab that Slurm still keeps resources for."""
+    lines = site.run("squeue", "-h", "-t", "PD,R,S", "-o", "%j").out.split()
+    return [name for name in lines if name.startswith(f"carrel.{lab_of(home)}.")]
+
+
+def sruns(launch):
+    """Processes of srun, and of its helper, for the attempt."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if any(word.endswith("srun") for word in words[:2]) and any(
+            word.startswith("--job-name=") and word.endswith(f".{launch.job_id}.{launch.attempt}.now") for word in words
+        ):
+            found.append(int(path.parent.name))
+    return found
+
+
+def test_a_job_runs_in_an_allocation_that_is_given_back(site, home, engine, ear, faults):
+    launch = make_launch(
+        home, 'echo "gpus $CUDA_VISIBLE_DEVICES"', resources=Resources(gpus=2, gpu_type="fake", memory=GIB // 2, time=60)
+    )
+    engine.start(launch, token=TOKEN)
+    assert ear.ended(launch).state is JobState.COMPLETED
+    assert home.attempt(launch).log.read_text() in ("gpus 0,1\n", "gpus 2,3\n", "gpus 1,2\n", "gpus 0,2\n")
+    wait_until(lambda: not allocations(site, home))
+    assert faults.calls("sbatch") == []
+    assert len(faults.calls("salloc")) == len(faults.calls("srun")) == 1
+
+
+def test_where_nothing_is_free_it_is_submitted(site, home, engine, ear, faults):
+    first = make_launch(home, go_on(home), resources=Resources(cpus=1, nodes=1, memory=15 * GIB, time=60))
+    others = [
+        make_launch(home, "sleep 600", job_id=number, resources=Resources(cpus=1, memory=15 * GIB, time=60))
+        for number in (2, 3, 4)
+    ]
+    for launch in (first, *others):
+        engine.start(launch, token=TOKEN)
+        ear.wait(launch, lambda story: story.first(Started))
+    assert faults.calls("sbatch") == []
+    last = make_launch(home, f"echo ran >> {home.root}/ran", job_id=5, resources=Resources(memory=15 * GIB, time=60))
+    engine.start(last, token=TOKEN)
+    wait_until(lambda: len(faults.calls("sbatch")) == 1)
+    (home.root / "go").write_text("go\n")
+    assert ear.ended(last).state is JobState.COMPLETED
+    assert (home.root / "ran").read_text() == "ran\n"
+
+
+def test_what_only_a_batch_job_can_do_is_submitted(home, faults):
+    engine = immediate_engine(home, faults.environ, options=lambda launch: replace(options_for(launch), requeue=True))
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, "true")
+        engine.start(launch, token=TOKEN)
+        assert ear.ended(launch).state is JobState.COMPLETED
+    finally:
+        engine.close()
+    assert faults.calls("salloc") == []
+
+
+def test_what_slurm_refuses_has_failed_in_slurms_words(home, engine, ear):
+    launch = make_launch(home, "true", resources=Resources(gpus=99, memory=GIB, time=60))
+    engine.start(launch, token=TOKEN)
+    ended = ear.ended(launch)
+    assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
+    assert "Requested node configuration is not available" in ended.reason.message
+
+
+@pytest.mark.parametrize("fault", ["down", "fails", "silent", "garbage", "busy", "swallowed"])
+def test_an_allocation_that_goes_wrong_does_not_make_it_run_twice(site, home, engine, ear, faults, fault):
+    faults.set(fault, "salloc")
+    launch = make_launch(home, f"echo ran >> {home.root}/ran")
+    engine.start(launch, token=TOKEN)
+    assert ear.ended(launch, timeout=60).state is JobState.COMPLETED
+    assert (home.root / "ran").read_text() == "ran\n"
+    wait_until(lambda: not allocations(site, home))
+
+
+@pytest.mark.parametrize("fault", ["down", "silent"])
+def test_where_srun_does_not_work_it_is_submitted(site, home, engine, ear, faults, fault):
+    faults.set(fault, "srun")
+    launch = make_launch(home, f"echo ran >> {home.root}/ran")
+    engine.start(launch, token=TOKEN)
+    assert ear.ended(launch, timeout=60).state is JobState.COMPLETED
+    assert (home.root / "ran").read_text() == "ran\n"
+    assert len(faults.calls("sbatch")) == 1
+    wait_until(lambda: not allocations(site, home))
+
+
+def test_a_runner_that_has_begun_needs_no_srun(home, engine, ear, monkeypatch):
+    monkeypatch.setattr(immediate, "_DETACH", 0.0)
+    launch = make_launch(home, f"echo ready; {go_on(home)}; exit 4")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    wait_until(lambda: not sruns(launch))
+    (home.root / "go").write_text("go\n")
+    assert ear.ended(launch).exit_code == 4
+
+
+@pytest.mark.parametrize("known", ["held\n", "held {number}\n"])
+def test_a_new_engine_finds_the_allocation_and_puts_the_runner_into_it(site, home, faults, known):
+    """The server died before it knew the number of its allocation, or before it put the runner there."""
+    faults.set("silent", "srun")
+    launch = make_launch(home, f"echo ran >> {home.root}/ran")
+    first = immediate_engine(home, faults.environ, interval=600)
+    Ear(first)
+    first.start(launch, token=TOKEN)
+    number = home.attempt(launch).path / "slurm"
+    wait_until(lambda: number.exists() and "srun" in number.read_text())
+    first.close()
+    number.write_text(known.format(number=number.read_text().split()[1]))
+    faults.clear()
+    second = immediate_engine(home, faults.environ)
+    try:
+        ear = Ear(second)
+        second.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
+        assert ear.ended(launch).state is JobState.COMPLETED
+    finally:
+        second.close()
+    assert (home.root / "ran").read_text() == "ran\n"
+    assert faults.calls("sbatch") == []
+    assert len(faults.calls("salloc")) == 1
+
+
+def test_a_second_step_leaves_the_allocation_to_the_first(site, home, engine, ear, faults):
+    launch = make_launch(home, f"echo ran >> {home.root}/ran; echo ready; {go_on(home)}")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    again = faults.calls("srun")[0].split()
+    site.run("srun", *again)
+    assert len(allocations(site, home)) == 1
+    (home.root / "go").write_text("go\n")
+    assert ear.ended(launch).state is JobState.COMPLETED
+    assert (home.root / "ran").read_text() == "ran\n"
+
+
+def test_an_allocation_whose_guardian_was_killed_is_given_back(site, home, engine, ear):
+    launch = make_launch(home, "echo ready; sleep 600")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    other = make_launch(home, "sleep 600", job_id=2)  # so that the engine goes on looking
+    engine.start(other, token=TOKEN)
+    ear.wait(other, lambda story: story.first(Started))
+    runner = read_claim(home.attempt(launch).claim).pid
+    guardian = int(Path(f"/proc/{runner}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    os.kill(guardian, signal.SIGKILL)
+    os.kill(runner, signal.SIGKILL)
+    story = ear.wait(launch, lambda story: story.gone or story.ended, timeout=60)
+    assert story.ended is None
+    wait_until(lambda: len(allocations(site, home)) == 1, timeout=60)
+
+
+def test_a_command_that_kills_itself_has_failed_though_slurm_calls_it_cancelled(home, engine, ear):
+    launch = make_launch(home, "kill -KILL $$")
+    engine.start(launch, token=TOKEN)
+    ended = ear.ended(launch, timeout=60)
+    assert (ended.state, ended.reason.code) == (JobState.FAILED, "RaisedSignal")
+
+
+def test_somebody_cancels_the_allocation_in_slurm(site, home, engine, ear):
+    launch = make_launch(home, "echo ready; sleep 600")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    site.run("scancel", (home.attempt(launch).path / "slurm").read_text().split()[1])
+    ended = ear.ended(launch, timeout=60)
+    assert ended.state is JobState.CANCELLED
+    assert "in Slurm by user" in ended.reason.message
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(420)
+def test_everything_is_killed_and_each_job_runs_once_to_its_own_end(slurm_programs, tmp_path):
+    """The controller, a node's daemon and the engine itself, while allocations are made, used and given back."""
+    home = LabHome(tmp_path)
+    with SlurmSite(nodes=2, node_timeout=300) as site:
+        launches = [
+            make_launch(home, f"echo {number} >> {home.root}/ran; sleep {number % 4}; exit {number % 3}", job_id=number)
+            for number in range(1, 31)
+        ]
+        first = immediate_engine(home, site.environ, interval=1.0)
+        ear = Ear(first)
+        for launch in launches[:20]:
+            first.start(launch, token=TOKEN)
+        wait_until(lambda: sum(ear.story(launch).ended is not None for launch in launches) >= 4, timeout=120)
+        keeper = site.submit("sleep 600")
+        site.wait_until_saved(keeper)
+        site.kill("slurmctld")
+        for launch in launches[20:]:
+            first.start(launch, token=TOKEN)
+        site.kill("node1")
+        offsets = {launch.job_id: ear.story(launch) for launch in launches}
+        first.close()
+        site.start_controller()
+        site.start_node("node1")
+        second = immediate_engine(home, site.environ, interval=1.0)
+        try:
+            ear = Ear(second)
+            left = [launch for launch in launches if offsets[launch.job_id].ended is None]
+            second.adopt(
+                (Attempt(job_id=launch.job_id, number=1, offset=offsets[launch.job_id].offset), launch, TOKEN) for launch in left
+            )
+            ends = {launch.job_id: story.ended for launch in launches if (story := offsets[launch.job_id]).ended}
+            ends |= {launch.job_id: ear.ended(launch, timeout=240) for launch in left}
+        finally:
+            second.close()
+    assert {number: ended.exit_code for number, ended in ends.items()} == {number: number % 3 for number in range(1, 31)}
+    ran = (home.root / "ran").read_text().split()
+    assert sorted(map(int, ran)) == list(range(1, 31))
