@@ -7,6 +7,7 @@ and never waits; whoever drives it passes the time.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -108,6 +109,8 @@ class Scheduler:
         self._told: dict[int, tuple[int, str]] = {}
         #: Descriptions of jobs that hold resources, for those who report on them.
         self._tasks: dict[int, TaskSpec] = {}
+        #: Attempts that are written down and that the engine has not been told of yet.
+        self._unstarted: deque[tuple[Job, TaskSpec]] = deque()
 
     def holding(self) -> tuple[Holding, ...]:
         """The jobs that hold resources now, for those who only look."""
@@ -149,6 +152,8 @@ class Scheduler:
             moments.append(self._preempting.again_at)
         if self._tell_again is not None:
             moments.append(self._tell_again)
+        if self._unstarted:
+            moments.append(self._looked_at + RETRY_SECONDS)
         if self._withheld and (self._queue.waiting or self._stopped):
             moments.append(self._looked_at + _WITHHELD_SECONDS)
         if self._queue.waiting and (change := self._placer.next_change(self._looked_at)) is not None:
@@ -166,6 +171,7 @@ class Scheduler:
             del news.jobs[0]
         self._record(news.observations, now)
         news.observations.clear()
+        self._launch(now)
         self._start_what_fits(now)
 
     def _take_in(self, job: Job, now: float) -> None:
@@ -353,7 +359,6 @@ class Scheduler:
         orders = [
             StartOrder(job_id=start.job_id, node=start.node, devices=start.devices, others=start.others) for start in starts
         ]
-        nodes = self._engine.nodes()
         try:
             started = self._jobs.start(orders, now=now)
         except Exception:
@@ -363,17 +368,29 @@ class Scheduler:
             raise
         for job_id in {start.job_id for start in starts} - {job.id for job, _ in started}:
             self._placer.forget(job_id)  # cancelled meanwhile: the news of it is on its way
-        for job, task in started:
+        for job, _ in started:
             self._put(job, now)
             self._told.pop(job.id, None)
+        self._unstarted.extend(started)
+        self._launch(now)
+
+    def _launch(self, now: float) -> None:
+        """Tell the engine of what has been written down; what is left when the database fails, the next cycle tells it of."""
+        nodes = self._engine.nodes() if self._unstarted else ()
+        while self._unstarted:
+            job, task = self._unstarted[0]
             try:
                 launch = build_launch(job, task, nodes, self._settings.launch)
                 self._engine.start(launch, token=job_token(self._settings.secret, job.id, job.attempt))
+                known = self._queue.job(job.id)
+                if known is not None and known.cancelled_by is not None:  # asked for before the engine knew of it
+                    self._engine.cancel(job.id, job.attempt, by=known.cancelled_by)
             except Unavailable as error:
                 self._not_started(job, JobState.PENDING, _refusal(job, error), now)
             except Exception as error:  # noqa: BLE001 - whatever it was, this job must not stay half started
                 _log.exception("Job %d could not be started.", job.id)
                 self._not_started(job, JobState.FAILED, Reason(code="LaunchFailed", message=str(error)), now)
+            self._unstarted.popleft()
 
     def _not_started(self, job: Job, state: JobState, reason: Reason, now: float) -> None:
         """The engine has started nothing: the attempt is over; a job that goes on is placed again a little later."""
