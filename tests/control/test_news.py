@@ -156,6 +156,20 @@ def test_merging_keeps_order_and_drops_lines_that_were_read_twice() -> None:
     assert eight == other
 
 
+def test_of_what_an_engine_says_beside_the_journal_the_last_counts_and_the_journal_outweighs_it() -> None:
+    first, second = (
+        Observation(job_id=7, attempt=2, entries=(Journaled(at=9, record=Preparing(message=text)),), beside=True)
+        for text in ("waits", "still waits")
+    )
+    assert merge([first, second]) == [second]
+    log = Observation(job_id=7, attempt=2, log_size=3)
+    assert merge([first, log]) == [replace(first, log_size=3)]
+    read = observe(Started(pid=1))
+    (both,) = merge([first, read])
+    assert (both.entries, both.offset, both.beside) == (first.entries + read.entries, read.offset, False)
+    assert merge([read, first]) == [read]
+
+
 @given(job_id=st.integers(1, 2**40), attempt=st.integers(1, 1000), secret=st.binary(min_size=16, max_size=32))
 def test_a_job_token_names_its_attempt_and_nothing_else_opens(job_id: int, attempt: int, secret: bytes) -> None:
     token = job_token(secret, job_id, attempt)

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from carrel.domain.errors import Invalid
+from carrel.domain.partition import SlurmPartition
 from carrel.domain.qos import JobKind, PreemptMode
+from carrel.engines.slurm.site import site_options
 from carrel.server.settings import SETTINGS, read_settings
 
 
@@ -58,6 +60,13 @@ def test_classes_of_service_come_from_the_file(tmp_path: Path) -> None:
         ("[partitions.a]\nnodes = ['gpu[']", 'partitions.a.nodes: "gpu[" names no nodes'),
         ("[partitions.a]\nqos = ['lion']", 'partitions.a.qos: there is no class of service "lion". There are: normal'),
         ("[partitions.a]\nqos = []", "partitions.a.qos is []. It must be a list of names"),
+        ("[partitions.a]\nengine = 'slrm'", 'partitions.a.engine is \'slrm\'. It must be "local" or "slurm"'),
+        ("[partitions.a]\nslurm_qos = 'x'", 'slurm_qos is for partitions of a Slurm cluster. Write engine = "slurm" too'),
+        ("[partitions.a]\nengine = 'slurm'\nnodes = ['n1']", "partitions.a: Slurm knows which nodes its partition has"),
+        ("[partitions.a]\nengine = 'slurm'\nslurm_options = 'x'", "slurm_options is 'x'. It must be a list such as"),
+        ("[partitions.a]\nengine = 'slurm'\nslurm_options = ['--uid=0']", "partitions.a: Slurm: "),
+        ("[partitions.a]\nengine = 'slurm'\nslurm_qos = 'a b'", "partitions.a: Slurm: qos is 'a b'"),
+        ("[partitions.a]\nengine = 'slurm'\nslurm_partition = 3", "partitions.a.slurm_partition is 3. It must be a text"),
         ("[accounts.a]\nshars = 1", 'accounts.a: there is no setting "shars". Did you mean "shares"'),
         ("[accounts.a]\nshares = -1", "accounts.a.shares is -1. It must be 0 or more"),
         ("[accounts.a]\nparent = 'b'", 'accounts.a.parent is "b". Write [accounts.b] too'),
@@ -134,3 +143,20 @@ def test_accounts_and_weights_come_from_the_file(tmp_path: Path) -> None:
 def test_every_setting_says_what_it_is_for() -> None:
     assert all(setting.help.endswith(".") for setting in SETTINGS)
     assert len({setting.name for setting in SETTINGS}) == len(SETTINGS)
+
+
+def test_a_partition_may_be_one_of_a_slurm_cluster(tmp_path: Path) -> None:
+    file = tmp_path / "carrel.toml"
+    file.write_text(
+        '[partitions.here]\n[partitions.gpu]\nengine = "slurm"\n[partitions.big]\nengine = "slurm"\nslurm_partition = "gpu"\n'
+        'slurm_qos = "{qos}"\nslurm_account = "physics"\nslurm_options = ["--constraint=a100", "--exclusive", "--nice=5"]\n'
+    )
+    parts = read_settings(file, {}, {}).rules.partitions
+    assert (parts["here"].slurm, parts["gpu"].slurm) == (None, SlurmPartition(partition="gpu"))
+    big = parts["big"].slurm
+    assert big is not None
+    asked = site_options(big, qos="lion", account="optics")
+    assert (asked.partition, asked.qos, asked.account) == ("gpu", "lion", "physics")
+    assert (asked.constraint, asked.exclusive, asked.passed) == ("a100", "exclusive", ("--nice=5",))
+    assert parts["here"].has("anything")
+    assert not parts["gpu"].has("anything")

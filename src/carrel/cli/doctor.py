@@ -11,8 +11,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from carrel.cli.endings import OK, OTHER
 from carrel.cli.options import AsJson, Home
@@ -27,6 +31,12 @@ _SERVER = ("alembic", "fastapi", "fsspec", "jinja2", "mlflow", "sqlalchemy", "uv
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
+class Part(StrEnum):
+    """What can be looked at beside this machine."""
+
+    SLURM = "slurm"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """What one look found."""
@@ -38,15 +48,23 @@ class Check:
     remedy: str = ""
 
 
-def doctor_command(home: Home = None, as_json: AsJson = False) -> int:
-    """Check this machine and the lab.
+def doctor_command(
+    what: Annotated[
+        Part | None, typer.Argument(metavar="[slurm]", help="Check the Slurm cluster instead.", show_default=False)
+    ] = None,
+    patience: Annotated[float, typer.Option(metavar="SECONDS", help="How long a tiny job may take to start in Slurm.")] = 60.0,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check this machine and the lab; or, with `slurm`, the cluster that its partitions are on.
 
     Works without a lab. Ends with 1 when something fails; warnings are no failure.
     """
     from carrel.cli.screen import print_json
 
     found: list[Check] = []
-    for check in run_checks((home or default_home(os.environ)).expanduser().absolute(), home):
+    place = (home or default_home(os.environ)).expanduser().absolute()
+    for check in run_checks(place, home) if what is None else slurm_checks(place, patience):
         found.append(check)
         if not as_json:
             _print_check(check)
@@ -76,6 +94,44 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
         except (CarrelError, OSError, ValueError, subprocess.SubprocessError) as error:
             remedy = error.remedy if isinstance(error, CarrelError) else ""
             yield Check(name, "fail", error.message if isinstance(error, CarrelError) else str(error), remedy)
+
+
+def slurm_checks(place: Path, patience: float) -> Iterator[Check]:
+    """What there is to say of the cluster that the lab in `place` uses, or is to use."""
+    missing = _missing()
+    if missing:
+        yield Check("server", "fail", f"{', '.join(missing)} not installed.", 'pip install "carrel[server]"')
+        return
+    from carrel.engines.slurm.commands import SlurmCommands
+    from carrel.engines.slurm.survey import Survey
+    from carrel.server.home import LabHome
+    from carrel.server.settings import read_settings
+    from carrel.server.slurm import missing_programs
+
+    home = LabHome(place)
+    try:
+        settings = read_settings(home.settings, os.environ, {})
+    except CarrelError as error:
+        yield Check("settings", "fail", error.message, error.remedy)
+        return
+    absent = missing_programs(os.environ)
+    if absent:
+        message = f"{', '.join(absent)} not found on this machine."
+        yield Check(
+            "programs", "fail", message, "Install Slurm's commands here (Debian: slurm-client), in the cluster's version."
+        )
+        return
+    yield Check("programs", "ok", "sbatch, squeue, scontrol, scancel and sacct are here")
+    home.create()
+    survey = Survey(
+        SlurmCommands(environ=os.environ),
+        home=place,
+        url=settings.slurm_url or home.read_address() or "",
+        partitions=tuple(settings.rules.partitions.values()),
+        patience=patience,
+    )
+    for found in survey.findings():
+        yield Check(found.name, found.status, found.message, found.remedy)
 
 
 def _print_check(check: Check) -> None:

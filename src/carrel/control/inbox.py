@@ -79,8 +79,10 @@ def merge(observations: Iterable[Observation]) -> list[Observation]:
     for new in observations:
         name = (new.job_id, new.attempt)
         old = merged.get(name)
-        if old is not None and new.entries and new.offset <= old.offset:
-            new = replace(new, entries=(), offset=0)  # the same lines, read again
+        if old is not None and old.beside and new.beside:
+            old = replace(old, entries=())  # only the last remark counts
+        elif old is not None and new.entries and new.offset <= old.offset and (old.entries or not new.beside):
+            new = replace(new, entries=(), offset=0)  # the same lines, read again; or a remark that the journal outweighs
         if old is not None:
             new = Observation(
                 job_id=new.job_id,
@@ -89,6 +91,7 @@ def merge(observations: Iterable[Observation]) -> list[Observation]:
                 offset=max(old.offset, new.offset),
                 log_size=old.log_size if new.log_size is None else new.log_size,
                 gone=old.gone or new.gone,
+                beside=new.beside if new.entries else old.beside,
             )
         merged[name] = new
     return list(merged.values())

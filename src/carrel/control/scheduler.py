@@ -209,6 +209,8 @@ class Scheduler:
         job = self._queue.job(observation.job_id)
         if job is None or job.attempt != observation.attempt or not job.state.holds_resources:
             return None
+        if observation.beside:
+            return job if job.state is JobState.CONFIGURING else None
         if observation.entries and observation.offset <= self._queue.known(job.id).offset:
             return None
         return job

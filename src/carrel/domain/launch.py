@@ -222,6 +222,8 @@ class Observation:
     entries: tuple[Journaled, ...] = ()
     #: Bytes of the journal that are read up to and with `entries`.
     offset: int = 0
+    #: True when `entries` stand in no journal: the engine itself says why the runner has not begun.
+    beside: bool = False
     #: Bytes of log so far, or None when that is not news.
     log_size: int | None = None
     #: True when the runner does not exist any more and left no `Ended`: evidence, not suspicion.

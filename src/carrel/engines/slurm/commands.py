@@ -31,7 +31,7 @@ from carrel.engines.slurm.listing import (
     squeue_format,
 )
 
-__all__ = ["Garbage", "SlurmCommands", "SlurmDown", "SlurmEmpty", "SlurmFailed", "SlurmRefused", "SlurmSlow"]
+__all__ = ["Garbage", "SlurmCommands", "SlurmDown", "SlurmEmpty", "SlurmFailed", "SlurmMissing", "SlurmRefused", "SlurmSlow"]
 
 #: What the commands get of the caller's variables. Not those of Slurm's own, which would change what is asked and how it is
 #: answered (sbatch(1), INPUT ENVIRONMENT VARIABLES), but for the one that says where the cluster is.
@@ -73,6 +73,10 @@ class SlurmEmpty(Unavailable):
 
 class SlurmFailed(Unavailable):
     """The command is missing, or failed for a reason that is none of the others."""
+
+
+class SlurmMissing(SlurmFailed):
+    """The command is not on this machine: nothing was asked of Slurm."""
 
 
 class SlurmRefused(Invalid):
@@ -223,6 +227,21 @@ class SlurmCommands:
         answer = self._run("scontrol", "--oneliner", "show", "node")
         return parse_records(self._something("scontrol", answer), "NodeName")
 
+    def partitions(self) -> tuple[Mapping[str, str], ...]:
+        """Return the partitions, as `scontrol show partition` has them."""
+        answer = self._run("scontrol", "--oneliner", "show", "partition")
+        return parse_records(self._something("scontrol", answer), "PartitionName")
+
+    def configuration(self) -> Mapping[str, str]:
+        """Return what slurm.conf says, as `scontrol show config` has it."""
+        lines = self._something("scontrol", self._run("scontrol", "show", "config")).splitlines()
+        pairs = (line.split("=", 1) for line in lines if "=" in line)
+        return {name.strip(): value.strip() for name, value in pairs}
+
+    def classes(self) -> tuple[str, ...]:
+        """Return the names of the classes of service (QoS) in the accounting database."""
+        return tuple(self._run("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name").out.split())
+
     # --- inside -------------------------------------------------------------------------------------------------------------
 
     def _something(self, program: str, answer: _Answer) -> str:
@@ -245,7 +264,7 @@ class SlurmCommands:
                 start_new_session=True,
             )
         except OSError as error:
-            raise SlurmFailed(
+            raise SlurmMissing(
                 f"{program} cannot be started: {error.strerror}.", remedy="Install Slurm's commands here."
             ) from error
         with process:

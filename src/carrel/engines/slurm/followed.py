@@ -110,6 +110,11 @@ class Followed:
         self.srun = pid
         self.remember(self.number)
 
+    def unask(self) -> None:
+        """It was not asked for after all: no job of its name exists."""
+        self.number_file.unlink(missing_ok=True)
+        self.asked = False
+
     def recall(self) -> None:
         """Read what an earlier engine wrote down."""
         try:

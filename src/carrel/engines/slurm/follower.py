@@ -177,6 +177,7 @@ class Follower:
             attempt=followed.watched.launch.attempt,
             entries=(Journaled(at=self._clock(), record=followed.says),),
             offset=followed.watched.offset,
+            beside=True,
         )
 
     def _with_reason(self, followed: Followed, news: Observation) -> Observation | None:

@@ -18,7 +18,7 @@ from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import Ended, Launch
 from carrel.domain.ports import Clock
 from carrel.engines.attempts import write_cancel, write_launch
-from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
+from carrel.engines.slurm.commands import SlurmCommands, SlurmMissing, SlurmRefused
 from carrel.engines.slurm.followed import Followed, cancelled, end_without_runner, never_to_run, runner_of, write_end
 from carrel.engines.slurm.follower import SAYS_WHY, Follower
 from carrel.engines.slurm.immediate import Allocations
@@ -130,8 +130,8 @@ class Reconciler:
     def _submit(self, followed: Followed) -> None:
         if followed.watched.over or followed.number is not None or runner_of(followed) is not None:
             return
-        by = followed.cancelled_by()
-        if by is not None and not followed.asked:
+        by, asked = followed.cancelled_by(), followed.asked
+        if by is not None and not asked:
             self._end(followed, cancelled(by))
             return
         try:
@@ -145,11 +145,13 @@ class Reconciler:
             reason = Reason(code="LaunchFailed", message=f"Slurm refused it: {error.reason}.")
             self._end(followed, Ended(state=JobState.FAILED, reason=reason))
         except (CarrelError, OSError) as error:
+            if isinstance(error, SlurmMissing) and not asked:
+                followed.unask()
             followed.failures += 1
             pause = min(_AGAIN_AT_MOST, _AGAIN * 2 ** (followed.failures - 1))
             followed.ask_at = self._monotonic() + pause
             self._look_at = min(self._look_at, followed.ask_at)
-            message = error.message if isinstance(error, CarrelError) else str(error)
+            message = error.message if isinstance(error, CarrelError) and not isinstance(error, SlurmMissing) else str(error)
             self._follower.say(followed, f"It is not submitted to Slurm yet: {message} This is tried again.")
 
     def _ask(self, followed: Followed) -> None:
@@ -191,7 +193,9 @@ class Reconciler:
         if followed.cancel_since is None:
             followed.cancel_since = now
         if followed.number is None:
-            return  # `_submit` sees the cancel file
+            if not followed.asked:
+                self._submit(followed)  # which sees the cancel file
+            return
         if now - followed.cancel_since > followed.watched.launch.limits.grace + _SLOW_TO_END:
             self._slurm.cancel([followed.number])
             return

@@ -1,0 +1,293 @@
+"""Looks at a Slurm site: what it has, what is missing, and what works without it. Changes nothing but a directory of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from carrel.domain.errors import CarrelError
+from carrel.domain.partition import Partition
+from carrel.domain.ports import Clock
+from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
+from carrel.engines.slurm.options import sbatch_arguments
+from carrel.engines.slurm.probe import ANSWER, LOCK, WORD
+from carrel.engines.slurm.script import batch_script
+from carrel.engines.slurm.site import site_options
+
+#: The oldest version that Carrel is tried with.
+OLDEST = (22, 5)
+#: Seconds by which clocks may differ before it is said.
+CLOCKS = 2.0
+#: Seconds between two looks whether the tiny job has answered.
+_LOOK = 0.2
+_MEMORY = 256 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one look found."""
+
+    name: str
+    #: "ok", "warn" or "fail".
+    status: str
+    message: str
+    remedy: str = ""
+
+
+class Survey:
+    """One look at a site, for a lab with these partitions."""
+
+    def __init__(
+        self,
+        commands: SlurmCommands,
+        *,
+        home: Path,
+        url: str,
+        partitions: Sequence[Partition],
+        patience: float = 60.0,
+        python: str = sys.executable,
+        monotonic: Clock = time.monotonic,
+        clock: Clock = time.time,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`home` is what nodes have to see, `url` how they are to reach the lab ("" when none runs), `partitions` those of the
+        lab's that are Slurm's; `patience` is how many seconds a tiny job may take to start."""
+        self._slurm = commands
+        self._home = home
+        self._url = url
+        self._partitions = [partition for partition in partitions if partition.slurm is not None]
+        self._patience = patience
+        self._python = python
+        self._monotonic = monotonic
+        self._clock = clock
+        self._pause = pause
+
+    def findings(self) -> Iterator[Finding]:
+        """Every look, one after the other; where the controller does not answer, no more than that."""
+        looks: list[tuple[str, Callable[[], Finding]]] = [
+            ("version", self._version),
+            ("controller", self._controller),
+            ("accounting", self._accounting),
+            ("qos", self._qos),
+            ("gpus", self._gpus),
+        ]
+        for name, look in looks:
+            found = self._safely(name, look)
+            yield found
+            if name == "controller" and found.status == "fail":
+                return
+        if not self._partitions:
+            remedy = 'Write [partitions.NAME] with engine = "slurm" into carrel.toml; docs/slurm.md has an example.'
+            yield Finding(
+                "partitions", "warn", "No partition of the lab is one of Slurm's, so nothing is tried on a node.", remedy
+            )
+        for partition in self._partitions:
+            yield from self._partition(partition)
+
+    def _safely(self, name: str, look: Callable[[], Finding]) -> Finding:
+        try:
+            return look()
+        except CarrelError as error:
+            return Finding(name, "fail", error.message, error.remedy)
+
+    def _version(self) -> Finding:
+        major, minor = self._slurm.version()
+        if (major, minor) < OLDEST:
+            return Finding("version", "warn", f"Slurm {major:02}.{minor:02}", "Carrel is tried with 22.05 and newer.")
+        return Finding("version", "ok", f"Slurm {major:02}.{minor:02}")
+
+    def _controller(self) -> Finding:
+        config = self._slurm.configuration()
+        nodes = self._slurm.nodes()
+        away = sum(bool(re.search(r"DOWN|DRAIN|FAIL|NOT_RESPONDING|\*", node.get("State", ""))) for node in nodes)
+        message = f"cluster {config.get('ClusterName', '?')} answers; {len(nodes)} node{'' if len(nodes) == 1 else 's'}"
+        if away:
+            return Finding("controller", "warn", f"{message}, of which {away} take no jobs", "Look at `sinfo -R`.")
+        return Finding("controller", "ok", message)
+
+    def _accounting(self) -> Finding:
+        kind = self._slurm.configuration().get("AccountingStorageType", "")
+        if not kind.endswith("/slurmdbd"):
+            message = f"No accounting database (AccountingStorageType is {kind or 'not set'})"
+            works = "Works without it; but a job that the controller forgot has no other witness. Install slurmdbd if you can."
+            return Finding("accounting", "warn", message, works)
+        try:
+            self._slurm.history({"carrel.doctor": None})
+        except CarrelError as error:
+            return Finding("accounting", "fail", error.message, "Start slurmdbd, or look at its log.")
+        return Finding("accounting", "ok", "slurmdbd answers")
+
+    def _qos(self) -> Finding:
+        asked = {part.slurm.qos for part in self._partitions if part.slurm and part.slurm.qos not in ("", "{qos}")}
+        try:
+            there = self._slurm.classes()
+        except CarrelError:
+            if asked:
+                return Finding("qos", "fail", f"{_named(asked)} cannot be looked up.", "QoS need slurmdbd.")
+            return Finding("qos", "ok", "none is needed: the lab's own classes of service decide")
+        missing = asked - set(there)
+        if missing:
+            return Finding("qos", "fail", f"There is no QoS {_named(missing)}.", f"There are: {', '.join(there)}.")
+        return Finding("qos", "ok", f"Slurm's: {', '.join(there)}")
+
+    def _gpus(self) -> Finding:
+        kinds: dict[str, int] = {}
+        shards = 0
+        for node in self._slurm.nodes():
+            for name, kind, number in re.findall(r"(gpu|shard)(?::([^:,()]+))?:(\d+)", node.get("Gres", "")):
+                if name == "gpu":
+                    kinds[kind or "gpu"] = kinds.get(kind or "gpu", 0) + int(number)
+                else:
+                    shards += int(number)
+        if not kinds:
+            return Finding("gpus", "warn", "no node has GPUs (GRES)", "Jobs without GPUs work. For GPUs: gres.conf(5).")
+        message = ", ".join(f"{count} of type {kind}" for kind, count in sorted(kinds.items()))
+        return Finding("gpus", "ok", f"{message}; {f'{shards} shards' if shards else 'no shards (nothing needs them yet)'}")
+
+    def _partition(self, partition: Partition) -> Iterator[Finding]:
+        assert partition.slurm is not None
+        name = partition.name
+        there, wanted = (
+            {record["PartitionName"]: record for record in self._slurm.partitions()},
+            partition.slurm.partition.split(","),
+        )
+        missing = [part for part in wanted if part not in there]
+        if missing:
+            message = f'Slurm has no partition "{missing[0]}", which partition "{name}" of the lab names.'
+            yield Finding(name, "fail", message, f"Correct slurm_partition; there are: {', '.join(there)}.")
+            return
+        down = [part for part in wanted if there[part].get("State") != "UP"]
+        if down:
+            yield Finding(
+                name, "fail", f"Slurm's partition {down[0]} is {there[down[0]].get('State')}.", "Ask its administrator."
+            )
+            return
+        nodes = ", ".join(f"{part} with {there[part].get('TotalNodes', '?')} nodes" for part in wanted)
+        yield Finding(name, "ok", f"Slurm's partition {nodes}")
+        yield from self._try(partition)
+
+    # --- a tiny job -----------------------------------------------------------------------------------------------------------
+
+    def _try(self, partition: Partition) -> Iterator[Finding]:
+        directory = self._home / f"doctor-{secrets.token_hex(4)}"
+        directory.mkdir(mode=0o700)
+        try:
+            word = secrets.token_hex(8)
+            (directory / WORD).write_text(word)
+            with (directory / LOCK).open("wb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield from self._run(partition, directory, word)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _run(self, partition: Partition, directory: Path, word: str) -> Iterator[Finding]:
+        assert partition.slurm is not None
+        name = f"{partition.name}: job"
+        # The names of the lab's own class and account are those of each job: what they are here is not known.
+        options = replace(site_options(partition.slurm), time=60, memory=_MEMORY, cpus=1)
+        output = directory / "output"
+        arguments = sbatch_arguments(options, name="carrel.doctor", comment="", directory="/", output=str(output))
+        command = [self._python, "-P", "-m", "carrel.engines.slurm.probe", str(directory), self._url]
+        before = self._clock()
+        try:
+            number = self._slurm.submit(arguments, batch_script(command, options))
+        except SlurmRefused as error:
+            yield Finding(name, "fail", f"Slurm refused it: {error.reason}", "Correct slurm_qos, slurm_account or slurm_options.")
+            return
+        except CarrelError as error:
+            yield Finding(name, "fail", error.message, error.remedy)
+            return
+        answer, state = self._wait(directory, number)
+        after = self._clock()
+        if answer is not None:
+            yield from self._judge(partition.name, answer, word, before, after)
+        elif state in ("PENDING", "CONFIGURING"):
+            self._slurm.cancel([number])
+            message = f"A job of a minute did not start within {self._patience:g} s, so nothing was tried on a node."
+            yield Finding(name, "warn", message, "Try again when the cluster is less busy, or with --patience.")
+        else:
+            self._slurm.cancel([number])
+            yield self._unseen(name, state, output)
+
+    def _unseen(self, name: str, state: str, output: Path) -> Finding:
+        said = output.read_text(errors="replace").strip().splitlines() if output.exists() else []
+        if said:
+            remedy = f"{self._python} with Carrel in it has to be there on all nodes."
+            return Finding(name, "fail", f"It ran, but Carrel's Python did not: {said[-1]}", remedy)
+        return Finding(
+            name,
+            "fail",
+            f"It ended {state or 'without a trace'}, and nothing of it is seen in {self._home}.",
+            "Put the lab's home (CARREL_HOME) on a file system that all nodes see at the same path, as the same user.",
+        )
+
+    def _wait(self, directory: Path, number: int) -> tuple[Mapping[str, Any] | None, str]:
+        """Return what the job wrote, or None and its state when that is nothing within the time."""
+        until = self._monotonic() + self._patience
+        asked, state = 0.0, ""
+        while True:
+            answer = _read(directory / ANSWER)
+            if answer is not None:
+                return answer, state
+            now = self._monotonic()
+            if now >= asked:
+                asked, state = now + 1.0, self._state(number, state)
+            if now >= until:
+                return None, state
+            if state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", ""):
+                # It is over. A file system over the network may show a file a little later.
+                until = min(until, now + 5.0)
+            self._pause(_LOOK)
+
+    def _state(self, number: int, known: str) -> str:
+        try:
+            job = self._slurm.job(number, "carrel.doctor")
+        except CarrelError:
+            return known
+        return known if job is None else job.state
+
+    def _judge(self, name: str, answer: Mapping[str, Any], word: str, before: float, after: float) -> Iterator[Finding]:
+        node = answer["node"]
+        if answer["word"] != word or not answer["lock_holds"]:
+            message = f"{node} sees {self._home}, but not the locks that this machine holds there."
+            remedy = "Mount it with locks that hold across nodes (nfs(5): local_lock=none): they keep a job from running twice."
+            yield Finding(f"{name}: files", "fail", message, remedy)
+        else:
+            yield Finding(f"{name}: files", "ok", f"{node} sees {self._home}, and the locks in it")
+        yield Finding(f"{name}: python", "ok", f"{answer['python']} runs Carrel on {node}")
+        apart = max(0.0, before - answer["time"], answer["time"] - after)
+        if apart > CLOCKS:
+            message = f"The clock of {node} differs from this one by {apart:.0f} s or more."
+            remedy = "Times of jobs will be wrong, and munge refuses what is too old: let chrony or ntpd run on both."
+            yield Finding(f"{name}: clock", "warn", message, remedy)
+        else:
+            yield Finding(f"{name}: clock", "ok", f"that of {node} agrees with this one")
+        if not self._url:
+            yield Finding(f"{name}: lab", "warn", "no lab runs here, so whether nodes reach it was not tried", "carrel up")
+        elif answer["lab"]:
+            message = f"{node} does not reach the lab at {self._url}: {answer['lab']}"
+            works = "Jobs run without it, but are not tracked. Set host and slurm_url, so that nodes reach the lab."
+            yield Finding(f"{name}: lab", "warn", message, works)
+        else:
+            yield Finding(f"{name}: lab", "ok", f"{node} reaches the lab at {self._url}")
+
+
+def _read(path: Path) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _named(names: set[str]) -> str:
+    return ", ".join(f'"{name}"' for name in sorted(names))

@@ -1,0 +1,316 @@
+"""A lab with a machine of its own and a real cluster: the same commands, and Slurm chooses the nodes of some jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from carrel import Client
+from carrel.domain.errors import Impossible
+from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.slurm_site import SlurmSite
+from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
+
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+
+RULES = """
+default_qos = "normal"
+
+[qos.normal]
+[qos.high]
+[qos.one]
+max_jobs_per_user = 1
+
+[partitions.here]
+
+[partitions.cluster]
+engine = "slurm"
+slurm_partition = "main"
+
+[partitions.exact]
+engine = "slurm"
+slurm_partition = "main"
+slurm_qos = "{qos}"
+slurm_account = "{account}"
+slurm_options = ["--constraint=fast", "--nice=7"]
+
+[partitions.gone]
+engine = "slurm"
+"""
+
+
+class Lab:
+    """A lab that can be killed and started again."""
+
+    def __init__(self, home: Path, site: SlurmSite) -> None:
+        home.mkdir()
+        (home / "carrel.toml").write_text(RULES)
+        self.home = home
+        self.variables = {"SLURM_CONF": str(site.layout.conf)}
+        self.start()
+
+    def start(self) -> None:
+        self.process: LabProcess = start_lab(self.home, "--cpus", "8", simulate_gpus=2, variables=self.variables)
+        self.client = Client(url=self.process.url, token=self.process.token)
+
+    def kill(self) -> None:
+        self.client.close()
+        self.process.kill()
+
+    def submit(self, script: str, partition: str | None = "cluster", **more: object) -> int:
+        directory = self.home.parent / f"work{time.monotonic_ns()}"
+        directory.mkdir()
+        (directory / "work.sh").write_text(script)
+        more = {"resources": ResourceRequest(memory="64M"), **more}
+        return self.client.submit_project(directory / "work.sh", partition=partition, **more).id  # type: ignore[arg-type]
+
+    def carrel(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "carrel.cli.main", *words],
+            env={**os.environ, "CARREL_URL": self.process.url, "CARREL_TOKEN": self.process.token},
+            capture_output=True, text=True, timeout=150, check=False,
+        )  # fmt: skip
+
+    def until(self, job_id: int, happened: Callable[[JobDetail], object]) -> JobDetail:
+        deadline = time.monotonic() + 120
+        while not happened(job := self.client.job(job_id)):
+            assert time.monotonic() < deadline, job
+            time.sleep(0.05)
+        return job
+
+    def ended(self, job_id: int) -> JobDetail:
+        return self.client.wait(job_id, timeout=120)
+
+    def log(self, job_id: int) -> str:
+        return b"".join(self.client.log(job_id)).decode()
+
+    def number(self, job_id: int) -> str:
+        """The job's number in Slurm."""
+        return next(self.home.glob(f"spool/**/{job_id}/**/slurm")).read_text().strip()
+
+
+@pytest.fixture
+def lab(site: SlurmSite, tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(tmp_path / "lab", site)
+    yield lab
+    lab.process.end_jobs()
+    lab.client.close()
+    lab.process.stop()
+
+
+def go_on(lab: Lab) -> tuple[str, Path]:
+    """A line of shell that waits for a file, and the file."""
+    file = lab.home.parent / f"go{time.monotonic_ns()}"
+    return f"while [ ! -e {file} ]; do sleep 0.1; done", file
+
+
+def test_the_same_command_runs_here_and_on_the_cluster(lab: Lab, site: SlurmSite, tmp_path: Path) -> None:
+    work = tmp_path / "work" / "work.sh"
+    work.parent.mkdir()
+    work.write_text(
+        'echo "job ${SLURM_JOB_ID:-none} gpus $CUDA_VISIBLE_DEVICES"; mkdir outputs; echo kept > outputs/file; exit 7'
+    )
+    found = {}
+    for partition in ("here", "cluster"):
+        done = lab.carrel("run", "--partition", partition, "--gpus", "1", "--memory", "64M", str(work))
+        assert done.returncode == 7, done.stderr
+        (found[partition],) = re.findall(r"gpus (\S+)", done.stdout)
+    assert found["cluster"] in ("0", "1", "2", "3")
+    newest, before = (lab.client.job(job.id) for job in lab.client.jobs(limit=2))
+    assert site.run("sacct", "-n", "-X", "-o", "jobname%60").out.split()[-1].endswith(f".{newest.id}.1")
+    assert (newest.partition, newest.node, newest.exit_code, newest.reason) == ("cluster", "slurm:cluster", 7, "NonZeroExitCode")
+    assert (before.partition, before.exit_code) == ("here", 7)
+    assert [file.path for file in lab.client.outputs(newest.id)] == ["outputs/file"]
+    # Work that names none goes to the first partition that takes it.
+    assert lab.ended(lab.submit("true", partition=None)).partition == "here"
+
+
+def test_what_a_task_says_reaches_sbatch(lab: Lab, site: SlurmSite) -> None:
+    wait, go = go_on(lab)
+    config = {
+        "partition": "exact", "qos": "high", "account": "research", "time": "00:20:00", "mem": "300", "gres": "gpu:fake:2",
+        "cpus_per_task": 2,
+    }  # fmt: skip
+    job = lab.submit(wait, partition=None, backend_config=config, resources=ResourceRequest())
+    lab.until(job, lambda job: job.state == "RUNNING")
+    shown = site.run("scontrol", "-o", "show", "job", lab.number(job)).out
+    go.touch()
+    for words in (
+        "Partition=main", "QOS=high", "Account=research", "TimeLimit=00:21:00", "MinMemoryNode=428M", "CPUs/Task=2",
+        "TresPerNode=gres:gpu:fake:2", "Features=fast", "Nice=7",
+    ):  # fmt: skip
+        assert f" {words} " in shown, shown
+    assert lab.ended(job).state == "COMPLETED"
+
+
+def test_cancel_walltime_and_memory_are_told_as_everywhere(lab: Lab) -> None:
+    runs = lab.submit("echo begun; sleep 600")
+    late = lab.submit("sleep 600", resources=ResourceRequest(memory="64M", time="2s"))
+    fat = lab.submit(
+        "python3 -c \"import time; kept = b'x' * 2**28; time.sleep(600)\"", resources=ResourceRequest(memory="64M", time="5m")
+    )
+    lab.until(runs, lambda _: "begun" in lab.log(runs))
+    lab.client.cancel(runs)
+    for job, state, reason in (
+        (runs, "CANCELLED", "Cancelled"),
+        (late, "TIMEOUT", "TimeLimit"),
+        (fat, "OUT_OF_MEMORY", "OutOfMemory"),
+    ):
+        ended = lab.ended(job)
+        assert (ended.state, ended.reason) == (state, reason), ended
+
+
+def test_a_job_that_waits_in_slurm_says_why_and_can_be_cancelled(lab: Lab, site: SlurmSite) -> None:
+    full = site.submit("sleep 600", "--partition=main", "--nodes=4", "--exclusive", "--mem=0")
+    site.wait_for(full, "RUNNING")
+    job = lab.submit(f"touch {lab.home}/ran")
+    told = lab.until(job, lambda job: "waits in Slurm" in job.message)
+    assert told.state == "CONFIGURING"
+    assert re.search(r"It waits in Slurm as job \d+, PENDING", told.message)
+    # What waits there has nothing, and costs nothing.
+    assert lab.client.share().held == 0
+    lab.client.cancel(job)
+    assert lab.ended(job).state == "CANCELLED"
+    assert not (lab.home / "ran").exists()
+
+
+def test_limits_of_the_lab_hold_for_slurm_too(lab: Lab) -> None:
+    wait, go = go_on(lab)
+    first = lab.submit(wait, qos="one")
+    second = lab.submit("echo second", qos="one", partition="here")
+    third = lab.submit("echo third", qos="one")
+    for job in (second, third):
+        lab.until(job, lambda job: job.reason == "QOSMaxJobsPerUserLimit")
+    assert lab.client.job(first).state in ("CONFIGURING", "RUNNING")
+    go.touch()
+    assert [lab.ended(job).state for job in (first, second, third)] == ["COMPLETED"] * 3
+
+
+def test_jobs_in_slurm_outlive_the_lab(lab: Lab) -> None:
+    wait, go = go_on(lab)
+    witness = lab.home.parent / "witness"
+    jobs = [lab.submit(f"echo ran >> {witness}; {wait}; echo after") for _ in range(3)]
+    over = lab.submit(f"echo ran >> {witness}; sleep 1; echo over")
+    for job in jobs:
+        lab.until(job, lambda job: job.state == "RUNNING")
+    lab.kill()
+    lab.start()
+    assert lab.ended(over).state == "COMPLETED"
+    assert [lab.client.job(job).state for job in jobs] == ["RUNNING"] * 3
+    lab.client.cancel(jobs[0])
+    assert lab.ended(jobs[0]).state == "CANCELLED"
+    lab.kill()
+    go.touch()
+    lab.start()
+    assert [lab.ended(job).state for job in jobs[1:]] == ["COMPLETED"] * 2
+    assert "after" in lab.log(jobs[1])
+    assert witness.read_text() == "ran\n" * 4
+
+
+def test_what_slurm_can_never_run_is_refused_at_submit(lab: Lab) -> None:
+    with pytest.raises(Impossible, match='9 GPUs on one node, but the largest node of partition "cluster" has 4'):
+        lab.submit("true", resources=ResourceRequest(gpus=9))
+    with pytest.raises(Impossible, match="takes no session"):
+        lab.client.start_session(SessionRequest(partition="cluster"))
+    # A partition that Slurm does not have: the lab cannot tell, Slurm can.
+    ended = lab.ended(lab.submit("true", partition="gone"))
+    assert (ended.state, ended.reason) == ("FAILED", "LaunchFailed")
+    assert "invalid partition" in ended.message.lower()
+    parts = {part.name: part.slurm for part in lab.client.lab().partitions}
+    assert parts == {"here": None, "cluster": "main", "exact": "main", "gone": "gone"}
+
+
+def test_without_slurms_programs_the_own_machine_works_and_the_others_wait(lab: Lab, tmp_path: Path) -> None:
+    wait, go = go_on(lab)
+    lab.kill()
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("sh", "bash", "sleep", "git"):
+        (bare / name).symlink_to(f"/usr/bin/{name}")
+    lab.variables = {**lab.variables, "PATH": str(bare)}
+    lab.start()
+    assert lab.ended(lab.submit("echo fine", partition="here")).state == "COMPLETED"
+    job = lab.submit(wait)
+    told = lab.until(job, lambda job: "sbatch" in job.message)
+    assert "Install Slurm's commands" in told.message
+    assert "sbatch, squeue, scontrol, scancel, sacct not found" in (lab.home / "logs" / "server.log").read_text()
+    given_up = lab.submit(wait)
+    lab.until(given_up, lambda job: "sbatch" in job.message)
+    lab.client.cancel(given_up)
+    assert lab.ended(given_up).state == "CANCELLED"
+    lab.kill()
+    del lab.variables["PATH"]
+    go.touch()
+    lab.start()
+    assert lab.ended(job).state == "COMPLETED"
+
+
+def checks(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]]:
+    return {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+
+def doctor(lab: Lab, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "carrel.cli.main", "doctor", "slurm", "--json", "--home", str(lab.home), *words],
+        env={**os.environ, **lab.variables, **variables},
+        capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+
+
+def test_doctor_tries_a_node_of_every_partition(lab: Lab, site: SlurmSite) -> None:
+    rules = RULES.split("[partitions.exact]")[0]
+    (lab.home / "carrel.toml").write_text(rules)
+    done = doctor(lab)
+    found = checks(done)
+    assert (done.returncode, {check["status"] for check in found.values()}) == (0, {"ok"}), found
+    assert found["version"]["message"].startswith("Slurm ")
+    assert found["accounting"]["message"] == "slurmdbd answers"
+    assert "low" in found["qos"]["message"]
+    assert "16 of type fake" in found["gpus"]["message"]
+    assert "no shards" in found["gpus"]["message"]
+    assert "main with 4 nodes" in found["cluster"]["message"]
+    for look in ("files", "python", "clock", "lab"):
+        assert re.search(r"node\d", found[f"cluster: {look}"]["message"])
+    assert lab.process.url in found["cluster: lab"]["message"]
+    assert not list(lab.home.glob("doctor-*"))
+
+    # What is wrong is said, with what to do.
+    (lab.home / "carrel.toml").write_text(
+        f'{rules}slurm_qos = "lw"\n[partitions.gone]\nengine = "slurm"\n[partitions.odd]\nengine = "slurm"\n'
+        'slurm_partition = "main"\nslurm_options = ["--constraint=purple"]\n'
+    )
+    done = doctor(lab, CARREL_SLURM_URL="http://127.0.0.1:9")
+    found = checks(done)
+    assert done.returncode == 1
+    assert found["qos"]["message"] == 'There is no QoS "lw".'
+    assert "Invalid qos specification" in found["cluster: job"]["message"]
+    assert found["gone"]["message"] == 'Slurm has no partition "gone", which partition "gone" of the lab names.'
+    assert found["odd: job"]["status"] == "fail"
+
+    (lab.home / "carrel.toml").write_text(rules)
+    found = checks(doctor(lab, CARREL_SLURM_URL="http://127.0.0.1:9"))
+    assert found["cluster: lab"]["status"] == "warn"
+    full = site.submit("sleep 600", "--partition=main", "--nodes=4", "--exclusive", "--mem=0")
+    site.wait_for(full, "RUNNING")
+    found = checks(doctor(lab, "--patience", "1"))
+    assert (found["cluster: job"]["status"], "cluster: files" in found) == ("warn", False)
+    assert "carrel.doctor" not in site.run("squeue", "-h", "-o", "%j").out
+
+
+def test_doctor_says_that_programs_or_the_controller_are_missing(lab: Lab, site: SlurmSite, tmp_path: Path) -> None:
+    bare = tmp_path / "empty"
+    bare.mkdir()
+    done = doctor(lab, PATH=str(bare))
+    assert done.returncode == 1
+    assert checks(done)["programs"]["remedy"].startswith("Install Slurm's commands here")
+    site.kill("slurmctld")
+    done = doctor(lab)
+    assert (done.returncode, list(checks(done))[-1]) == (1, "controller")
