@@ -19,6 +19,7 @@ import listing
 import place
 import session_ready
 import simulate
+import slurm
 import slurm_here
 import start_ranges
 import tasks
@@ -28,6 +29,7 @@ from figure import Figure
 MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "tasks": tasks.measure,
     "slurm": slurm_here.measure,
+    "slurm_engine": slurm.measure,
     "at_rest": at_rest.measure,
     "listing": listing.measure,
     "warm_cell": warm_cell.measure,

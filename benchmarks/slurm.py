@@ -1,0 +1,251 @@
+"""The engine for Slurm against what a lab would use otherwise, on one real cluster, in one run and in turns.
+
+By hand (sbatch, and sbatch --wait for the end), submitit, psij-python, and Carrel's engine with and without its immediate path.
+All begin at the same moments of the controller's timer, one after the other. The two libraries are installed into an
+environment that is made for this run; one that cannot be had is left out. The cluster is that of the tests: it schedules every
+second, where a real one takes longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from carrel.domain.launch import Observation
+from carrel.engines.slurm.engine import SlurmEngine
+from carrel.testing.builders import LabHome, make_launch
+from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_programs
+from figure import Figure, median, percentile
+
+_ROUNDS = 15
+_MANY = 100
+_SOME = 20
+#: How the part of a second at which a round begins goes on from round to round: so they spread evenly (golden ratio).
+_STEP = 0.618033988749895
+#: Seconds for anything.
+_PATIENCE = 300
+_LIBRARIES = {"submitit": "submitit", "psij": "psij-python"}
+
+#: Submits so many jobs, waits until all are done, and tells for each: began, first line, end known.
+Turn = Callable[[int], list[tuple[float, float, float]]]
+
+
+@dataclass(slots=True)
+class Contestant:
+    """One way of submitting."""
+
+    name: str
+    turn: Turn
+    first: list[float] = field(default_factory=list)
+    seen: list[float] = field(default_factory=list)
+
+
+def measure(scratch: Path) -> list[Figure]:
+    missing = missing_programs()
+    if missing:
+        print(f"  left out: {', '.join(missing)} not found. Debian: apt-get install {PACKAGES}", file=sys.stderr)
+        return []
+    with contextlib.ExitStack() as stack:
+        site = stack.enter_context(SlurmSite(nodes=2, accounting=False))
+        contestants = [Contestant("sbatch by hand", _by_hand(site))]
+        for library in _LIBRARIES:
+            turn = _peer(stack, site, library, scratch / library)
+            if turn is not None:
+                contestants.append(Contestant(library, turn))
+        for name, immediate in (("Carrel, batch path", False), ("Carrel, immediate path", True)):
+            contestants.append(Contestant(name, stack.enter_context(_ours(site, scratch / name[8:11], immediate=immediate))))
+        _in_turns(contestants)
+        return [*_latencies(contestants), *_crowds(site, contestants)]
+
+
+def _in_turns(contestants: list[Contestant]) -> None:
+    for number in range(_ROUNDS + 1):
+        for contestant in contestants:
+            time.sleep((number * _STEP - time.time()) % 1.0)
+            began, first, seen = contestant.turn(1)[0]
+            if number:  # the first one warms up
+                contestant.first.append(1000 * (first - began))
+                contestant.seen.append(1000 * (seen - first))
+
+
+def _latencies(contestants: list[Contestant]) -> list[Figure]:
+    figures = []
+    for contestant in contestants:
+        title = f"{contestant.name}: submit → first line of user code"
+        target = {"at_most": 200} if contestant.name.endswith("immediate path") else {}
+        figures += [median(f"{title}, median", contestant.first, "ms", **target)]
+        figures += [percentile(f"{title}, p95", contestant.first, "ms", 95)]
+        target = {"at_most": 1000} if contestant.name.startswith("Carrel") else {}
+        figures += [median(f"{contestant.name}: end → seen, median", contestant.seen, "ms", **target)]
+    middle = {contestant.name: figure.value for contestant, figure in zip(contestants, figures[::3], strict=True)}
+    hand = middle["sbatch by hand"]
+    for name, value in middle.items():
+        if value is not hand:
+            target = {"at_most": 1.1} if name == "Carrel, batch path" else {}
+            figures.append(Figure(name=f"first line: {name} ÷ by hand", value=value / hand, unit="×", **target))
+    return figures
+
+
+def _crowds(site: SlurmSite, contestants: list[Contestant]) -> list[Figure]:
+    """Many jobs at once: how many a second, and how many questions the controller had to answer for each."""
+    figures = []
+    rates: dict[str, float] = {}
+    for contestant in contestants:
+        many = _SOME if contestant.name in _LIBRARIES else _MANY
+        site.clear()
+        before, began = _questions(site), time.monotonic()
+        contestant.turn(many)
+        seconds = time.monotonic() - began
+        site.clear()
+        asked = (_questions(site) - before) / many
+        if many == _MANY:
+            rates[contestant.name] = many / seconds
+            figures.append(
+                Figure(name=f"{contestant.name}: {many} jobs, submitted to all done", value=many / seconds, unit="jobs/s")
+            )
+        figures.append(
+            Figure(name=f"{contestant.name}: messages to the controller for each of {many} jobs", value=asked, unit="")
+        )
+    hand = rates.pop("sbatch by hand")
+    for name, rate in rates.items():
+        target = {"at_least": 0.9} if name == "Carrel, batch path" else {}
+        figures.append(Figure(name=f"rate: {name} ÷ by hand", value=rate / hand, unit="×", **target))
+    return figures
+
+
+def _questions(site: SlurmSite) -> int:
+    """How many messages the controller has had so far (sdiag(1)), without the nodes' own and what this benchmark asks itself."""
+    text = site.run("sdiag").out
+    by_type = text.split("Remote Procedure Call statistics by message type")[1].split("Remote Procedure Call statistics by user")[
+        0
+    ]
+    found = re.findall(r"^\s*(\w+)\s+\(\s*\d+\)\s+count:(\d+)", by_type, re.MULTILINE)
+    ours = ("REQUEST_STATS_INFO", "REQUEST_PING", "REQUEST_NODE_INFO", "REQUEST_PARTITION_INFO")
+    return sum(int(count) for name, count in found if name not in ours and not name.startswith("MESSAGE_NODE_REGISTRATION"))
+
+
+def _by_hand(site: SlurmSite) -> Turn:
+    place = site.shared / "by-hand"
+    place.mkdir()
+    numbers = iter(range(1, 10**6))
+
+    def turn(many: int) -> list[tuple[float, float, float]]:
+        if many == 1:
+            out, began = place / f"{next(numbers)}.out", time.time()
+            site.run("sbatch", "--wait", f"--output={out}", stdin="#!/bin/bash\necho $EPOCHREALTIME\n")
+            return [(began, float(out.read_text()), time.time())]
+        here = place / f"crowd-{next(numbers)}"
+        here.mkdir()
+        loop = f"for i in $(seq {many}); do sbatch -o /dev/null --wrap 'echo > {here}/$SLURM_JOB_ID' >/dev/null; done"
+        began = time.time()
+        site.run("sh", "-c", loop)
+        _until(lambda: len(list(here.iterdir())) == many)
+        return [(began, began, time.time())] * many
+
+    return turn
+
+
+def _peer(stack: contextlib.ExitStack, site: SlurmSite, library: str, place: Path) -> Turn | None:
+    """Install a library and start the program that uses it; None where that is not possible."""
+    uv = Path(sys.executable).with_name("uv")
+    place.mkdir()
+    python = place / "environment" / "bin" / "python"
+    for words in (("venv", "--quiet", "--python", sys.executable, str(python.parent.parent)), ("pip", "install", "--quiet")):
+        extra = ("--python", str(python), _LIBRARIES[library]) if words[0] == "pip" else ()
+        try:
+            subprocess.run([str(uv), *words, *extra], check=True, capture_output=True, text=True, timeout=_PATIENCE)
+        except (OSError, subprocess.SubprocessError) as error:
+            said = getattr(error, "stderr", "") or str(error)
+            print(f"  {library} is left out: {said.strip().splitlines()[-1]}", file=sys.stderr)
+            return None
+    (place / "jobs").mkdir()
+    process = stack.enter_context(
+        subprocess.Popen(
+            [str(python), str(Path(__file__).with_name("slurm_peers.py")), library, str(place / "jobs")],
+            env={**site.environ, "HOME": str(place)},
+            cwd=place,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stack.enter_context((place / "log").open("wb")),
+            text=True,
+        )
+    )
+    stack.callback(process.kill)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    asks, answers = process.stdin, process.stdout
+
+    def turn(many: int) -> list[tuple[float, float, float]]:
+        asks.write(f"{many}\n")
+        asks.flush()
+        line = answers.readline()
+        if not line:
+            raise EOFError((place / "log").read_text().strip().splitlines()[-1:])
+        answer = json.loads(line)
+        return list(zip(answer["began"], answer["first"], answer["seen"], strict=True))
+
+    try:
+        turn(1)
+    except (EOFError, BrokenPipeError) as error:
+        print(f"  {library} is left out: it does not work here: {error}", file=sys.stderr)
+        return None
+    return turn
+
+
+@contextlib.contextmanager
+def _ours(site: SlurmSite, place: Path, *, immediate: bool) -> Iterator[Turn]:
+    place.mkdir()
+    home = LabHome(place)
+    engine = SlurmEngine(
+        spool=home.spool,
+        run_dir=home.run,
+        lab=f"bench-{place.name}",
+        environ=site.environ,
+        immediate=lambda _launch: immediate,
+    )
+    numbers = iter(range(1, 10**6))
+    changed = threading.Condition()
+    ended: dict[int, float] = {}
+
+    def hear(news: list[Observation]) -> None:
+        with changed:
+            for observation in news:
+                if observation.gone or any(type(entry.record).__name__ == "Ended" for entry in observation.entries):
+                    ended[observation.job_id] = time.time()
+            changed.notify_all()
+
+    def turn(many: int) -> list[tuple[float, float, float]]:
+        launches = [make_launch(home, "echo $EPOCHREALTIME", job_id=next(numbers)) for _ in range(many)]
+        began = []
+        for launch in launches:
+            began.append(time.time())
+            engine.start(launch, token="")
+        with changed:
+            if not changed.wait_for(lambda: all(launch.job_id in ended for launch in launches), _PATIENCE):
+                raise TimeoutError(f"not all of {many} jobs ended within {_PATIENCE} s")
+        return [
+            (start, float(home.attempt(launch).log.read_text()), ended[launch.job_id])
+            for start, launch in zip(began, launches, strict=True)
+        ]
+
+    engine.observe(hear)  # type: ignore[arg-type]
+    try:
+        yield turn
+    finally:
+        engine.close()
+
+
+def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not done():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {_PATIENCE} s")
+        time.sleep(0.02)
