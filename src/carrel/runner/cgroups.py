@@ -24,20 +24,28 @@ class CgroupParent:
     version: int
 
 
-def find_parent() -> CgroupParent | None:
-    """Return where this process can make cgroups with memory limits, or None. Makes one to be sure, and removes it."""
+def find_parent(*, trial: bool = True) -> CgroupParent | None:
+    """Return where this process can make cgroups with memory limits, or None. Makes one to be sure, and removes it.
+
+    Removing one takes the kernel some milliseconds. Without `trial` the first place that looks right is taken, for a single job,
+    which goes without a cgroup when it cannot be made there after all.
+    """
     for candidate in _candidates():
-        trial = Path(candidate.path, f"carrel-trial-{os.getpid()}")
+        if not trial:
+            if os.access(candidate.path, os.W_OK | os.X_OK):
+                return candidate
+            continue
+        path = Path(candidate.path, f"carrel-trial-{os.getpid()}")
         try:
-            trial.mkdir()
+            path.mkdir()
         except OSError:
             continue
         try:
-            if os.access(f"{trial}/{_LIMIT[candidate.version]}", os.W_OK) and os.access(f"{trial}/cgroup.procs", os.W_OK):
+            if os.access(f"{path}/{_LIMIT[candidate.version]}", os.W_OK) and os.access(f"{path}/cgroup.procs", os.W_OK):
                 return candidate
         finally:
             with suppress(OSError):
-                trial.rmdir()
+                path.rmdir()
     return None
 
 

@@ -78,6 +78,7 @@ def run_attempt(path: Path, surroundings: Surroundings) -> None:
 
 #: What a runner imports only after its command has started, or not always.
 _LATER = (
+    "hashlib",
     "shutil",
     "socket",
     "tempfile",

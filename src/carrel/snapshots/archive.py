@@ -7,7 +7,6 @@ format, extended headers); GNU tar's long names are read too. Standard library o
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,6 +66,8 @@ def manifest_digest(entries: Iterable[Entry]) -> str:
 
     It does not depend on how the archive was made, on times, owners or the order of `entries`.
     """
+    import hashlib
+
     digest = hashlib.sha256(b"carrel snapshot 1\n")
     for entry in sorted(entries, key=lambda entry: entry.path.encode()):
         value = entry.sha256 if entry.kind is Kind.FILE else entry.target
@@ -208,6 +209,8 @@ def scan(archive: BinaryIO, *, hashes: bool) -> dict[str, Member]:
 
 
 def _hashed(archive: BinaryIO, member: Member) -> Entry:
+    import hashlib
+
     entry = member.entry
     digest = hashlib.sha256()
     for chunk in read_member(archive, member):

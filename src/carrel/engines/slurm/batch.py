@@ -1,4 +1,4 @@
-"""What a batch script becomes on its node: the guardian of one runner. ``python -m carrel.engines.slurm.batch <attempt>``.
+"""What a batch script becomes on its node: the guardian of one runner. ``python -c START <attempt>``.
 
 With ``--give-back`` it is a step in an allocation that was made for this attempt alone, and gives it back at the end.
 
@@ -8,19 +8,18 @@ Whoever comes second (Slurm may start a script again, or have two of them) finds
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from carrel.domain.launch import Ended, Launch
+from carrel.domain.launch import Ended
 from carrel.domain.node import Device
-from carrel.domain.serial import from_plain, to_plain
+from carrel.domain.serial import to_plain
 from carrel.runner.cgroups import find_parent
 from carrel.runner.hardware import machine_facts
 from carrel.runner.main import Surroundings, run_attempt
@@ -29,6 +28,8 @@ from carrel.spool import AttemptDirectory, read_claim, read_entries
 #: Passed on to the runner. What it makes of SIGTERM is in its cancel file. Slurm sends a step's signals to all its processes, so
 #: the engine sends SIGURG, which the command does not notice; the runner gets SIGTERM for it.
 _FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
+#: What the interpreter is told to do. Nothing that is imported becomes garbage, so nobody needs to look for some meanwhile.
+START = "import gc, sys; gc.disable(); from carrel.engines.slurm.batch import main; sys.exit(main(sys.argv[1:]))"
 #: The argument of the guardian of an allocation.
 GIVE_BACK = "--give-back"
 #: The note that an allocation was given back.
@@ -37,6 +38,8 @@ RELEASED = "slurm.released"
 
 def main(arguments: Sequence[str]) -> int:
     """Guard the runner of the attempt whose directory is the first argument; return the exit code for Slurm."""
+    gc.freeze()
+    gc.enable()
     directory = AttemptDirectory(Path(arguments[0]))
     held = GIVE_BACK in arguments[1:]
     os.umask(0o077)
@@ -103,7 +106,7 @@ def _be_runner(directory: AttemptDirectory) -> None:
         os.setsid()
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
-        surroundings = Surroundings(environ=dict(os.environ), facts=machine_facts, cgroups=find_parent())
+        surroundings = Surroundings(environ=dict(os.environ), facts=machine_facts, cgroups=find_parent(trial=False))
         run_attempt(directory.path, surroundings)
         status = 0
     finally:
@@ -112,11 +115,11 @@ def _be_runner(directory: AttemptDirectory) -> None:
 
 def note_allocation(directory: AttemptDirectory, environ: Mapping[str, str]) -> None:
     """Write into the launch file which node and which GPUs Slurm has given: it knows only now."""
-    launch = from_plain(Launch, json.loads(directory.launch.read_bytes()))
-    node = environ.get("SLURMD_NODENAME") or launch.node
-    launch = replace(launch, node=node, devices=allocated(environ, launch.resources.gpu_type or "gpu"))
+    launch = json.loads(directory.launch.read_bytes())  # the runner makes a `Launch` of it, and complains if it is none
+    devices = allocated(environ, launch["resources"].get("gpu_type") or "gpu")
+    launch |= {"node": environ.get("SLURMD_NODENAME") or launch["node"], "devices": to_plain(devices)}
     draft = directory.launch.with_name(f"launch.{environ.get('SLURM_JOB_ID', '')}.{os.getpid()}")
-    draft.write_text(json.dumps(to_plain(launch), separators=(",", ":")))
+    draft.write_text(json.dumps(launch, separators=(",", ":")))
     draft.rename(directory.launch)
 
 
@@ -124,7 +127,3 @@ def allocated(environ: Mapping[str, str], kind: str) -> tuple[Device, ...]:
     """Return the GPUs of the allocation, named as CUDA_VISIBLE_DEVICES names them: by position, or by UUID."""
     names = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name and name != "NoDevFiles"]
     return tuple(Device(uuid=name, index=index, type=kind, name=kind, memory=0) for index, name in enumerate(names))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

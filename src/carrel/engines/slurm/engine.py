@@ -18,6 +18,7 @@ from carrel.domain.node import Device, Node
 from carrel.domain.ports import Attempt, Clock
 from carrel.engines.attempts import Watched, clear, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells
+from carrel.engines.slurm.batch import START
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.followed import Followed
 from carrel.engines.slurm.follower import Follower
@@ -200,7 +201,7 @@ class SlurmEngine:
         return followed
 
     def _command(self, followed: Followed) -> list[str]:
-        return [self._python, "-P", "-m", "carrel.engines.slurm.batch", str(followed.directory.path)]
+        return [self._python, "-P", "-c", START, str(followed.directory.path)]
 
     def _deliver(self, observations: Sequence[Observation]) -> None:
         for receiver in self._receivers:
