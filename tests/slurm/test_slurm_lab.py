@@ -15,6 +15,7 @@ import pytest
 
 from carrel import Client
 from carrel.domain.errors import Impossible
+from carrel.testing.builders import wait_until
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.slurm_site import SlurmSite
 from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
@@ -115,9 +116,7 @@ def go_on(lab: Lab) -> tuple[str, Path]:
 def test_the_same_command_runs_here_and_on_the_cluster(lab: Lab, site: SlurmSite, tmp_path: Path) -> None:
     work = tmp_path / "work" / "work.sh"
     work.parent.mkdir()
-    work.write_text(
-        'echo "job ${SLURM_JOB_ID:-none} gpus $CUDA_VISIBLE_DEVICES"; mkdir outputs; echo kept > outputs/file; exit 7'
-    )
+    work.write_text('echo "gpus $CUDA_VISIBLE_DEVICES"; mkdir outputs; echo kept > outputs/file; exit 7')
     found = {}
     for partition in ("here", "cluster"):
         done = lab.carrel("run", "--partition", partition, "--gpus", "1", "--memory", "64M", str(work))
@@ -125,7 +124,9 @@ def test_the_same_command_runs_here_and_on_the_cluster(lab: Lab, site: SlurmSite
         (found[partition],) = re.findall(r"gpus (\S+)", done.stdout)
     assert found["cluster"] in ("0", "1", "2", "3")
     newest, before = (lab.client.job(job.id) for job in lab.client.jobs(limit=2))
-    assert site.run("sacct", "-n", "-X", "-o", "jobname%60").out.split()[-1].endswith(f".{newest.id}.1")
+    lab_id = lab.client.lab().lab_id
+    wait_until(lambda: f"carrel.{lab_id}.{newest.id}.1" in site.run("sacct", "-n", "-X", "-o", "jobname%80").out.split())
+    assert f"carrel.{lab_id}.{before.id}.1" not in site.run("sacct", "-n", "-X", "-o", "jobname%80").out
     assert (newest.partition, newest.node, newest.exit_code, newest.reason) == ("cluster", "slurm:cluster", 7, "NonZeroExitCode")
     assert (before.partition, before.exit_code) == ("here", 7)
     assert [file.path for file in lab.client.outputs(newest.id)] == ["outputs/file"]
