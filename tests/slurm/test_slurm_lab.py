@@ -43,6 +43,11 @@ slurm_qos = "{qos}"
 slurm_account = "{account}"
 slurm_options = ["--constraint=fast", "--nice=7"]
 
+[partitions.soon]
+engine = "slurm"
+slurm_partition = "main"
+slurm_immediate = true
+
 [partitions.gone]
 engine = "slurm"
 """
@@ -216,6 +221,20 @@ def test_jobs_in_slurm_outlive_the_lab(lab: Lab) -> None:
     assert witness.read_text() == "ran\n" * 4
 
 
+def test_short_jobs_have_an_allocation_at_once_where_the_partition_says_so(lab: Lab, site: SlurmSite) -> None:
+    wait, go = go_on(lab)
+    short = lab.submit(wait, partition="soon", resources=ResourceRequest(memory="64M", time="1m"))
+    long = lab.submit(wait, partition="soon", resources=ResourceRequest(memory="64M", time="8h"))
+    for job in (short, long):
+        lab.until(job, lambda job: job.state == "RUNNING")
+    batch = {line.split()[0]: line.split()[1] for line in site.run("squeue", "-h", "-o", "%j %F").out.splitlines()}
+    shown = {name: site.run("scontrol", "-o", "show", "job", number).out for name, number in batch.items()}
+    go.touch()
+    flags = {name.split(".")[2]: "BatchFlag=1" in text for name, text in shown.items()}
+    assert flags == {str(short): False, str(long): True}
+    assert [lab.ended(job).state for job in (short, long)] == ["COMPLETED"] * 2
+
+
 def test_what_slurm_can_never_run_is_refused_at_submit(lab: Lab) -> None:
     with pytest.raises(Impossible, match='9 GPUs on one node, but the largest node of partition "cluster" has 4'):
         lab.submit("true", resources=ResourceRequest(gpus=9))
@@ -226,7 +245,7 @@ def test_what_slurm_can_never_run_is_refused_at_submit(lab: Lab) -> None:
     assert (ended.state, ended.reason) == ("FAILED", "LaunchFailed")
     assert "invalid partition" in ended.message.lower()
     parts = {part.name: part.slurm for part in lab.client.lab().partitions}
-    assert parts == {"here": None, "cluster": "main", "exact": "main", "gone": "gone"}
+    assert parts == {"here": None, "cluster": "main", "exact": "main", "soon": "main", "gone": "gone"}
 
 
 def test_without_slurms_programs_the_own_machine_works_and_the_others_wait(lab: Lab, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ class SlurmPartition:
     account: str = ""
     #: Further options as sbatch(1) takes them.
     options: tuple[str, ...] = ()
+    #: True when short jobs are given an allocation at once, instead of waiting for the timer of sbatch.
+    immediate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

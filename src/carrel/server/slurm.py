@@ -16,6 +16,7 @@ from carrel.domain.launch import Launch
 from carrel.domain.partition import SlurmPartition, partition_on_cluster
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
+from carrel.engines.slurm.immediate import short_or_session
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.site import ClusterNodes, options_in, site_options
 from carrel.server.home import LabHome
@@ -23,7 +24,7 @@ from carrel.server.toml import Setting, convert
 from carrel.spool import Spool
 
 #: Keys of a partition that speak of Slurm.
-KEYS = ("engine", "slurm_partition", "slurm_qos", "slurm_account", "slurm_options")
+KEYS = ("engine", "slurm_partition", "slurm_qos", "slurm_account", "slurm_options", "slurm_immediate")
 #: Programs of Slurm's that the lab runs.
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sacct")
 
@@ -47,7 +48,10 @@ def read_slurm(name: str, table: Mapping[str, Any], where: str) -> SlurmPartitio
     options = table.get("slurm_options", [])
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise Invalid(f"{where}.slurm_options is {options!r}.", remedy='It must be a list such as ["--constraint=a100"].')
-    part = SlurmPartition(**texts, options=tuple(options))
+    immediate = convert(
+        Setting("slurm_immediate", "flag", False, ""), table.get("slurm_immediate", False), f"{where}.slurm_immediate"
+    )
+    part = SlurmPartition(**texts, options=tuple(options), immediate=immediate)
     try:
         site_options(part, qos="lab", account="lab")
     except Invalid as error:
@@ -82,6 +86,7 @@ class SlurmSide:
             environ=self._environ,
             commands=self._commands,
             options=self._options,
+            immediate=self._immediate,
             user=getpass.getuser(),
         )
 
@@ -95,6 +100,10 @@ class SlurmSide:
         if missing:
             return [f"{', '.join(missing)} not found, so jobs of {named} wait: install Slurm's commands (Debian: slurm-client)"]
         return [f"{named}; `carrel doctor slurm` checks the site"]
+
+    def _immediate(self, launch: Launch) -> bool:
+        partition = self._rules.current.partitions.get(partition_on_cluster(launch.node))
+        return bool(partition and partition.slurm and partition.slurm.immediate) and short_or_session(launch)
 
     def _options(self, launch: Launch) -> SlurmOptions:
         name = partition_on_cluster(launch.node)
