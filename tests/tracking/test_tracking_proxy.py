@@ -237,6 +237,7 @@ def test_nobody_touches_what_is_not_theirs(bob: httpx.Client, alice: httpx.Clien
 def test_writes_that_mlflow_takes_land_with_the_writer(bob: httpx.Client, alice: httpx.Client, hers: Hers) -> None:
     # A relative path is taken as one of the writer's own workspace, whatever it looks like.
     before = everything_of(alice, hers)
+    post(bob, f"{API}/runs/create", experiment_id="0").raise_for_status()  # whoever has artifacts has a run
     path = f"/api/2.0/mlflow-artifacts/artifacts/{hers.artifacts}/deep/secret.txt"
     assert bob.put(path, content=b"bob").is_success
     assert bob.get(path).text == "bob"
