@@ -3,7 +3,7 @@
 By hand (sbatch, and sbatch --wait for the end), submitit, psij-python, and Carrel's engine with and without its immediate path.
 All begin at the same moments of the controller's timer, one after the other. The two libraries are installed into an
 environment that is made for this run; one that cannot be had is left out. The cluster is that of the tests: it schedules every
-second, where a real one takes longer.
+second. Real ones take longer, so the first line is measured once more on one with Slurm's own defaults.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from carrel.testing.builders import LabHome, make_launch
 from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_programs
 from figure import Figure, median, percentile
 
-_ROUNDS = 15
+_ROUNDS = 8
+_USUAL_ROUNDS = 8
 _MANY = 100
 _SOME = 20
 #: How the part of a second at which a round begins goes on from round to round: so they spread evenly (golden ratio).
@@ -61,13 +62,35 @@ def measure(scratch: Path) -> list[Figure]:
             if turn is not None:
                 contestants.append(Contestant(library, turn))
         for name, immediate in (("Carrel, batch path", False), ("Carrel, immediate path", True)):
-            contestants.append(Contestant(name, stack.enter_context(_ours(site, scratch / name[8:11], immediate=immediate))))
-        _in_turns(contestants)
-        return [*_latencies(contestants), *_crowds(site, contestants)]
+            place = scratch / ("immediate" if immediate else "batch")
+            contestants.append(Contestant(name, stack.enter_context(_ours(site, place, immediate=immediate))))
+        _in_turns(contestants, _ROUNDS)
+        figures = [*_latencies(contestants), *_crowds(site, contestants)]
+    return [*figures, *_usual(scratch)]
 
 
-def _in_turns(contestants: list[Contestant]) -> None:
-    for number in range(_ROUNDS + 1):
+def _usual(scratch: Path) -> list[Figure]:
+    """By hand and our batch path where Slurm has its own timers: submitted together, so that the same timer starts both."""
+    hand, batch = Contestant("sbatch by hand", lambda _many: []), Contestant("Carrel, batch path", lambda _many: [])
+    with SlurmSite(nodes=2, accounting=False, lines=("SchedulerParameters=bf_interval=30",)) as site:
+        with _ours(site, scratch / "usual", immediate=False) as ours:
+            for number in range(_USUAL_ROUNDS):
+                out = site.shared / f"{number}.out"
+                time.sleep((number * _STEP) % 1.0 * 3)
+                began = time.time()
+                site.run("sbatch", f"--output={out}", stdin="#!/bin/bash\necho $EPOCHREALTIME\n")
+                start, first, _ = ours(1)[0]
+                _until(lambda out=out: out.exists() and bool(out.read_text().strip()))  # type: ignore[misc]
+                hand.first.append(1000 * (float(out.read_text()) - began))
+                batch.first.append(1000 * (first - start))
+    title = "submit → first line of user code, Slurm's own timers"
+    figures = [median(f"{contestant.name}: {title}, median", contestant.first, "ms") for contestant in (hand, batch)]
+    ratio = figures[1].value / figures[0].value
+    return [*figures, Figure(name="the same: Carrel, batch path ÷ by hand", value=ratio, unit="×", at_most=1.1)]
+
+
+def _in_turns(contestants: list[Contestant], rounds: int) -> None:
+    for number in range(rounds + 1):
         for contestant in contestants:
             time.sleep((number * _STEP - time.time()) % 1.0)
             began, first, seen = contestant.turn(1)[0]

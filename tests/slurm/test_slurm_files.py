@@ -1,6 +1,7 @@
 """What the engine for Slurm reads and writes beside the runner: allocations, and ends in a journal."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,10 +9,15 @@ from hypothesis import strategies as st
 
 from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import Claimed, Ended, Started
+from carrel.domain.qos import JobKind
+from carrel.domain.resources import Resources
 from carrel.engines.attempts import Watched
 from carrel.engines.slurm.batch import allocated
 from carrel.engines.slurm.engine import node_of
 from carrel.engines.slurm.followed import Followed, explained, is_doubtful, never_to_run, runner_of, write_end
+from carrel.engines.slurm.immediate import may_be_immediate, salloc_arguments, short_or_session, srun_arguments
+from carrel.engines.slurm.listing import Garbage, parse_granted
+from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.states import SlurmEnd
 from carrel.spool import AttemptDirectory, append_entry, read_entries, take_claim
 from carrel.testing.builders import LabHome, make_launch
@@ -128,3 +134,79 @@ def test_nodes_are_ours(record, gpus, drained):
     assert len({device.uuid for device in node.devices}) == len(gpus)
     assert (node.drained is not None) is drained
     assert (node.cpus, node.memory) == (8, 16000 * 1024**2)
+
+
+# --- the immediate path -----------------------------------------------------------------------------------------------------
+
+
+def test_an_allocation_is_asked_for_what_the_batch_job_would_be():
+    options = SlurmOptions(partition="gpu", time=90, memory=2**30, cpus=2, gpus=1, gpu_type="a100", passed=("--nice=10",))
+    assert salloc_arguments(options, name="carrel.lab.1.1.now", comment="digits", directory="/spool/1/1") == [
+        "--job-name=carrel.lab.1.1.now",
+        "--comment=digits",
+        "--chdir=/spool/1/1",
+        "--partition=gpu",
+        "--time=0-00:02:00",
+        "--cpus-per-task=2",
+        "--mem=1024M",
+        "--gres=gpu:a100:1",
+        "--nice=10",
+    ]
+
+
+def test_the_step_has_everything_that_the_allocation_has():
+    options = SlurmOptions(memory=2**30, cpus=2, gpus=1, gpu_type="a100")
+    arguments = srun_arguments(options, number=7, name="carrel.lab.1.1.now", directory="/spool/1/1", script="/spool/1/1/slurm.sh")
+    assert {"--jobid=7", "--cpus-per-task=2", "--mem=0", "--gres=gpu:a100:1", "--overlap"} <= set(arguments)
+    assert arguments[-2:] == ["/bin/bash", "/spool/1/1/slurm.sh"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"requeue": True},
+        {"array": "0-3"},
+        {"dependency": "afterok:7"},
+        {"nodes": 2},
+        {"tasks_per_node": 4},
+        {"passed": ("--begin=now+1hour",)},
+    ],
+)
+def test_some_things_only_a_batch_job_can_do(options):
+    assert may_be_immediate(SlurmOptions())
+    assert not may_be_immediate(SlurmOptions(**options))
+
+
+def test_sessions_and_short_tasks_do_not_wait(tmp_path):
+    home = LabHome(tmp_path)
+    task = make_launch(home, "true", resources=Resources(time=60))
+    long = make_launch(home, "true", resources=Resources(time=86400))
+    assert short_or_session(task)
+    assert not short_or_session(long)
+    assert short_or_session(replace(long, kind=JobKind.SESSION))
+
+
+def test_the_number_of_an_allocation_is_read_from_what_salloc_says():
+    said = "salloc: Pending job allocation 12\nsalloc: Granted job allocation 12\nsalloc: Nodes node1 are ready for job\n"
+    assert parse_granted(said) == 12
+
+
+@given(st.text())
+def test_anything_else_that_salloc_says_is_garbage(text):
+    with pytest.raises(Garbage):
+        parse_granted(text.replace("Granted", ""))
+
+
+def test_what_was_written_down_of_an_allocation_is_found_again(followed):
+    followed.hold(True)
+    followed.remember(12)
+    followed.remember_srun(345)
+    again = Followed(watched=followed.watched, name="carrel.lab.1.1")
+    again.recall()
+    assert (again.asked, again.held, again.number, again.srun, again.name) == (True, True, 12, 345, "carrel.lab.1.1.now")
+    again.hold(False)
+    again.srun = -1
+    again.remember(None)
+    third = Followed(watched=followed.watched, name="carrel.lab.1.1")
+    third.recall()
+    assert (third.asked, third.held, third.number, third.srun, third.name) == (True, False, None, -1, "carrel.lab.1.1")

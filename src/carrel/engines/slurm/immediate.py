@@ -23,7 +23,7 @@ from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import is_live
-from carrel.spool import Spool, read_claim
+from carrel.spool import AttemptDirectory, Spool, read_claim
 
 #: Seconds of walltime up to which a task is short.
 SHORT = 15 * 60
@@ -103,6 +103,8 @@ class Allocations:
         self._monotonic = monotonic
         #: Children that have to be waited for.
         self._children: set[int] = set()
+        #: Allocations that were made, and have not been seen to end.
+        self._made: set[int] = set()
         #: Allocations without a runner, as of the last listing.
         self._idle: set[int] = set()
 
@@ -142,6 +144,7 @@ class Allocations:
         )
         pid = self._slurm.step(arguments)
         self._children.add(pid)
+        self._made.add(followed.number)
         followed.sruns += 1
         followed.srun_at = self._monotonic()
         followed.remember_srun(pid)
@@ -156,10 +159,11 @@ class Allocations:
             return True
         if runner_of(followed) is not None:
             return True
+        followed.batch_only = True
         self._slurm.cancel([followed.number])
         self._end_srun(followed)
         followed.hold(False)
-        followed.batch_only = True
+        followed.srun = -1
         followed.remember(None)
         return False
 
@@ -169,29 +173,36 @@ class Allocations:
             self._end_srun(followed)
             followed.remember_srun(-1)
 
-    def tend_all(self, jobs: Iterable[SlurmJob]) -> None:
-        """Give back allocations whose runner is gone and whose guardian did not, once they were seen so twice."""
+    def outstanding(self) -> bool:
+        """Return whether there are allocations, or were at the last listing; and wait for what srun has ended."""
         for pid in list(self._children):
             with suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
                     continue
             self._children.discard(pid)
-        idle = {job.id for job in jobs if is_live(job) and self._is_idle(job)}
-        left, self._idle = sorted(idle & self._idle), idle
+        return bool(self._made)
+
+    def tend_all(self, jobs: Iterable[SlurmJob]) -> None:
+        """Give back allocations whose runner is gone and whose guardian did not, once they were seen so twice."""
+        live = [job for job in jobs if is_live(job)]
+        self._made &= {job.id for job in live}
+        idle = {job.id: directory for job in live if (directory := self._without_runner(job)) is not None}
+        left = [number for number in sorted(idle) if number in self._idle]
+        self._idle = set(idle)
+        for number in left:
+            with suppress(OSError):
+                (idle[number].path / RELEASED).touch(mode=0o600)
         if left:
             self._slurm.cancel(left)
 
-    def _is_idle(self, job: SlurmJob) -> bool:
+    def _without_runner(self, job: SlurmJob) -> AttemptDirectory | None:
+        """Return the attempt of an allocation that Slurm has not begun to end, and whose runner was there and is gone."""
         match = self._name.fullmatch(job.name)
-        if match is None:
-            return False
+        if match is None or job.state != "RUNNING":
+            return None
         directory = self._spool.attempt(int(match[1]), int(match[2]))
         claim = read_claim(directory.claim)
-        if claim is None or claim.held:
-            return False
-        with suppress(OSError):
-            (directory.path / RELEASED).touch(mode=0o600)
-        return True
+        return None if claim is None or claim.held else directory
 
     def _is_srun(self, followed: Followed) -> bool:
         """Return whether the srun that was written down is one, and still this attempt's: its number may be another's by now."""

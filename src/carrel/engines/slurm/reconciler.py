@@ -221,7 +221,7 @@ class Reconciler:
             if followed.number is None and now >= followed.ask_at:
                 self._guard(followed, self._submit)
         numbered = [followed for followed in waiting if followed.number is not None and not followed.watched.over]
-        if not numbered:
+        if not (self._allocations.outstanding() or numbered):
             return
         try:
             listing = self._slurm.listing()
@@ -287,7 +287,7 @@ class Reconciler:
             self._follower.look(followed)
         elif end is not None:
             self._conclude(followed, end, alive=alive)
-        elif alive is None and followed.held and is_live(job):
+        elif alive is None and followed.held and job.state == "RUNNING":
             if not self._allocations.tend_waiting(followed, self._options(followed.watched.launch)):
                 self._submit(followed)
                 return
