@@ -7,7 +7,7 @@ they act on a move (send a message, start to move a state), so whatever was acte
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -324,14 +324,3 @@ def _mean(before: float | None, new: float, weight: float) -> float:
 def _charge_of(tenant: TenantRow) -> ChargeRow:
     """Nothing yet, for the session of the tenant."""
     return ChargeRow(job=tenant.job, attempt=tenant.attempt, owner=tenant.owner)
-
-
-def conflicts(leases: Sequence[LeaseRow]) -> list[str]:
-    """Devices that are in more than one lease that occupies; always empty, and tests look."""
-    seen: set[str] = set()
-    found: list[str] = []
-    for lease in leases:
-        if lease.state is not LeaseState.PAUSED:
-            found.extend(device for device in lease.devices if device in seen)
-            seen.update(lease.devices)
-    return found

@@ -27,7 +27,7 @@ def place(snapshot: Snapshot, now: float, *, expect: Expect | None = None) -> Pl
 
     Every waiting job is in exactly one of the two. The same snapshot gives the same answer, in whatever order its
     sequences are. Holds are made lazily: `Placement.hold_of` is the cheap way to ask about one job. What starts follows from
-    walltimes alone; `expect` makes estimates better, and gives them a range.
+    the snapshot alone; `expect` makes estimates better, and gives them a range.
     """
     walk = _Walk(snapshot, now)
     for job in in_order(snapshot):

@@ -98,7 +98,7 @@ def warm_up() -> None:
 
 
 class Life:
-    """One attempt, claimed by this process (and its `HeldDevices`)."""
+    """One attempt, claimed by this process; for its command's watch it is what gives its devices back and takes them again."""
 
     def __init__(
         self, directory: AttemptDirectory, launch: Launch, reporter: Reporter, signals: Signals, surroundings: Surroundings
