@@ -2,9 +2,10 @@
 #   make demo    set up, start a lab, train a real model as a task, show where to look
 #   make test    set up and pass every check and test
 #   make check   only lint, types and import contracts
+#   make soak    kill everything for minutes, under load
 #   make bench   the figures that Carrel promises, measured here
 .POSIX:
-.PHONY: help setup demo test check types lint contracts unit bench lock clean
+.PHONY: help setup demo test check types lint contracts unit soak bench lock clean
 
 BIN = .venv/bin
 
@@ -36,7 +37,10 @@ contracts: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	BIN=$(BIN) tools/test
+
+soak: setup
+	$(BIN)/python -m pytest -m soak
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

@@ -1,6 +1,7 @@
 """The engine for Slurm against what a lab would use otherwise, on one real cluster, in one run and in turns.
 
-By hand (sbatch, and sbatch --wait for the end), submitit, psij-python, and Carrel's engine with and without its immediate path.
+By hand (sbatch, and sbatch --wait for the end), submitit, psij-python, and Carrel: as batch jobs, in allocations of their
+own that are there at once, in allocations that are held for the next short task, and as batch jobs through slurmrestd.
 All begin at the same moments of the controller's timer, one after the other. The two libraries are installed into an
 environment that is made for this run; one that cannot be had is left out. The cluster is that of the tests: it schedules every
 second. Real ones take longer, so the first line is measured once more on one with Slurm's own defaults.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,14 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from carrel.domain.launch import Observation
+from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
+from carrel.engines.slurm.rest import rest_of
 from carrel.testing.builders import LabHome, make_launch
-from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_programs
+from carrel.testing.slurm_site import PACKAGES, REST_PACKAGES, SlurmSite, missing_programs
 from figure import Figure, median, percentile
 
 _ROUNDS = 8
 _USUAL_ROUNDS = 8
-_MANY = 100
+_MANY = 300
 _SOME = 20
 #: How the part of a second at which a round begins goes on from round to round: so they spread evenly (golden ratio).
 _STEP = 0.618033988749895
@@ -61,9 +65,14 @@ def measure(scratch: Path) -> list[Figure]:
             turn = _peer(stack, site, library, scratch / library)
             if turn is not None:
                 contestants.append(Contestant(library, turn))
-        for name, immediate in (("Carrel, batch path", False), ("Carrel, immediate path", True)):
-            place = scratch / ("immediate" if immediate else "batch")
-            contestants.append(Contestant(name, stack.enter_context(_ours(site, place, immediate=immediate))))
+        for path, immediate, hold in (("batch path", False, 0), ("immediate path", True, 0), ("held allocations", True, 60)):
+            ours = stack.enter_context(_ours(site, scratch / path.split()[0], immediate=immediate, hold=hold))
+            contestants.append(Contestant(f"Carrel, {path}", ours))
+        if shutil.which("slurmrestd", path="/usr/sbin:/usr/bin"):
+            ours = stack.enter_context(_ours(site, scratch / "slurmrestd", immediate=False, rest=site.start_rest()))
+            contestants.append(Contestant("Carrel, batch, slurmrestd", ours))
+        else:
+            print(f"  slurmrestd is left out: not found. Debian: apt-get install {REST_PACKAGES}", file=sys.stderr)
         _in_turns(contestants, _ROUNDS)
         figures = [*_latencies(contestants), *_crowds(site, contestants)]
     return [*figures, *_usual(scratch)]
@@ -103,7 +112,7 @@ def _latencies(contestants: list[Contestant]) -> list[Figure]:
     figures = []
     for contestant in contestants:
         title = f"{contestant.name}: submit → first line of user code"
-        target = {"at_most": 200} if contestant.name.endswith("immediate path") else {}
+        target = {"at_most": 200} if contestant.name.endswith(("immediate path", "held allocations")) else {}
         figures += [median(f"{title}, median", contestant.first, "ms", **target)]
         figures += [percentile(f"{title}, p95", contestant.first, "ms", 95)]
         target = {"at_most": 1000} if contestant.name.startswith("Carrel") else {}
@@ -139,7 +148,7 @@ def _crowds(site: SlurmSite, contestants: list[Contestant]) -> list[Figure]:
         )
     hand = rates.pop("sbatch by hand")
     for name, rate in rates.items():
-        target = {"at_least": 0.9} if name == "Carrel, batch path" else {}
+        target = {"at_least": 0.9} if name in ("Carrel, batch path", "Carrel, held allocations") else {}
         figures.append(Figure(name=f"rate: {name} ÷ by hand", value=rate / hand, unit="×", **target))
     return figures
 
@@ -224,15 +233,19 @@ def _peer(stack: contextlib.ExitStack, site: SlurmSite, library: str, place: Pat
 
 
 @contextlib.contextmanager
-def _ours(site: SlurmSite, place: Path, *, immediate: bool) -> Iterator[Turn]:
+def _ours(site: SlurmSite, place: Path, *, immediate: bool, hold: float = 0.0, rest: str = "") -> Iterator[Turn]:
     place.mkdir()
+    commands = SlurmCommands(environ=site.environ)
     home = LabHome(place)
     engine = SlurmEngine(
         spool=home.spool,
         run_dir=home.run,
         lab=f"bench-{place.name}",
         environ=site.environ,
+        commands=commands,
+        transport=rest_of(rest, commands),
         immediate=lambda _launch: immediate,
+        hold=lambda _launch: hold,
     )
     numbers = iter(range(1, 10**6))
     changed = threading.Condition()

@@ -1,11 +1,16 @@
-"""Trains a small convolutional network on digits that it draws itself, on the GPU it is given or else on the CPU."""
+"""Trains a small convolutional network on digits that it draws itself, on the GPU it is given or else on the CPU.
+
+In several processes (`carrel run examples/mnist_torch --tasks-per-node 2`) they share each batch out among them, so that the
+result is that of one process, but for rounding.
+"""
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 SIZE = 16
 # The seven segments of a digit of 9 x 5: top, upper left, upper right, middle, lower left, lower right, bottom.
@@ -47,8 +52,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
+    rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     torch.manual_seed(options.seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else torch.device("cpu")
+    if processes > 1:
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     print(f"device {torch.cuda.get_device_name(device) if device.type == 'cuda' else 'cpu'}", flush=True)
     images, digits = draw(options.samples, torch.Generator().manual_seed(options.seed))
     held_out = max(1, options.samples // 5)
@@ -58,13 +66,17 @@ def main() -> None:
         nn.Conv2d(16, 32, 5, padding=2), nn.ReLU(), nn.AdaptiveMaxPool2d(3),
         nn.Flatten(), nn.Linear(288, 10),
     ).to(device)  # fmt: skip
+    trained = nn.parallel.DistributedDataParallel(model) if processes > 1 else model
     optimizer = torch.optim.Adam(model.parameters(), lr=options.learning_rate)
     history = []
     for epoch in range(1, options.epochs + 1):
         model.train()
+        # The same in every process: they were all given the same seed.
         order = held_out + torch.randperm(options.samples - held_out, device=device)
         for batch in order.split(50):
-            loss = nn.functional.cross_entropy(model(images[batch]), digits[batch])
+            mine = batch[rank::processes]
+            # DistributedDataParallel takes the mean over processes, whose shares of a batch need not be equal.
+            loss = nn.functional.cross_entropy(trained(images[mine]), digits[mine], reduction="sum") * processes / len(batch)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -74,8 +86,14 @@ def main() -> None:
             loss_value = float(nn.functional.cross_entropy(scores, digits[:held_out]))
             accuracy = float((scores.argmax(1) == digits[:held_out]).float().mean())
         history.append({"epoch": epoch, "loss": loss_value, "accuracy": accuracy})
-        print(f"epoch {epoch}/{options.epochs}  loss {loss_value:.4f}  accuracy {accuracy:.4f}", flush=True)
+        if rank == 0:
+            print(f"epoch {epoch}/{options.epochs}  loss {loss_value:.4f}  accuracy {accuracy:.4f}", flush=True)
 
+    if processes > 1:
+        distributed.barrier()
+        distributed.destroy_process_group()
+    if rank > 0:
+        return
     outputs = Path("outputs")
     (outputs / "model").mkdir(parents=True, exist_ok=True)
     torch.save(model.cpu().state_dict(), outputs / "model" / "weights.pt")

@@ -39,13 +39,13 @@ class Node:
         self._kernels = kernels
         self._jobs = 0
 
-    def kernel(self) -> FakeKernel:
+    def kernel(self, **session: Any) -> FakeKernel:
         self._jobs += 1
-        return self._kernels(self.broker, self.broker.session(self._jobs, owner=f"user{self._jobs}"))
+        return self._kernels(self.broker, self.broker.session(self._jobs, owner=f"user{self._jobs}", **session))
 
-    def with_state(self, size: int = SIZE) -> FakeKernel:
+    def with_state(self, size: int = SIZE, **session: Any) -> FakeKernel:
         """A kernel whose first cell took `size` bytes of its device."""
-        kernel = self.kernel()
+        kernel = self.kernel(**session)
         lease = kernel.acquire()
         assert lease["op"] == "granted", lease
         self.take(kernel, lease, size)
@@ -92,6 +92,24 @@ def test_two_kernels_share_one_device_and_nothing_is_lost(nodes: Callable[..., N
     (device,) = node.broker.status()["devices"]
     assert device["used"] < MEMORY
     assert device["strangers"] == []
+
+
+def test_in_a_cluster_a_state_stays_for_which_its_job_has_too_little_memory(nodes: Callable[..., Node]) -> None:
+    node = nodes(shared=True)
+    first = node.with_state(shares=(0,), memory=SIZE)
+    second = node.kernel(shares=(0,))
+    second.ask()
+    eventually(lambda: "more than its job asked for" in tenant_of(node.broker, first)["why_not"])
+    assert tenant_of(node.broker, first)["state"] == "resident"
+    assert same(first)
+
+
+def test_in_a_cluster_a_state_moves_for_which_its_job_has_memory(nodes: Callable[..., Node]) -> None:
+    node = nodes(shared=True)
+    first = node.with_state(shares=(0,), memory=64 * SIZE)
+    second = node.kernel(shares=(0,))
+    assert second.acquire()["op"] == "granted"
+    assert tenant_of(node.broker, first)["state"] == "suspended"
 
 
 def test_small_states_stay_side_by_side(nodes: Callable[..., Node]) -> None:

@@ -231,3 +231,17 @@ def test_the_separator_is_explained_where_it_is_missing(carrel: CommandLine, tmp
 def _gpus(number: int) -> ResourceRequest:
 
     return ResourceRequest(gpus=number)
+
+
+def test_several_processes_are_one_job(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    task = script(tmp_path / "code", 'echo "of $WORLD_SIZE"; [ $RANK != 1 ] || exit 5\n')
+    done = carrel("run", task, "--tasks-per-node", "2")
+    assert done.code == 5
+    assert "1: of 2\n" in done.out
+    assert "rank 1 on" in done.err
+    (job,) = client.jobs(limit=1)
+    shown = carrel("show", str(job.id))
+    assert [line.split() for line in shown.out.splitlines() if line.startswith("processes")] == [["processes", "2"]]
+    refused = carrel("run", task, "--nodes", "2")
+    assert refused.code != 0
+    assert "tasks_per_node" in refused.err

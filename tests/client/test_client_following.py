@@ -59,7 +59,7 @@ def test_wait_gives_up_in_time_although_nothing_happens(client: Client, tmp_path
     began = time.monotonic()
     with pytest.raises(Unavailable, match="still RUNNING"):
         client.wait(job.id, timeout=1.0)
-    assert 1.0 <= time.monotonic() - began < 10.0
+    assert 1.0 <= time.monotonic() - began < 40.0
     assert list(client.events(job.id, timeout=0.5))[-1].data["state"] == "RUNNING"
 
 

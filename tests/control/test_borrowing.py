@@ -38,7 +38,7 @@ class Server:
         self.jobs = FailingJobs(store)
         self.borrowing = Borrowing(jobs=self.jobs, use=self.use, clock=lambda: self.now)  # type: ignore[arg-type]
 
-    def session(self) -> Job:
+    def session(self, node: str = "n1") -> Job:
         new = NewJob(
             kind=JobKind.SESSION,
             owner="ada",
@@ -50,7 +50,7 @@ class Server:
             task=TASK,
         )
         job = self.store.jobs.submit(new, now=self.now, key=None, request="", outbox=lambda _job: ()).job
-        ((started, _task),) = self.store.jobs.start([StartOrder(job_id=job.id, node="n1", devices=())], now=self.now)
+        ((started, _task),) = self.store.jobs.start([StartOrder(job_id=job.id, node=node, devices=())], now=self.now)
         self.use.put(started, now=self.now)
         return started
 
@@ -181,3 +181,27 @@ def test_a_server_that_ends_writes_what_it_knows(store: Store) -> None:
     server.borrowing.report({(job.id, 1): 6.0})
     server.borrowing.close()
     assert server.written(job) == 6.0
+
+
+def test_brokers_of_a_cluster_speak_for_the_sessions_there_and_for_no_others(store: Store) -> None:
+    server = Server(store, 1000.0)
+    here, there = server.session(), server.session("slurm:gpu")
+    server.borrowing.report({(here.id, 1): 2.0})
+    # What a cluster's broker says of somebody else's session costs nothing.
+    server.borrowing.report({(here.id, 1): 50.0, (there.id, 1): 5.0, (4711, 1): 6.0}, cluster=True)
+    assert server.charged() == pytest.approx(2.0 + 5.0)
+    # The lab hears only now that the session began.
+    begun = AttemptChange(job_id=there.id, attempt=1, state=JobState.RUNNING, started_at=900.0)
+    (running,) = store.jobs.change([begun], now=server.now)
+    server.use.put(running, now=server.now)
+    server.borrowing.report({(here.id, 1): 3.0})
+    server.borrowing.report({(here.id, 1): 50.0, (there.id, 1): 6.0}, cluster=True)
+    assert server.charged() == pytest.approx(3.0 + 6.0)
+    server.end(running)
+    # The node's last word comes late.
+    server.borrowing.report({(there.id, 1): 6.5}, cluster=True)
+    assert server.written(running) == 6.5
+    server = Server(store, server.now)
+    server.borrowing.report({(there.id, 1): 6.5}, cluster=True)
+    server.borrowing.report({(here.id, 1): 3.0})
+    assert server.charged() == pytest.approx(3.0 + 6.5, rel=1e-3)

@@ -194,3 +194,61 @@ def test_a_job_token_names_its_attempt_and_nothing_else_opens(job_id: int, attem
 )
 def test_what_is_no_job_token_is_not_one(token: str) -> None:
     assert read_job_token(b"secret", token) is None
+
+
+TIMES_OUT = Ended(state=JobState.TIMEOUT, reason=Reason(code="TimeLimit", message="It reached its walltime of 1 h."))
+GOES_ON = replace(JOB, requeues_left=2)
+
+
+def test_a_job_that_may_go_on_does_so_from_its_checkpoint() -> None:
+    change = interpret(GOES_ON, observe(replace(TIMES_OUT, checkpointed=True)), log_size=0, now=200.0)
+    assert (change.state, change.requeues_left, change.attempt_state) == (JobState.PENDING, 1, JobState.TIMEOUT)
+    assert change.reason is not None
+    assert change.reason.message == (
+        "Attempt 2 ended TIMEOUT: It reached its walltime of 1 h. It goes on from its checkpoint; it may do so 1 more time."
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "end", "says"),
+    [
+        (GOES_ON, TIMES_OUT, "changed nothing in its checkpoint directory"),
+        (JOB, replace(TIMES_OUT, checkpointed=True), "as often as it asked for"),
+        (JOB, TIMES_OUT, "walltime of 1 h."),
+        (replace(GOES_ON, cancelled_by="bob"), replace(TIMES_OUT, checkpointed=True), "walltime"),
+        (GOES_ON, replace(TIMES_OUT, checkpointed=True, reason=Reason(code="Deadline", message="At its deadline.")), "deadline"),
+    ],
+)
+def test_without_progress_turns_or_the_wish_it_is_over(job: Job, end: Ended, says: str) -> None:
+    change = interpret(job, observe(end), log_size=0, now=200.0)
+    assert (change.state, change.requeues_left) == (JobState.TIMEOUT, None)
+    assert change.reason is not None
+    assert says in change.reason.message
+
+
+def test_who_goes_on_after_walltimes_does_so_after_the_loss_of_a_node_once_retries_are_used_up() -> None:
+    lost = interpret(GOES_ON, Observation(job_id=7, attempt=2, gone=True), log_size=0, now=200.0)
+    assert (lost.state, lost.requeues_left, lost.retries_left) == (JobState.PENDING, 1, None)
+    retried = interpret(replace(GOES_ON, retries_left=1), Observation(job_id=7, attempt=2, gone=True), log_size=0, now=200.0)
+    assert (retried.state, retried.requeues_left, retried.retries_left) == (JobState.PENDING, None, 0)
+
+
+ENDS = st.builds(
+    Ended,
+    state=st.sampled_from([JobState.TIMEOUT, JobState.NODE_FAIL, JobState.FAILED]),
+    reason=st.sampled_from([Reason(code="TimeLimit", message=""), Reason(code="NodeLost", message="")]),
+    checkpointed=st.booleans(),
+)
+
+
+@given(st.lists(ENDS, min_size=30, max_size=30), st.integers(0, 5), st.integers(0, 5))
+def test_no_job_goes_on_for_ever(ends: list[Ended], requeues: int, retries: int) -> None:
+    job, attempts = replace(JOB, requeues_left=requeues, retries_left=retries), 0
+    for end in ends:
+        change = interpret(job, observe(end), log_size=0, now=200.0)
+        attempts += 1
+        if change.state is not JobState.PENDING:
+            break
+        left = {"requeues_left": change.requeues_left, "retries_left": change.retries_left}
+        job = replace(job, **{name: value for name, value in left.items() if value is not None})
+    assert attempts <= 1 + requeues + retries

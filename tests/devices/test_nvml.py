@@ -14,7 +14,7 @@ import json
 from carrel.devices import GpuSampler, discover
 from carrel.domain.serial import to_plain
 devices = discover()
-with GpuSampler([device.uuid for device in devices] + ["GPU-none", "SIM-lab-0"]) as sampler:
+with GpuSampler([device.uuid for device in devices] + ["GPU-none", "SIM-lab-0", "1", "7"]) as sampler:
     use = sampler.read()
 print(json.dumps({"devices": to_plain(devices), "utilization": dict(use.utilization), "memory": dict(use.memory)}))
 """
@@ -47,8 +47,9 @@ def test_gpus_and_slices_are_found(look):
 
 def test_use_is_read_where_it_can_be(look):
     seen = look()
-    assert seen["utilization"] == {"GPU-aaaa": 37.0}
-    assert seen["memory"] == {"GPU-aaaa": 1024, "MIG-cccc": 2048}
+    # "1" is a position, as Slurm names GPUs.
+    assert seen["utilization"] == {"GPU-aaaa": 37.0, "1": 0.0}
+    assert seen["memory"] == {"GPU-aaaa": 1024, "MIG-cccc": 2048, "1": 0}
 
 
 def test_a_gpu_that_is_lost_does_not_hide_the_others(look):

@@ -157,7 +157,7 @@ def test_stop_ends_every_process(lab: Lab, needs: Recipe, stuck: int) -> None:
     with pytest.raises(EnvironmentStopped):
         lab.prepare(needs("alpha"), stop=called)
     assert gone(stuck)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60
 
 
 def test_the_deadline_ends_every_process(lab: Lab, needs: Recipe, stuck: int) -> None:

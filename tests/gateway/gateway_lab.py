@@ -18,14 +18,15 @@ from fastapi import FastAPI
 
 from carrel.control.administration import Administration
 from carrel.control.drains import Drains
-from carrel.control.lab import Lab, LabFiles, LabPolicy
+from carrel.control.lab import Lab, LabFiles
+from carrel.control.lab_policy import LabPolicy
 from carrel.control.launching import LaunchSettings
 from carrel.control.loop import ControlLoop
 from carrel.control.ports import Event
 from carrel.control.reservations import Reservations
 from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
-from carrel.control.sessions import Sessions, SessionStatus
+from carrel.control.sessions import NodeNews, Sessions, SessionStatus
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import Ended, Journaled, JournalRecord, Launch, LaunchPaths, Observation, Preparing, Started, StoredFile
 from carrel.domain.node import Device, Node
@@ -171,6 +172,8 @@ class Rig:
     written: list[LabRules]
     runs: dict[int, tuple[str, str]] = field(default_factory=dict)
     lender: ScriptedLender = field(default_factory=lambda: ScriptedLender())
+    #: What brokers of a cluster's nodes said.
+    nodes: list[NodeNews] = field(default_factory=list)
 
     def caller(self, name: str) -> Caller:
         return self.lab.authenticate(self.tokens[name])
@@ -296,7 +299,12 @@ def a_lab(
         pages=pages(rig) if pages else None,
         environments=environments,
         sessions=Sessions(
-            lab, files=home / "files", door=ScriptedDoor(), lender=rig.lender, check_environment=environments.check
+            lab,
+            files=home / "files",
+            door=ScriptedDoor(),
+            lender=rig.lender,
+            check_environment=environments.check,
+            nodes=lambda: rig.nodes,
         ),
     )
     loop.start()

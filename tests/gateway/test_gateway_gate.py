@@ -39,7 +39,15 @@ BODIES = {("PUT", "/api/v1/sessions/{job_id}/hub"): {"variables": {}}}
 
 
 def fill(path: str, job: int) -> str:
-    known = {"job_id": str(job), "digest": DIGEST, "subject:path": "ada", "path:path": "x", "name:path": "x", "name": "x"}
+    known = {
+        "job_id": str(job),
+        "array_id": str(job),
+        "digest": DIGEST,
+        "subject:path": "ada",
+        "path:path": "x",
+        "name:path": "x",
+        "name": "x",
+    }
     return re.sub(r"{([^}]+)}", lambda match: known[match[1]], path)
 
 
@@ -69,8 +77,8 @@ def test_a_route_that_forgets_everything_is_closed_all_the_same(rig: Rig) -> Non
 
 
 def test_the_jobs_of_others_do_not_exist_on_any_route(rig: Rig, ada: httpx.Client, bob: httpx.Client) -> None:
-    job = ada.post(f"{V1}/jobs", json={"snapshot": rig.upload()}).json()["id"]
-    routes = [(method, path) for method, path in every_route(rig.app.routes) if "{job_id}" in path]
+    job = ada.post(f"{V1}/jobs", json={"snapshot": rig.upload(), "array": "0-1"}).json()["id"]
+    routes = [(method, path) for method, path in every_route(rig.app.routes) if "{job_id}" in path or "{array_id}" in path]
     assert len(routes) >= 9
     for method, path in routes:
         body = BODIES.get((method, path))

@@ -21,7 +21,15 @@ def test_a_task_goes_from_request_to_completed(rig: Rig, ada: httpx.Client) -> N
     assert answer.status_code == 201, answer.text
     job = answer.json()
     assert (job["name"], job["owner"], job["qos"], job["state"]) == ("first", "ada", "normal", "PENDING")
-    assert job["resources"] == {"cpus": 1, "memory": 1024**3, "gpus": 1, "gpu_type": None, "gpu_memory": 0, "time": 3600}
+    assert job["resources"] == {
+        "nodes": 1,
+        "cpus": 1,
+        "memory": 1024**3,
+        "gpus": 1,
+        "gpu_type": None,
+        "gpu_memory": 0,
+        "time": 3600,
+    }
     assert answer.headers["location"] == f"{V1}/jobs/{job['id']}"
     rig.engine.run(job["id"])
     rig.wait(job["id"], JobState.RUNNING)
@@ -76,6 +84,7 @@ def test_the_request_goes_before_the_backend_config_and_that_before_the_file_and
         return {**job["resources"], "qos": job["qos"], "account": job["account"]}
 
     file = {
+        "nodes": 1,
         "cpus": 3,
         "memory": 3 * 1024**3,
         "gpus": 1,
@@ -227,3 +236,18 @@ def test_the_lab_its_machines_and_its_users(rig: Rig, ada: httpx.Client, bob: ht
     assert root.get(f"{V1}/lab", headers=token).status_code == 401
     assert root.post(f"{V1}/users/nobody/revoke").status_code == 404
     assert {user["subject"] for user in root.get(f"{V1}/users").json()["users"]} == {"root", "ada", "bob", "eve"}
+
+
+def test_the_shape_of_a_task_is_kept_and_shown(rig: Rig, ada: httpx.Client) -> None:
+    digest = rig.upload()
+    asked = {"launcher": "torchrun", "resources": {"gpus_per_node": 2}, "parameters": {"who": "Ada"}}
+    job = submit(ada, digest, **asked).json()
+    shown = ada.get(f"{V1}/jobs/{job['id']}").json()
+    assert (shown["launcher"], shown["tasks_per_node"], shown["resources"]["gpus"]) == ("torchrun", 2, 2)
+    answer = submit(ada, digest, **{**asked, "resources": {"nodes": 2}})
+    assert answer.status_code == 422
+    assert "asks for 2 nodes, but the lab has 1" in answer.text
+    assert "tasks_per_node" in answer.text
+    answer = submit(ada, digest, **{**asked, "resources": {"gpus": 1, "gpus_per_node": 2}})
+    assert "gpus is 1 and gpus_per_node is 2" in answer.text
+    assert "Did you mean" in submit(ada, digest, **{**asked, "launcher": "torchrn"}).text

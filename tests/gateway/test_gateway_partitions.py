@@ -42,8 +42,8 @@ def test_work_that_names_none_goes_to_the_first_that_can_run_it(parts: Rig, ada:
 def test_the_lab_says_which_there_are(parts: Rig, ada: httpx.Client) -> None:
     found = ada.get(f"{V1}/lab").json()["partitions"]
     assert found == [
-        {"name": "far", "nodes": [], "qos": ["normal"], "slurm": None},
-        {"name": "near", "nodes": ["bench"], "qos": ["normal", "small"], "slurm": None},
+        {"name": "far", "nodes": [], "qos": ["normal"], "slurm": None, "slurm_hold_time": None},
+        {"name": "near", "nodes": ["bench"], "qos": ["normal", "small"], "slurm": None, "slurm_hold_time": None},
     ]
 
 

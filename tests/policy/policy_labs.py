@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from carrel.domain.node import Device, Node
 from carrel.domain.partition import Partition
-from carrel.domain.placement import Holding, Placement, Snapshot, Start, Waiting
+from carrel.domain.placement import ArrayLimit, Holding, Placement, Snapshot, Start, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
@@ -36,7 +36,9 @@ def waiting(
     job_id: int, gpus: int = 1, *, ago: float = 0.0, owner: str = "ada", qos: str = "batch", time: int = 3600, **more: object
 ) -> Waiting:
     """A waiting job, submitted `ago` seconds before NOW; `more` goes to its resources, or to the job."""
-    job_fields = {key: more.pop(key) for key in ("priority", "not_before", "account", "partition", "expected") if key in more}
+    job_fields = {
+        key: more.pop(key) for key in ("priority", "not_before", "account", "partition", "expected", "array") if key in more
+    }
     resources = Resources(gpus=gpus, time=time, **{"cpus": 1, "memory": GIB, **more})  # type: ignore[arg-type]
     return Waiting(id=job_id, owner=owner, qos=qos, resources=resources, submitted_at=NOW - ago, **job_fields)  # type: ignore[arg-type]
 
@@ -110,6 +112,9 @@ def within_limits(job: Waiting, snapshot: Snapshot, holds: Iterable[Holding]) ->
     own = [held for held in holds if (held.owner, held.qos) == (job.owner, job.qos)]
     together = [held for held in holds if (held.account, held.qos) == (job.account, job.qos)]
     everybody = [held for held in holds if held.qos == job.qos]
+    array = [held for held in holds if job.array is not None and held.array == job.array]
+    if job.array is not None and len(array) >= job.array.at_most:
+        return False
     for held, most_jobs, most_gpus in (
         (own, service.max_jobs_per_user, service.max_gpus_per_user),
         (together, service.max_jobs_per_account, service.max_gpus_per_account),
@@ -154,7 +159,7 @@ def as_holding(start: Start, jobs: dict[int, Waiting], now: float) -> Holding:
     return Holding(
         id=job.id, owner=job.owner, account=job.account, qos=job.qos, resources=job.resources,
         node=start.node, devices=start.devices, others=start.others, ends_by=now + job.resources.time,
-        due=now + job.seconds,
+        due=now + job.seconds, array=job.array,
     )  # fmt: skip
 
 
@@ -318,6 +323,15 @@ def names_of(parts: Mapping[str, Partition]) -> st.SearchStrategy[str]:
 
 
 @st.composite
+def arrays(draw: st.DrawFn, owner: str, qos: str) -> ArrayLimit | None:
+    """None, or one of the arrays of that owner in that class; what a number allows is always the same."""
+    at_most = draw(st.sampled_from([None, None, 1, 2]))
+    if at_most is None:
+        return None
+    return ArrayLimit(1000 + 10 * at_most + 100 * sorted(ACCOUNTS).index(owner) + (*QOS_NAMES, "gone").index(qos), at_most)
+
+
+@st.composite
 def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
     machines = draw(nodes())
     uuids = sorted(device.uuid for machine in machines for device in machine.devices)
@@ -331,13 +345,13 @@ def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
         wanted = replace(wanted, nodes=1)
         for name, left in free.items():
             if fits(wanted, left):
-                owner = draw(owners)
+                owner, name_of_qos = draw(owners), draw(names)
                 suited = [uuid for uuid, device in left.devices.items() if suits(wanted, *device)]
                 holds.append(
                     Holding(
-                        id=100 + number, owner=owner, account=ACCOUNTS[owner], qos=draw(names), resources=wanted, node=name,
+                        id=100 + number, owner=owner, account=ACCOUNTS[owner], qos=name_of_qos, resources=wanted, node=name,
                         devices=tuple(suited[: wanted.gpus]), ends_by=NOW + draw(st.sampled_from([-50, 30, 250, 300, 2000])),
-                        due=draw(st.sampled_from([None, None, NOW - 5, NOW + 250])),
+                        due=draw(st.sampled_from([None, None, NOW - 5, NOW + 250])), array=draw(arrays(owner, name_of_qos)),
                     )
                 )  # fmt: skip
                 break
@@ -345,7 +359,8 @@ def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
     waits = tuple(
         Waiting(
             partition=draw(names_of(parts)), expected=draw(st.sampled_from([None, None, 50, 700])),
-            id=number + 1, owner=(owner := draw(owners)), account=ACCOUNTS[owner], qos=draw(names),
+            id=number + 1, owner=(owner := draw(owners)), account=ACCOUNTS[owner], qos=(service := draw(names)),
+            array=draw(arrays(owner, service)),
             resources=draw(resources()),
             submitted_at=NOW - draw(st.integers(0, 5)) * 400, priority=draw(st.integers(-2, 2)),
             not_before=draw(st.sampled_from([0.0, 0.0, 0.0, NOW + 90])),

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from policy_labs import GIB, NOW, node, snapshots
 
 from carrel.domain.errors import Impossible, Invalid
+from carrel.domain.partition import Partition, SlurmPartition
 from carrel.domain.placement import Snapshot
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
@@ -157,6 +158,25 @@ def test_gpus_with_too_little_memory_do_not_count() -> None:
         with pytest.raises(Impossible) as caught:
             feasible(wanted, JobKind.TASK, BATCH, nodes)
         assert message in str(caught.value)
+
+
+def test_several_nodes_are_a_matter_of_a_cluster() -> None:
+    own, cluster = Partition(name="own"), Partition(name="cluster", slurm=SlurmPartition(partition="main"))
+    parts, there = (own, cluster), [node(f"c{number}", cpus=8) for number in range(3)]
+
+    def check(partition: Partition, nodes: int) -> None:
+        feasible(
+            Resources(nodes=nodes), JobKind.TASK, BATCH, [node("here", cpus=8)], partition=partition, partitions=parts,
+            cluster=lambda _partition: there,
+        )  # fmt: skip
+
+    check(cluster, 3)
+    with pytest.raises(Impossible, match='"cluster" has 3 that are large enough. Ask for 3 or fewer'):
+        check(cluster, 4)
+    with pytest.raises(Impossible) as caught:
+        check(own, 2)
+    assert "has 1 that is large enough. Ask for 1, with as many processes there (tasks_per_node)." in str(caught.value)
+    assert 'choose partition "cluster"' in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,8 @@ def test_what_slurm_can_never_run_is_refused_where_that_is_known() -> None:
         check(gpus=3)
     with pytest.raises(Impossible, match='type "h200" in partition "cats".*Or choose partition "here"'):
         check(gpus=1, gpu_type="h200")
-    with pytest.raises(Impossible, match='one of a Slurm cluster, which takes no session.*Or choose partition "here"'):
-        check(JobKind.SESSION)
+    check(JobKind.SESSION)
+    with pytest.raises(Impossible, match='one of a Slurm cluster, which takes no worker.*Or choose partition "here"'):
+        check(JobKind.WORKER)
     with pytest.raises(Impossible, match="does not say how much its GPUs have"):
         check(gpus=1, gpu_memory=1024**3)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from policy_labs import GIB, NOW, holding, lab, node, waiting
 
-from carrel.domain.placement import Hold, Placement, Snapshot
+from carrel.domain.placement import ArrayLimit, Hold, Placement, Snapshot
 from carrel.domain.qos import QoS
 from carrel.policy.place import place
 
@@ -95,6 +95,25 @@ def test_a_limit_counts_what_is_held_and_what_starts_and_blocks_nobody_else() ->
         "QOSMaxJobsPerUserLimit",
         'its owner holds 2 of at most 2 jobs in QoS "batch"; about 4 min',
     )
+
+
+def test_no_more_elements_of_an_array_run_than_may_and_others_go_past_them() -> None:
+    array, other = ArrayLimit(1, 2), ArrayLimit(7, 1)
+    jobs = [waiting(number, array=array, ago=10 - number) for number in (1, 2, 3, 4)]
+    jobs += [waiting(7, array=other), waiting(8, array=other), waiting(9)]
+    held = replace(holding(30, "n1", "n1-0", owner="ada", left=240), array=array)
+    snapshot = lab([node("n1", *["h200"] * 8)], jobs, [held])
+    assert list(starts(place(snapshot, NOW))) == [1, 7, 9]
+    assert reason(snapshot, 3) == ("JobArrayTaskLimit", "2 of at most 2 elements of array 1 run; about 1 h")
+    assert reason(snapshot, 8)[1].startswith("1 of at most 1 element of array 7 run; about")
+
+
+def test_an_element_that_its_array_keeps_out_stands_before_nobody_of_its_owner() -> None:
+    qos = {"batch": QoS(name="batch", max_gpus_per_user=4)}
+    jobs = [waiting(1, 4, array=ArrayLimit(1, 1), ago=9), waiting(2, 3)]
+    held = replace(holding(30, "n1", "n1-0", owner="ada"), array=ArrayLimit(1, 1))
+    snapshot = lab([node("n1", *["h200"] * 8)], jobs, [held], qos=qos)
+    assert list(starts(place(snapshot, NOW))) == [2]
 
 
 def test_within_a_gpu_limit_small_jobs_do_not_pass_a_large_one_of_the_same_user() -> None:

@@ -10,6 +10,7 @@ from policy_labs import (
     ACCOUNTS,
     QOS_NAMES,
     Lab,
+    arrays,
     names_of,
     nodes,
     partitions,
@@ -47,13 +48,13 @@ def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, prom
     for step in range(data.draw(st.integers(1, 12))):
         match data.draw(st.sampled_from(WHAT_HAPPENS)):
             case "submit":
-                owner = data.draw(st.sampled_from(sorted(ACCOUNTS)))
+                owner, service = data.draw(st.sampled_from(sorted(ACCOUNTS))), data.draw(st.sampled_from([*QOS_NAMES, "gone"]))
                 lab.wait(
                     Waiting(
                         id=1000 + step, owner=owner, account=ACCOUNTS[owner],
-                        qos=data.draw(st.sampled_from([*QOS_NAMES, "gone"])), resources=data.draw(resources()),
+                        qos=service, resources=data.draw(resources()),
                         submitted_at=lab.now - data.draw(st.integers(0, 3)),
-                        partition=data.draw(names_of(lab.snapshot.partitions)),
+                        partition=data.draw(names_of(lab.snapshot.partitions)), array=data.draw(arrays(owner, service)),
                         priority=data.draw(st.integers(0, 2)), not_before=data.draw(st.sampled_from([0.0, 0.0, lab.now + 50])),
                     )
                 )  # fmt: skip
@@ -67,7 +68,7 @@ def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, prom
                         held = lab.holding[start.job_id]
                         again = Waiting(
                             id=held.id, owner=held.owner, account=held.account, qos=held.qos, resources=held.resources,
-                            submitted_at=lab.now, not_before=lab.now + 5,
+                            submitted_at=lab.now, not_before=lab.now + 5, array=held.array,
                         )  # fmt: skip
                         lab.wait(again)
             case "start" if lab.holding:

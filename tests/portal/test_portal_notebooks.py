@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import httpx
 import pytest
 from portal_site import Site
 
+from carrel.control.sessions import NodeNews
 from carrel.domain.job import JobState
 from carrel.domain.launch import Started
+from carrel.domain.partition import Partition, SlurmPartition
+from carrel.domain.qos import JobKind, QoS
 
 LENDING = {
     "tier": "simulated",
@@ -71,6 +75,30 @@ def test_a_notebook_is_started_watched_opened_and_ended(site: Site) -> None:
         assert "It is over" in http.get(f"{site.url}/notebooks/{job}").text
 
 
+def test_the_form_offers_the_partitions_that_take_sessions(site: Site) -> None:
+    with site.browser("ada") as http:
+        assert 'name="partition"' not in http.get(f"{site.url}/notebooks").text
+        rules = site.rig.written[-1]
+        tasks = QoS(name="tasks", kinds=frozenset({JobKind.TASK}))
+        parts = (
+            Partition(name="far", nodes=("elsewhere",)),
+            Partition(name="near"),
+            Partition(name="cluster", slurm=SlurmPartition(partition="gpu")),
+            Partition(name="work", qos=("tasks",)),
+        )
+        changed = replace(rules, qos={**rules.qos, "tasks": tasks}, partitions={part.name: part for part in parts})
+        site.rig.written.append(changed)
+        assert site.rig.lab.administration.apply_rules()
+        form = re.search(r'<select name="partition">(.*?)</select>', http.get(f"{site.url}/notebooks").text)
+        assert form is not None
+        assert re.findall(r"<option>(\w+)</option>", form[1]) == ["far", "near", "cluster"]
+        job = int(start(site, http, partition="cluster", gpus="1").url.path.rpartition("/")[2])
+        assert site.rig.lab.jobs_store.get(job).partition == "cluster"  # type: ignore[union-attr]
+        page = http.get(f"{site.url}/notebooks/{job}").text
+        assert "It holds a whole GPU from start to end" in page
+        assert "on loan" not in page
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [({"gpus": "many"}, "not a number of GPUs"), ({"gpus": "9"}, "no node has more"), ({"kind": "x"}, "no session of kind"),
@@ -105,6 +133,13 @@ def test_the_gpus_page_shows_ones_own_and_that_others_are_there(site: Site) -> N
         assert "bob" not in page
         for part in ("simulated", "somebody else", "3 GiB of 16 GiB", "without a lease", "about 40 s more", "in host memory"):
             assert part in page, part
+        site.rig.lender.said = {"tier": "", "devices": []}
+        site.rig.nodes.append(NodeNews(node="n7", age=300.0, current=False, ended=False, status=LENDING))
+        page = http.get(f"{site.url}/gpus").text
+        for part in ("Node n7", "heard last 5 min ago", "3 GiB of 16 GiB", "No GPU on this machine"):
+            assert part in page, part
+        assert "private.ipynb" not in page
+        site.rig.lender.said = LENDING
     with site.browser("root") as http:
         assert "private.ipynb" in http.get(f"{site.url}/gpus").text
 

@@ -118,6 +118,20 @@ def test_everybody_sees_their_own_jobs_and_an_administrator_all(site: Site) -> N
     assert site.rig.store.jobs.get(bob).cancelled_by is None  # type: ignore[union-attr]
 
 
+def test_an_element_is_called_by_its_array_and_all_of_it_can_be_cancelled(site: Site) -> None:
+    array = site.submit("ada", array="3,5%1")
+    site.rig.engine.wait_started(array)
+    with site.browser("ada") as http, site.browser("bob") as other:
+        assert f"{array}_5" in http.get("/").text
+        page = http.get(f"/jobs/{array + 1}")
+        assert f'Element 5 of <a href="/jobs/{array}">{array}</a> (3,5%1)' in page.text
+        data = {"form_secret": secret_in(page)}
+        assert other.post(f"/arrays/{array}/cancel", data={"form_secret": secret_in(other.get("/"))}).status_code == 404
+        assert http.post(f"/arrays/{array}/cancel", data={"form_secret": "x"}).status_code == 403
+        assert http.post(f"/arrays/{array}/cancel", data=data).url.path == f"/jobs/{array}"
+    assert [job.cancelled_by is not None for job in site.rig.store.jobs.elements(array)] == [True, True]
+
+
 def test_simulated_devices_are_called_simulated_everywhere(site: Site) -> None:
     job = site.submit(resources={"gpus": 1})
     site.rig.engine.run(job)

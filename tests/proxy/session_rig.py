@@ -23,6 +23,7 @@ import uvicorn
 from small_server import SmallServer
 
 from carrel.notebooks import identity
+from carrel.notebooks.address import UnixAddress
 from carrel.notebooks.proxy import Door, Session, SessionHosts
 
 #: Seconds until anything must have happened; generous, because test machines are busy.
@@ -274,6 +275,23 @@ def a_unix_server(app: Any) -> Iterator[str]:
                 yield path
 
 
+@contextmanager
+def a_relay(path: str, ports: str = "") -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """The relay in front of a session's socket: the file with its address, which is there soon, and its process."""
+    with short_directory() as place:
+        file = place / "session.json"
+        words = [sys.executable, "-P", "-m", "carrel.notebooks.relay", path, str(file), ports, "http://127.0.0.1:8642"]
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            yield file, process
+        finally:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
 def a_session(socket_path: str, **fields: Any) -> Session:
     return replace(
         Session(
@@ -281,7 +299,7 @@ def a_session(socket_path: str, **fields: Any) -> Session:
             attempt=1,
             owner="ada",
             owner_name="Ada",
-            socket=socket_path,
+            address=UnixAddress(socket_path),
             token="carrel-job.7.1.c0ffee",
             ready=True,
             over=False,
@@ -309,7 +327,7 @@ class Jupyter:
         headers = identity.headers(
             session.token, job_id=session.job_id, attempt=session.attempt, subject=subject or session.owner, now=time.time()
         )
-        transport = httpx.HTTPTransport(uds=session.socket)
+        transport = httpx.HTTPTransport(uds=session.address.path)
         return httpx.Client(transport=transport, base_url="http://session", headers=headers, timeout=PATIENCE)
 
 
@@ -363,7 +381,7 @@ def a_jupyter(
 def _answers(jupyter: Jupyter) -> bool:
     assert jupyter.process.poll() is None, jupyter.log.read_text()
     with socket.socket(socket.AF_UNIX) as probe:
-        if probe.connect_ex(jupyter.session.socket) != 0:
+        if probe.connect_ex(jupyter.session.address.path) != 0:
             return False
     with jupyter.http() as http:
         answer = http.get("/api/status")

@@ -13,6 +13,7 @@ from websockets.exceptions import InvalidStatus
 
 from carrel.domain.errors import Invalid
 from carrel.notebooks import identity
+from carrel.notebooks.address import UnixAddress
 from carrel.notebooks.proxy import Door, lab_path
 
 
@@ -343,7 +344,7 @@ def test_a_websocket_must_come_from_the_sessions_own_page(place: Place, origin: 
 
 
 def test_a_session_that_starts_says_so_and_looks_again_by_itself(place: Place) -> None:
-    place.becomes(socket="/nowhere", ready=False, message="Preparing the environment.")
+    place.becomes(address=UnixAddress("/nowhere"), ready=False, message="Preparing the environment.")
     answer = place.browser.get("/lab")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert 'http-equiv="refresh"' in answer.text

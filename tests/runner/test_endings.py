@@ -218,7 +218,7 @@ def test_usage_is_told(any_lab):
     )
     launch = any_lab.start("python3 burn.py", files={"burn.py": burn}, limits=LaunchLimits(sample=0.2))
     ended = any_lab.ended(launch)
-    assert 0.4 < ended.usage.cpu_seconds < 5
+    assert 0.4 < ended.usage.cpu_seconds < 20
     assert 50 * MIB < ended.usage.memory_peak < 200 * MIB
     samples = [record.usage for record in any_lab.story(launch).records if isinstance(record, Sampled)]
     assert len(samples) >= 2

@@ -18,6 +18,12 @@ from carrel.testing.notebook_client import SessionBrowser
 from carrel.wire.v1 import SessionRequest
 
 SECONDS = 60.0
+WAITING = """\
+# carrel: gpus=2
+import pathlib, time
+pathlib.Path({here!r}).touch()
+while not pathlib.Path({go!r}).exists(): time.sleep(0.05)
+"""
 
 
 def wait_until(check: Callable[[], Any], what: str) -> Any:
@@ -51,7 +57,7 @@ def printed(home: Path) -> float:
 
 def test_cells_are_charged_once_however_often_the_server_is_restarted(lab: list[LabProcess], tmp_path: Path) -> None:
     home = tmp_path / "lab"
-    go = tmp_path / "go"
+    here, go = tmp_path / "here", tmp_path / "go"
     with Client(home=home) as client:
         session = client.start_session(SessionRequest(gpus=2)).job.id
         wait_until(lambda: client.session(session).ready, "the session")
@@ -59,9 +65,11 @@ def test_cells_are_charged_once_however_often_the_server_is_restarted(lab: list[
         with SessionBrowser(client.open_session(session)) as browser:
             kernel = browser.start_kernel()
             began = time.monotonic()
-            cell = kernel.send(f"# carrel: gpus=2\nimport os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)")
+            cell = kernel.send(WAITING.format(here=str(here), go=str(go)))
+            wait_until(here.exists, "the cell to run")
+            held = time.monotonic()  # the lease began before this
             wait_until(lambda: charged(home) > 0, "a charge while the cell runs")
-            wait_until(lambda: 2 * (time.monotonic() - began) > 4, "the cell to cost something")
+            wait_until(lambda: 2 * (time.monotonic() - held) > 4, "the cell to cost something")
             go.touch()
             assert kernel.result(cell).status == "ok"
             most = 2 * (time.monotonic() - began)

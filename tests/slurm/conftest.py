@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_programs
+from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_for_rest, missing_programs
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def slurm_programs():
 
 @pytest.fixture(scope="session")
 def shared_site(slurm_programs):
-    with SlurmSite() as site:
+    with SlurmSite(tokens=not missing_for_rest(), lines=("Licenses=tool:4",)) as site:
         yield site
 
 

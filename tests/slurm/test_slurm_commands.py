@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from carrel.domain.errors import Unavailable
 from carrel.engines.slurm.commands import Garbage, SlurmCommands, SlurmDown, SlurmEmpty, SlurmFailed, SlurmRefused, SlurmSlow
 from carrel.engines.slurm.listing import find
 from carrel.engines.slurm.states import end_of, is_live
@@ -40,9 +41,11 @@ def test_a_job_is_followed_from_submission_to_its_end(site, faults, json):
     assert (job.id, job.nodes) == (number, "node2")
     assert commands.job(number, name).state == "RUNNING"
     assert commands.job(number, "carrel.lab.2.1") is None
-    commands.cancel([number])
+    commands.cancel(number, name="carrel.another.1.1")  # a number that was given again
+    assert commands.job(number, name).state == "RUNNING"
+    commands.cancel(number, name=name)
     wait_until(lambda: find(commands.listing(), name)[0].state == "CANCELLED")
-    commands.cancel([number])
+    commands.cancel(number, name=name)
     wait_until(lambda: any(end_of(job) for job in commands.history({name: number})))
     assert "by user" in end_of(commands.history({name: number})[-1]).reason.message
     assert find(commands.history({name: None}), name)
@@ -62,10 +65,12 @@ def test_only_waiting_jobs_are_cancelled_when_asked_so_and_only_the_script_gets_
     running = submit(site, commands, "running", "#!/bin/sh\ntrap 'echo told' USR1\necho ready\nwhile :; do sleep 0.05; done\n")
     waiting = submit(site, commands, "waiting", SCRIPT, "--hold")
     wait_until(lambda: site.output(running))
-    commands.cancel_waiting([running, waiting])
+    commands.cancel_waiting(running, name="running")
+    commands.cancel_waiting(waiting, name="waiting")
     wait_until(lambda: site.state(waiting) == "CANCELLED")
     assert site.state(running) == "RUNNING"
-    commands.signal([running, waiting], "USR1")
+    commands.signal(running, "USR1", name="running")
+    commands.signal(waiting, "USR1", name="waiting")
     wait_until(lambda: "told" in site.output(running))
     assert site.state(running) == "RUNNING"
 
@@ -86,7 +91,7 @@ CALLS = {
     "squeue": lambda commands: commands.listing(),
     "sacct": lambda commands: commands.history({"a": 1}),
     "scontrol": lambda commands: commands.job(1, "a"),
-    "scancel": lambda commands: commands.cancel([999999]),
+    "scancel": lambda commands: commands.cancel(999999, name="nobody"),
 }
 
 
@@ -149,6 +154,48 @@ def test_what_slurm_refuses_is_told_in_its_own_words(site, commands, options, re
         submit(site, commands, "refused", SCRIPT, *options)
     # Slurm keeps a record of some that it refused, but runs none.
     assert not any(is_live(job) for job in find(commands.listing(), "refused"))
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        *[
+            (f"sbatch: error: Batch job submission failed: {words}", False)
+            for words in (
+                "Unexpected missing socket error",
+                "Communication connection failure",
+                "Message receive failure",
+                "Insane message length",
+                "I/O error writing script/environment to file",
+                "Transport endpoint is not connected",
+                "Connection reset by peer",
+                "Unable to create job record, try again",
+                "Slurm internal error, contact system administrator",
+                "Zero Bytes were transmitted or received",
+                "Slurm backup controller in standby mode",
+                "Error generating job credential",
+            )
+        ],
+        *[
+            (f"sbatch: error: Batch job submission failed: {words}", True)
+            for words in (
+                "Unspecified error",  # a site's own rules (job_submit.lua)
+                "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+                "Requested partition configuration not available now",
+            )
+        ],
+        ("sbatch: unrecognized option '--message-of-the-day'", True),
+        ("sbatch: error: Invalid --time specification", True),
+    ],
+)
+def test_only_what_slurm_says_of_the_job_is_a_refusal(tmp_path, said, refused):
+    program = tmp_path / "sbatch"
+    program.write_text(f"#!/bin/sh\ncat >/dev/null; cat >&2 <<'END'\n{said}\nEND\nexit 1\n")
+    program.chmod(0o755)
+    commands = SlurmCommands(environ={"PATH": f"{tmp_path}:/usr/bin:/bin"}, json=False)
+    with pytest.raises(SlurmRefused if refused else Unavailable, match=r".") as told:
+        commands.submit([], SCRIPT)
+    assert isinstance(told.value, SlurmRefused) is refused
 
 
 def test_a_submission_whose_answer_is_lost_may_have_made_a_job(site, faults, commands):

@@ -101,12 +101,15 @@ _KILLED = Ended(state=JobState.FAILED, reason=Reason(code="RaisedSignal", messag
 )
 def test_only_ends_that_slurm_may_have_brought_about_wait_for_its_word(ended, doubtful):
     assert is_doubtful(ended) is doubtful
+    # A SIGTERM that nobody here has sent makes any failure doubtful, and nothing else.
+    assert is_doubtful(ended, terminated=True) is (ended.state is JobState.FAILED)
 
 
 @given(st.sampled_from([state for state in JobState if state.ended]))
 def test_slurm_explains_an_end_but_never_makes_it_a_good_one(state):
     end = SlurmEnd(state=state, reason=Reason(code="Preempted", message="why"))
-    told = explained(_KILLED, end)
+    told = explained(replace(_KILLED, checkpointed=True), end)
+    assert told.checkpointed
     assert told.signal == 15
     assert told.state is (JobState.FAILED if state in (JobState.COMPLETED, JobState.FAILED) else state)
     assert explained(_KILLED, None) == _KILLED
@@ -165,8 +168,6 @@ def test_the_step_has_everything_that_the_allocation_has():
     "options",
     [
         {"requeue": True},
-        {"array": "0-3"},
-        {"dependency": "afterok:7"},
         {"nodes": 2},
         {"tasks_per_node": 4},
         {"passed": ("--begin=now+1hour",)},

@@ -18,7 +18,6 @@ from carrel.spool import read_claim
 from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.slurm_faults import SlurmFaults
-from carrel.testing.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -241,44 +240,3 @@ def test_somebody_cancels_the_allocation_in_slurm(site, home, engine, ear):
     ended = ear.ended(launch, timeout=60)
     assert ended.state is JobState.CANCELLED
     assert "in Slurm by user" in ended.reason.message
-
-
-@pytest.mark.chaos
-@pytest.mark.timeout(420)
-def test_everything_is_killed_and_each_job_runs_once_to_its_own_end(slurm_programs, tmp_path):
-    """The controller, a node's daemon and the engine itself, while allocations are made, used and given back."""
-    home = LabHome(tmp_path)
-    with SlurmSite(nodes=2, node_timeout=300) as site:
-        launches = [
-            make_launch(home, f"echo {number} >> {home.root}/ran; sleep {number % 4}; exit {number % 3}", job_id=number)
-            for number in range(1, 31)
-        ]
-        first = immediate_engine(home, site.environ, interval=1.0)
-        ear = Ear(first)
-        for launch in launches[:20]:
-            first.start(launch, token=TOKEN)
-        wait_until(lambda: sum(ear.story(launch).ended is not None for launch in launches) >= 4, timeout=120)
-        keeper = site.submit("sleep 600")
-        site.wait_until_saved(keeper)
-        site.kill("slurmctld")
-        for launch in launches[20:]:
-            first.start(launch, token=TOKEN)
-        site.kill("node1")
-        offsets = {launch.job_id: ear.story(launch) for launch in launches}
-        first.close()
-        site.start_controller()
-        site.start_node("node1")
-        second = immediate_engine(home, site.environ, interval=1.0)
-        try:
-            ear = Ear(second)
-            left = [launch for launch in launches if offsets[launch.job_id].ended is None]
-            second.adopt(
-                (Attempt(job_id=launch.job_id, number=1, offset=offsets[launch.job_id].offset), launch, TOKEN) for launch in left
-            )
-            ends = {launch.job_id: story.ended for launch in launches if (story := offsets[launch.job_id]).ended}
-            ends |= {launch.job_id: ear.ended(launch, timeout=240) for launch in left}
-        finally:
-            second.close()
-    assert {number: ended.exit_code for number, ended in ends.items()} == {number: number % 3 for number in range(1, 31)}
-    ran = (home.root / "ran").read_text().split()
-    assert sorted(map(int, ran)) == list(range(1, 31))

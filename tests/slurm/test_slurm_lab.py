@@ -47,6 +47,7 @@ slurm_options = ["--constraint=fast", "--nice=7"]
 engine = "slurm"
 slurm_partition = "main"
 slurm_immediate = true
+slurm_hold_time = "5m"
 
 [partitions.gone]
 engine = "slurm"
@@ -56,15 +57,17 @@ engine = "slurm"
 class Lab:
     """A lab that can be killed and started again."""
 
-    def __init__(self, home: Path, site: SlurmSite) -> None:
+    def __init__(self, home: Path, site: SlurmSite, rules: str = RULES, **variables: str) -> None:
         home.mkdir()
-        (home / "carrel.toml").write_text(RULES)
+        (home / "carrel.toml").write_text(rules)
         self.home = home
-        self.variables = {"SLURM_CONF": str(site.layout.conf)}
+        self.variables = {"SLURM_CONF": str(site.layout.conf), **variables}
         self.start()
 
-    def start(self) -> None:
-        self.process: LabProcess = start_lab(self.home, "--cpus", "8", simulate_gpus=2, variables=self.variables)
+    def start(self, *, tracking: bool = False) -> None:
+        self.process: LabProcess = start_lab(
+            self.home, "--cpus", "8", tracking=tracking, simulate_gpus=2, variables=self.variables
+        )
         self.client = Client(url=self.process.url, token=self.process.token)
 
     def kill(self) -> None:
@@ -231,15 +234,18 @@ def test_short_jobs_have_an_allocation_at_once_where_the_partition_says_so(lab: 
     shown = {name: site.run("scontrol", "-o", "show", "job", number).out for name, number in batch.items()}
     go.touch()
     flags = {name.split(".")[2]: "BatchFlag=1" in text for name, text in shown.items()}
-    assert flags == {str(short): False, str(long): True}
+    assert flags == {"hold": False, str(long): True}
     assert [lab.ended(job).state for job in (short, long)] == ["COMPLETED"] * 2
+    # It stays for the next one, as long as the partition says; everybody can see that.
+    again = lab.submit("true", partition="soon", resources=ResourceRequest(memory="64M", time="2m"))
+    assert lab.ended(again).state == "COMPLETED"
+    assert lab.number(again) == lab.number(short)
+    assert "Slurm: main (short tasks: an allocation at once, kept 5 min for the next)" in lab.carrel("lab").stdout
 
 
 def test_what_slurm_can_never_run_is_refused_at_submit(lab: Lab) -> None:
     with pytest.raises(Impossible, match='9 GPUs on one node, but the largest node of partition "cluster" has 4'):
         lab.submit("true", resources=ResourceRequest(gpus=9))
-    with pytest.raises(Impossible, match="takes no session"):
-        lab.client.start_session(SessionRequest(partition="cluster"))
     # A partition that Slurm does not have: the lab cannot tell, Slurm can.
     ended = lab.ended(lab.submit("true", partition="gone"))
     assert (ended.state, ended.reason) == ("FAILED", "LaunchFailed")
@@ -273,6 +279,17 @@ def test_without_slurms_programs_the_own_machine_works_and_the_others_wait(lab: 
     assert lab.ended(job).state == "COMPLETED"
 
 
+def test_without_shards_a_session_has_whole_gpus_or_none(lab: Lab, site: SlurmSite) -> None:
+    whole = lab.client.start_session(SessionRequest(partition="cluster", gpus=1, memory="256M"))
+    assert 'holds a whole GPU from start to end: partition "cluster" has no shards' in whole.note
+    assert (whole.gpus, whole.reserve, whole.job.resources.gpus) == (1, False, 1)
+    lab.until(whole.job.id, lambda job: job.state == "RUNNING")
+    assert "TresPerNode=gres:gpu:1 " in site.run("scontrol", "-o", "show", "job", lab.number(whole.job.id)).out
+    # One that nobody asked for would be held for nothing.
+    none = lab.client.start_session(SessionRequest(partition="cluster", memory="256M"))
+    assert (none.gpus, none.note, none.job.resources.gpus) == (0, "", 0)
+
+
 def checks(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]]:
     return {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
@@ -290,9 +307,12 @@ def test_doctor_tries_a_node_of_every_partition(lab: Lab, site: SlurmSite) -> No
     (lab.home / "carrel.toml").write_text(rules)
     done = doctor(lab)
     found = checks(done)
-    assert (done.returncode, {check["status"] for check in found.values()}) == (0, {"ok"}), found
+    assert done.returncode == 0
+    assert [name for name, check in found.items() if check["status"] != "ok"] == ["sessions"], found
+    assert "holds a whole one" in found["sessions"]["message"]
     assert found["version"]["message"].startswith("Slurm ")
     assert found["accounting"]["message"] == "slurmdbd answers"
+    assert found["slurmrestd"]["message"] == "not used: jobs are submitted by sbatch"
     assert "low" in found["qos"]["message"]
     assert "16 of type fake" in found["gpus"]["message"]
     assert "no shards" in found["gpus"]["message"]
@@ -307,9 +327,11 @@ def test_doctor_tries_a_node_of_every_partition(lab: Lab, site: SlurmSite) -> No
         f'{rules}slurm_qos = "lw"\n[partitions.gone]\nengine = "slurm"\n[partitions.odd]\nengine = "slurm"\n'
         'slurm_partition = "main"\nslurm_options = ["--constraint=purple"]\n'
     )
-    done = doctor(lab, CARREL_SLURM_URL="http://127.0.0.1:9")
+    done = doctor(lab, CARREL_SLURM_URL="http://127.0.0.1:9", CARREL_SLURM_REST="unix:/nowhere/rest")
     found = checks(done)
     assert done.returncode == 1
+    assert found["slurmrestd"]["status"] == "warn"
+    assert "unix:/nowhere/rest cannot be reached" in found["slurmrestd"]["message"]
     assert found["qos"]["message"] == 'There is no QoS "lw".'
     assert "Invalid qos specification" in found["cluster: job"]["message"]
     assert found["gone"]["message"] == 'Slurm has no partition "gone", which partition "gone" of the lab names.'

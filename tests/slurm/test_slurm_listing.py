@@ -348,3 +348,19 @@ def test_a_state_that_nobody_knows_is_neither(state):
 )
 def test_ends_of_slurm_are_ours(state, ours):
     assert end_of(SlurmJob(id=7, state=state)).state is ours
+
+
+@pytest.mark.parametrize(
+    ("job", "of_no_script"),
+    [
+        (SlurmJob(id=7, state="COMPLETED"), True),
+        (SlurmJob(id=7, state="FAILED"), True),
+        (SlurmJob(id=7, state="FAILED", exit_code=1), False),
+        (SlurmJob(id=7, state="FAILED", signal=9), False),
+        (SlurmJob(id=7, state="FAILED", reason="BadConstraints"), False),
+        (SlurmJob(id=7, state="FAILED", reason="JobLaunchFailure"), False),
+        (SlurmJob(id=7, state="CANCELLED"), False),
+    ],
+)
+def test_an_end_that_a_script_of_ours_never_has_without_a_claim(job, of_no_script):
+    assert end_of(job).of_no_script is of_no_script

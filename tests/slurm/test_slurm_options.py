@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -11,10 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.domain.errors import Invalid
+from carrel.engines.slurm.environ import MODULES, command_environ, read_environ
+from carrel.engines.slurm.immediate import srun_arguments
 from carrel.engines.slurm.options import Notice, SlurmOptions, sbatch_arguments, slurm_memory, slurm_time
 from carrel.engines.slurm.passed import _OURS, _SHORT, _TAKEN, FLAGS, PASSED, WITH_OPTIONAL_VALUE, WITH_VALUE
 from carrel.engines.slurm.script import batch_script
 
+LOCALE = {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"}
 GOLDEN = Path(__file__).parent / "scripts"
 EVERYTHING = SlurmOptions(
     partition="gpu,debug",
@@ -34,8 +38,6 @@ EVERYTHING = SlurmOptions(
     mail_events=("END", "FAIL"),
     modules=("gcc/12.2", "cuda/12.4"),
     variables={"SEED": "7", "GREETING": "it's $HOME; `date`\nend"},
-    array="0-31%4",
-    dependency="afterok:12:13,afterany:14",
     requeue=True,
     notice=Notice(signal="USR1", seconds=120),
     passed=("--nice=100", "--licenses=matlab:1", "--contiguous", "--no-kill"),
@@ -58,11 +60,19 @@ def test_arguments_and_script_are_those_of_the_golden_files(name, options):
 def test_every_option_changes_what_slurm_is_told():
     plain = SlurmOptions()
     for field in fields(SlurmOptions):
-        if field.name in ("gpu_type", "mail_events"):
-            continue  # nothing without gpus, without mail
+        if field.name in ("gpu_type", "mail_events", "shards"):
+            continue  # nothing without gpus, without mail; and never beside gpus
         changed = replace(plain, **{field.name: getattr(EVERYTHING, field.name)})
         told = (arguments(changed), batch_script(["true"], changed))
         assert told != (arguments(plain), batch_script(["true"], plain)), field.name
+
+
+def test_shards_are_asked_for_in_the_place_of_gpus():
+    assert "--gres=shard:2" in arguments(SlurmOptions(shards=2))
+    assert "--gres=shard:2" in srun_arguments(SlurmOptions(shards=2), number=1, name="n", directory="/", script="/s")
+    for wrong in ({"shards": -1}, {"shards": 1, "gpus": 1}):
+        with pytest.raises(Invalid, match="shards is"):
+            SlurmOptions(**wrong)
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,8}", fullmatch=True), st.text(st.characters(exclude_characters="\0"))))
@@ -72,6 +82,34 @@ def test_variables_arrive_as_they_are(variables):
     done = subprocess.run(["bash", "-s"], input=script.encode(), capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
     found = dict(line.split(b"=", 1) for line in done.stdout.split(b"\0") if line)
     assert {name: found[name.encode()].decode() for name in variables} == variables
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Z][A-Z0-9_]{0,8}", fullmatch=True), st.text(st.characters(exclude_characters="\0"))))
+def test_what_modules_set_is_left_for_the_command_and_nothing_of_it_reaches_the_runner(variables):
+    variables = {f"T_{name}": value.encode(errors="ignore").decode() for name, value in variables.items()}
+    assert read_environ(b"\0".join(f"{name}={value}".encode() for name, value in variables.items())) == variables
+    with tempfile.TemporaryDirectory() as directory:
+        body = "; ".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
+        profile = f'module() {{ export LOADED="$LOADED $2"; {body}\n}}; export -f module\n'
+        script = profile + batch_script(["env", "-0"], SlurmOptions(modules=("gcc/12.2", "cuda")))
+        done = subprocess.run(["bash", "-s"], input=script.encode(), capture_output=True, check=True, cwd=directory, env=LOCALE)
+        runner, command = read_environ(done.stdout), read_environ((Path(directory) / MODULES).read_bytes())
+    assert not {"LOADED", *variables} & set(runner)
+    assert command["LOADED"] == " gcc/12.2 cuda"
+    assert {name: command[name] for name in variables} == variables
+
+
+def test_a_command_sees_what_describes_its_job_and_nothing_that_changes_what_it_would_ask_for():
+    given = {
+        "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1", "SLURM_CPUS_ON_NODE": "2", "SLURM_GPUS_ON_NODE": "1",
+        "SLURM_CONF": "/c", "EBROOTGCC": "/opt/gcc", "BASH_FUNC_module%%": "() { :; }", "SCRATCH": "/local/7",
+    }  # fmt: skip
+    kept_back = {
+        "SBATCH_PARTITION": "x", "SALLOC_QOS": "x", "SRUN_CPUS_PER_TASK": "9", "SLURM_CPU_BIND": "none", "SLURM_MPI_TYPE": "none",
+        "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_EXPORT_ENV": "ALL", "SLURM_TASK_PID": "3", "PMI_RANK": "0",
+        "TMPDIR": "/tmp", "CARREL_URL": "http://other", "PWD": "/",
+    }  # fmt: skip
+    assert command_environ(given | kept_back) == given
 
 
 def test_a_module_that_is_missing_ends_the_script_before_the_command(tmp_path):
@@ -101,8 +139,6 @@ def test_memory_is_rounded_up_and_never_all_of_a_node(size):
     [
         ({"partition": "gpu --uid=0"}, "partition"),
         ({"constraint": "a b"}, "constraint"),
-        ({"array": "1-x"}, "0-31"),
-        ({"dependency": "after_ok:12"}, "afterok:123"),
         ({"mail_events": ("DONE",), "mail": "a@b.org"}, "TIME_LIMIT_80"),
         ({"mail_events": ("END",)}, "no mail address"),
         ({"mail": "a b"}, "mail"),
@@ -118,6 +154,8 @@ def test_memory_is_rounded_up_and_never_all_of_a_node(size):
         ({"passed": ("--licences=matlab",)}, "--licenses"),
         ({"passed": ("--uid=0",)}, "who a job runs as"),
         ({"passed": ("--partition=gpu",)}, "Set partition in the task"),
+        ({"passed": ("--array=0-9",)}, "Set array in the task"),
+        ({"passed": ("-a", "0-9")}, "Set array in the task"),
         ({"passed": ("--mem=4G",)}, "Set memory in the task"),
         ({"passed": ("-p", "gpu")}, "Set partition in the task"),
         ({"passed": ("-w node1",)}, "--nodelist"),
@@ -181,8 +219,6 @@ def test_slurm_does_what_the_options_say(site):
         mail="alice@example.org",
         mail_events=("END",),
         variables={"GREETING": "it's"},
-        array="3-4%1",
-        dependency="singleton",
         requeue=True,
         notice=Notice(signal="USR1", seconds=120),
         passed=("--nice=7", "--switches=1@5"),
@@ -190,13 +226,13 @@ def test_slurm_does_what_the_options_say(site):
     arguments = sbatch_arguments(
         options, name="carrel.lab.7.1", comment="hello", directory=str(site.shared), output=str(site.shared / "options.out")
     )
-    script = batch_script(["sh", "-c", 'echo "$GREETING $SLURM_ARRAY_TASK_ID"; sleep 600'], options)
+    script = batch_script(["sh", "-c", 'echo "$GREETING"; sleep 600'], options)
     number = site.run("sbatch", *arguments, stdin=script).out.strip()
     told = site.run("scontrol", "-o", "show", "job", number).out
     for words in (
         "JobName=carrel.lab.7.1", "Comment=hello", "Partition=main", "QOS=high", "Account=research", "TimeLimit=02:00:00",
         "MinMemoryNode=300M", "CPUs/Task=2", "TresPerNode=gres:gpu:fake:1", "NumNodes=2", "Features=fast", "OverSubscribe=NO",
-        "MailUser=alice@example.org", "MailType=END", "ArrayTaskId=3", "ArrayTaskThrottle=1", "Requeue=1", "Nice=7",
+        "MailUser=alice@example.org", "MailType=END", "Requeue=1", "Nice=7",
         "Switches=1@00:05:00", "NtasksPerN:B:S:C=2:0:*:*",
     ):  # fmt: skip
         assert words in told, words

@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from carrel.control.news import interpret
 from carrel.control.ports import AttemptChange, JobFilter, NewEvent, NewJob, OutboxEntry, PreemptOrder, StartOrder
+from carrel.domain.array import read_array
 from carrel.domain.errors import Conflict, StorageFull
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import Ended, Journaled, JournalRecord, Observation, Resumed, Started, StoredFile, Suspended, Usage
@@ -93,6 +94,8 @@ def submit(
         resources=Resources(gpus=gpus),
         retries=int(str(fields.get("retries", 0))),
         task=TASK,
+        array=str(fields.get("array", "")),
+        indices=read_array(str(fields["array"])).indices if "array" in fields else (),
     )
     return store.jobs.submit(new, now=10.0, key=key, request=request, outbox=lambda _job: ()).job
 
@@ -118,6 +121,38 @@ def test_a_job_keeps_its_whole_description(store: Store) -> None:
     assert store.jobs.get(job.id) == job
     assert store.jobs.task(job.id) == TASK
     assert (job.state, job.resources.gpus, job.attempt) == (JobState.PENDING, 2, 0)
+
+
+def test_an_array_is_there_as_a_whole_or_not_at_all(store: Store) -> None:
+    before = submit(store)
+    first = submit(store, array="0-8:2%2", key="k")
+    assert submit(store, array="0-8:2%2", key="k") == store.jobs.get(first.id)
+    found = store.jobs.elements(first.id)
+    told = [(job.element.array_id, job.element.index, job.element.at_most) for job in found if job.element is not None]
+    assert told == [(first.id, index, 2) for index in (0, 2, 4, 6, 8)]
+    assert store.jobs.elements(first.id, 4) == [found[2]]
+    assert [job.id for job in found] == sorted(job.id for job in found)
+    assert store.jobs.elements(before.id) == []
+    many = len(store.jobs.active())
+
+    def fails(job: Job) -> tuple[()]:
+        assert job.element is not None
+        if job.element.index == 3:
+            raise Conflict("The disk is full, say.")
+        return ()
+
+    new = NewJob(
+        kind=JobKind.TASK, owner="alice", account="default", name="more", qos="normal", resources=Resources(), retries=0,
+        task=TASK, array="1-4", indices=(1, 2, 3, 4),
+    )  # fmt: skip
+    with pytest.raises(Conflict):
+        store.jobs.submit(new, now=10.0, key="other", request="r", outbox=fails)
+    assert len(store.jobs.active()) == many
+    # The next of a name: the newest that came before it, or that runs.
+    assert [store.jobs.namesake(job) for job in (before, found[0], found[1])] == [None, before, found[0]]
+    running = start(store, found[4])
+    assert store.jobs.namesake(found[1]) == running
+    assert store.jobs.namesake(submit(store, owner="bob")) is None
 
 
 def test_the_same_key_gives_the_same_job_and_another_request_is_refused(store: Store) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from carrel.domain.errors import Invalid
+from carrel.domain.slurm import SlurmRequest
 from carrel.tasks import BackendConfig, ResourceOverrides, read_backend_config
 
 GIB = 1024**3
@@ -50,13 +51,43 @@ def resources(**said: Any) -> BackendConfig:
         ({"gpus": "4"}, resources(gpus=4)),
         ({"cpus-per-task": 8}, resources(cpus=8)),
         ({"cpus_per_task": "8", "cpus-per-task": "8"}, resources(cpus=8)),
-        ({"nodes": 1, "ntasks": "1"}, BackendConfig()),
+        ({"nodes": 1, "ntasks": "1"}, resources(nodes=1)),
+        ({"nodes": "2-2", "ntasks": 2}, resources(nodes=2)),
+        (
+            {"nodes": 2, "ntasks_per_node": 4, "cpus_per_task": 3},
+            BackendConfig(resources=ResourceOverrides(nodes=2, cpus=12), tasks_per_node=4),
+        ),
+        ({"ntasks": 8, "nodes": 2}, BackendConfig(resources=ResourceOverrides(nodes=2), tasks_per_node=4)),
+        ({"ntasks": 8, "ntasks-per-node": "4"}, BackendConfig(resources=ResourceOverrides(nodes=2), tasks_per_node=4)),
+        ({"ntasks": 4}, BackendConfig(tasks_per_node=4)),
+        ({"nodes": 2, "gpus": "a100:8"}, resources(nodes=2, gpus=4, gpu_type="a100")),
+        ({"nodes": 2, "gpus_per_node": 4, "gres": "gpu:4"}, resources(nodes=2, gpus=4)),
         (
             {"partition": "gpu", "account": "physics", "qos": "batch"},
             BackendConfig(partition="gpu", account="physics", qos="batch"),
         ),
         ({"environment": {"A": 1}, "exports": ["B=x=y", "C"]}, BackendConfig(variables={"A": "1", "B": "x=y", "C": "here"})),
         ({"preemptible": False}, BackendConfig(preemptible=False)),
+        (
+            {"constraint": "a100", "exclusive": True, "reservation": "course", "modules": ["gcc/12", "cuda/12.4"]},
+            BackendConfig(
+                slurm=SlurmRequest(
+                    constraint="a100", exclusive="exclusive", reservation="course", modules=("gcc/12", "cuda/12.4")
+                )
+            ),
+        ),
+        ({"exclusive": "user", "modules": "cuda"}, BackendConfig(slurm=SlurmRequest(exclusive="user", modules=("cuda",)))),
+        ({"exclusive": False, "requeue": False}, BackendConfig(requeue=0)),
+        (
+            {"mail-user": "ada@example.org", "mail-type": "FAIL,end"},
+            BackendConfig(slurm=SlurmRequest(mail="ada@example.org", mail_events=("FAIL", "END"))),
+        ),
+        ({"requeue": True, "signal": "B:TERM@300"}, BackendConfig(requeue=20, warning=300)),
+        ({"requeue": "3", "signal": "SIGTERM"}, BackendConfig(requeue=3, warning=60)),
+        ({"dependency": "afterok:12"}, BackendConfig(dependency="afterok:12")),
+        ({"array": "0-9%2"}, BackendConfig(array="0-9%2")),
+        ({"array": 3}, BackendConfig(array="3")),
+        ({"job-name": "higgs"}, BackendConfig(name="higgs")),
         ({"detach": True, "PROJECT_ENV_MANAGER": "uv"}, BackendConfig(detach=True, env_manager="uv")),
     ],
 )
@@ -69,9 +100,18 @@ def test_understood(config: dict[str, Any], expected: BackendConfig) -> None:
     [
         ({"memory": "8G"}, '"memory" is not understood', "mem"),
         ({"gress": "gpu:1"}, '"gress" is not understood', 'Did you mean "gres"?'),
-        ({"modules": ["cuda"]}, '"modules" is not understood', "partition"),
-        ({"exclusive": True}, '"exclusive"', ""),
-        ({"sbatch-script-file": "x"}, '"sbatch-script-file"', ""),
+        ({"chdir": "/scratch"}, '"chdir" is not understood', "constraint"),
+        ({"exclusive": 1.5}, "exclusive is 1.5", ""),
+        ({"modules": ["cuda", ""]}, "modules has an empty entry", ""),
+        ({"modules": {"cuda": "12"}}, "modules is {'cuda': '12'}", ""),
+        ({"mail-type": True}, "mail_type is True", ""),
+        ({"requeue": 101}, "requeue is 101", "At most 100"),
+        ({"requeue": "often"}, "requeue", "whole number"),
+        ({"signal": "USR1@60"}, 'signal is "USR1@60"', "TERM@300"),
+        ({"dependency": "before:1"}, 'dependency is "before:1"', "afternotok"),
+        ({"array": "5-3"}, "5-3 ends before it begins", "0-99%4"),
+        ({"hold": True}, '"hold" is not understood', ""),
+        ({"job-name": ""}, "job_name is empty", ""),
         ({"mem": 0}, "mem is 0", ""),
         ({"mem": "lots"}, '"lots" is not a size', ""),
         ({"mem": 1.5}, "mem is 1.5", ""),
@@ -84,8 +124,12 @@ def test_understood(config: dict[str, Any], expected: BackendConfig) -> None:
         ({"gres": "gpu:-1"}, "does not name GPUs", ""),
         ({"gres": "gpu:1", "gpus": 2}, "gres and gpus ask for different", ""),
         ({"gres": "gpu:a100:1", "gpus": "h200:1"}, "different GPUs", ""),
-        ({"nodes": 2}, "nodes is 2", "one node"),
-        ({"ntasks": 4}, "ntasks is 4", ""),
+        ({"nodes": "2-4"}, 'nodes is "2-4"', "whole number"),
+        ({"nodes": 0}, 'nodes is "0"', "from 1"),
+        ({"nodes": 2, "ntasks": 3}, "ntasks is 3, with nodes 2", "nodes times ntasks_per_node"),
+        ({"nodes": 2, "ntasks": 4, "ntasks_per_node": 1}, "ntasks_per_node 1", "leave one of them out"),
+        ({"nodes": 2, "gpus": 3}, "2 nodes cannot share evenly", "gpus_per_node"),
+        ({"nodes": 2, "gpus": 4, "gpus_per_node": 4}, "different GPUs", ""),
         ({"cpus_per_task": 0}, "cpus_per_task", ""),
         ({"cpus_per_task": "1", "cpus-per-task": "2"}, "there twice", ""),
         ({"exports": ["HOME_OF_NOBODY"]}, "has no value here", "HOME_OF_NOBODY=value"),
@@ -106,3 +150,10 @@ def test_refused_by_name(config: dict[str, Any], says: str, remedy: str) -> None
         read_backend_config(FROM_MLFLOW | config, environ={})
     assert says in caught.value.message
     assert remedy in caught.value.remedy
+
+
+def test_what_has_no_meaning_in_a_lab_is_told() -> None:
+    config = read_backend_config({"output": "job.out", "error": "job.err", "sbatch-script-file": "batch"})
+    assert [note.split(":")[0] for note in config.notes] == ['output "job.out"', 'error "job.err"', 'sbatch-script-file "batch"']
+    assert all("no such file is written" in note for note in config.notes)
+    assert config == BackendConfig(notes=config.notes)

@@ -12,6 +12,7 @@ import pytest
 
 from carrel.control.news import interpret
 from carrel.control.ports import OutboxEntry
+from carrel.domain.array import ArrayElement
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import Ended, EnvironmentReady, Journaled, JournalRecord, Observation, Sampled, Started, Usage
 from carrel.domain.qos import JobKind
@@ -89,6 +90,18 @@ def test_a_run_of_mlflow_run_is_taken_over_and_keeps_its_own_tags(describer: Des
     assert not {"mlflow.user", "mlflow.source.name"} & set(run["tags"])
 
 
+def test_each_element_of_an_array_has_a_run_of_its_own(describer: Describer) -> None:
+    element = replace(JOB, element=ArrayElement(array_id=5, index=3, array="1-3"))
+    (run,) = of_kind(describer.submission(element, TASK, ANN), "create_run")
+    assert run["run_name"] == "digits_3"
+    assert (run["tags"]["carrel.array_job_id"], run["tags"]["carrel.array_task_id"]) == ("5", "3")
+    assert "mlflow.parentRunId" not in run["tags"]
+    given = replace(TASK, tracking=TrackingTarget(run_id="r1", experiment_id="4"))
+    (run,) = of_kind(describer.submission(element, given, ANN), "create_run")
+    assert "adopt" not in run
+    assert (run["tags"]["mlflow.parentRunId"], run["experiment_id"]) == ("r1", "4")
+
+
 def test_of_a_run_elsewhere_nothing_is_told(describer: Describer) -> None:
     task = replace(TASK, tracking=TrackingTarget(run_id="r1", experiment_id="2", uri="https://elsewhere"))
     assert describer.submission(JOB, task, ANN) == ()
@@ -128,6 +141,26 @@ def test_samples_become_mlflows_system_metrics(describer: Describer) -> None:
         "system/cpu_utilization_percentage": pytest.approx(50.0),  # 5 s of CPU in 5 s, of two
     }
     assert {(metric["timestamp"], metric["step"]) for metric in update["metrics"]} == {(2010000, 10)}
+
+
+@pytest.mark.parametrize(("nodes", "where"), [(1, ""), (2, "n3/")])
+def test_gpus_of_a_clusters_nodes_are_told_by_node_and_position(describer: Describer, nodes: int, where: str) -> None:
+    running = replace(
+        JOB,
+        state=JobState.RUNNING,
+        started_at=2000.0,
+        node="slurm:gpu",
+        devices=(),
+        resources=replace(JOB.resources, nodes=nodes),
+    )
+    usage = Usage(memory=250_000_000, gpu_utilization={"n3/gpu1": 90.0}, gpu_memory={"n3/gpu1": 2_000_000_000, "odd": 1})
+    (update,) = of_kind(told(describer, running, (2005.0, Sampled(usage=usage))), "update")
+    assert {metric["key"]: metric["value"] for metric in update["metrics"]} == {
+        "system/system_memory_usage_megabytes": 250.0,
+        "system/system_memory_usage_percentage": 25.0 / nodes,
+        f"system/{where}gpu_1_utilization_percentage": 90.0,
+        f"system/{where}gpu_1_memory_usage_megabytes": 2000.0,
+    }
 
 
 def test_the_run_of_a_job_that_gave_way_goes_on(describer: Describer) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from carrel.broker.foreign import read_foreign
 from carrel.control.launching import read_job_token
 from carrel.domain.errors import CarrelError, Denied, Invalid, Unauthenticated
 from carrel.domain.launch import Launch
+from carrel.domain.node import Device
 from carrel.domain.serial import from_plain
 from carrel.leases.protocol import KERNEL, OBSERVER, RUNNER, VERSION
 from carrel.spool import AttemptDirectory, Spool, read_claim
@@ -25,7 +27,7 @@ class Identity:
     #: 0 for an observer of the whole node.
     job: int = 0
     attempt: int = 0
-    #: Subject of the job's owner.
+    #: Subject of the job's owner; "uid:1000" of one whose jobs run as themselves.
     owner: str = ""
     #: True for an observer of the whole node, who sees every name.
     sees_all: bool = False
@@ -35,6 +37,10 @@ class Identity:
     assigned: tuple[str, ...] = ()
     #: True for kernels of a session that has devices of its own: they borrow none.
     reserved: bool = False
+    #: The only devices that its cells can use; () for any.
+    bound: tuple[str, ...] = ()
+    #: Bytes of host memory that its job may have, moved state among them; 0 where the lab leaves room for that.
+    memory: int = 0
 
     def may_see(self, owner: str) -> bool:
         """True when what belongs to `owner` is shown with names."""
@@ -49,13 +55,18 @@ def node_token(secret: bytes) -> str:
 class Gatekeeper:
     """Lets clients in."""
 
-    def __init__(self, *, secret: bytes, spool: Spool) -> None:
+    def __init__(self, *, secret: bytes, spool: Spool, shared: Sequence[Device] | None = None) -> None:
+        """`shared`: the node's devices, where Slurm says which of them a session has a share of; None where the lab lends any."""
         self._secret = secret
+        self._shared = shared
         self._spool = spool
         self._node_token = node_token(secret)
 
-    def admit(self, hello: Mapping[str, Any]) -> Identity:
-        """Who said `hello`. Raises an error of `carrel.domain.errors` that says why nobody is let in."""
+    def admit(self, hello: Mapping[str, Any], uid: int) -> Identity:
+        """Who said `hello`, in a process of user `uid`.
+
+        Raises an error of `carrel.domain.errors` that says why nobody is let in.
+        """
         if hello.get("v") != VERSION:
             raise Invalid(
                 f"The client speaks version {hello.get('v')!r} of the leases' protocol; this broker speaks {VERSION}.",
@@ -71,10 +82,30 @@ class Gatekeeper:
         found = read_job_token(self._secret, token)
         if found is None:
             raise Unauthenticated("The token is not one of this lab's jobs.", remedy="Send the job's token (CARREL_TOKEN).")
-        return self._job(role, *found)
+        directory = self._spool.attempt(found[0], found[1])
+        if self._shared is not None and not directory.launch.exists():
+            return self._foreign(role, uid, hello.get("attempt"), *found)
+        return self._job(role, directory, *found)
 
-    def _job(self, role: str, job: int, attempt: int) -> Identity:
-        directory = self._spool.attempt(job, attempt)
+    def _foreign(self, role: str, uid: int, path: object, job: int, attempt: int) -> Identity:
+        """Of a session that runs as its owner, whose files are the owner's."""
+        session = read_foreign(path, uid, job=job, attempt=attempt)
+        if role == RUNNER:
+            raise _from_slurm(job)
+        return Identity(
+            role=role,
+            job=job,
+            attempt=attempt,
+            # Not by their name in the lab, which only the files say; the lab knows it by the job.
+            owner=f"uid:{uid}",
+            gpus=session.gpus,
+            assigned=session.assigned,
+            reserved=session.reserve,
+            bound=self._bound(job, session.shares) if role == KERNEL else (),
+            memory=session.memory,
+        )
+
+    def _job(self, role: str, directory: AttemptDirectory, job: int, attempt: int) -> Identity:
         claim = read_claim(directory.claim)
         if claim is None or not claim.held:
             raise Denied(f"Attempt {attempt} of job {job} does not run.", remedy="Only what runs can borrow GPUs.")
@@ -82,6 +113,8 @@ class Gatekeeper:
         session = launch.task.session
         if role == KERNEL and session is None:
             raise Denied(f"Job {job} is a {launch.kind}, not a session: its GPUs are its own.", remedy="Use them without asking.")
+        if self._shared is not None and role == RUNNER:
+            raise _from_slurm(job)
         return Identity(
             role=role,
             job=job,
@@ -90,7 +123,25 @@ class Gatekeeper:
             gpus=session.gpus if session is not None else launch.resources.gpus,
             assigned=tuple(device.uuid for device in launch.devices),
             reserved=session is not None and session.reserve,
+            bound=self._bound(job, launch.shares) if role == KERNEL else (),
+            memory=0 if self._shared is None else launch.resources.memory,
         )
+
+    def _bound(self, job: int, shares: Sequence[int]) -> tuple[str, ...]:
+        if self._shared is None:
+            return ()
+        bound = tuple(device.uuid for device in self._shared if device.index in shares)
+        if not bound or len(bound) < len(shares):
+            where = ", ".join(map(str, shares)) or "none"
+            raise Denied(
+                f"Slurm gave job {job} shares of GPUs that are not lent here (positions: {where}).",
+                remedy="Start the session again; if that does not help, ask an administrator.",
+            )
+        return bound
+
+
+def _from_slurm(job: int) -> Denied:
+    return Denied(f"Job {job} has its GPUs from Slurm.", remedy="Use them without asking.")
 
 
 def _read_launch(directory: AttemptDirectory, job: int) -> Launch:

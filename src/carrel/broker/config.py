@@ -72,6 +72,8 @@ class BrokerConfig:
     reconnect_time: float = 60.0
     #: True: GPU state is never moved (tier hold), whatever the driver can do.
     never_suspend: bool = False
+    #: True on a node of a cluster: Slurm says which devices a session has a share of, and kernels belong to many users.
+    shared: bool = False
     simulation: Simulation = field(default_factory=Simulation)
     #: How many journals of earlier runs are kept; for those who look for a fault.
     keep_journals: int = 1

@@ -52,9 +52,11 @@ class Desk:
                 role=identity.role,
                 gpus=identity.gpus if identity.role == KERNEL else len(identity.assigned),
                 assigned=identity.assigned,
+                bound=identity.bound,
+                memory=0 if self.tier is Tier.SIMULATED else identity.memory,
             )
             if identity.role == KERNEL and not identity.reserved:
-                row.sees = self._suggest(row.gpus)
+                row.sees = self._suggest(row, row.gpus)
             self.book.add_tenant(row)
         row.kernel, row.label = text_of(hello, "kernel"), text_of(hello, "label")
         self.book.touch(row)
@@ -195,7 +197,9 @@ class Desk:
             raise Conflict(
                 f"The process has GPU state on {len(row.home)} GPU(s) already.", remedy="Restart the kernel, then choose first."
             )
-        row.gpus, row.sees = gpus, self._suggest(gpus)
+        if row.bound and gpus > len(row.bound):
+            raise _beyond_share(gpus, row)
+        row.gpus, row.sees = gpus, self._suggest(row, gpus)
         self.book.touch(row)
         self.lender.settle()
         return row.sees
@@ -264,10 +268,14 @@ class Desk:
                 f"The cell needs {gpus} GPUs, but the process has its state on {len(row.home)}.",
                 remedy="Restart the kernel and say %gpu before anything uses CUDA.",
             )
-        return gpus, ()
+        if row.bound and gpus > len(row.bound):
+            raise _beyond_share(gpus, row)
+        return gpus, row.bound[:gpus]
 
-    def _suggest(self, gpus: int) -> tuple[str, ...]:
-        """The devices that the fewest processes look at."""
+    def _suggest(self, row: TenantRow, gpus: int) -> tuple[str, ...]:
+        """The devices that the fewest processes look at; of a process that can use a few only, those."""
+        if row.bound:
+            return row.bound[:gpus]
         looked = dict.fromkeys(self.devices, 0)
         for row in self.book.tenants.values():
             for uuid in row.home or row.sees:
@@ -275,3 +283,11 @@ class Desk:
                     looked[uuid] += 1
         order = sorted(self.devices.values(), key=lambda device: (looked[device.uuid], device.index))
         return tuple(device.uuid for device in order[:gpus])
+
+
+def _beyond_share(gpus: int, row: TenantRow) -> Impossible:
+    number = len(row.bound)
+    return Impossible(
+        f"The cell needs {gpus} GPUs, but the session has a share of {number} in Slurm.",
+        remedy=f"Ask for {number}, or start a session with --gpus {gpus}.",
+    )

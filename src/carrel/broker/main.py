@@ -98,9 +98,8 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     if isinstance(suspender, SimulatedSuspender):
         _seed(suspender, book)
 
-    service = Service(
-        loop=loop, gate=Gatekeeper(secret=config.secret(), spool=Spool(Path(config.spool))), hold_time=config.hold_time
-    )
+    gate = Gatekeeper(secret=config.secret(), spool=Spool(Path(config.spool)), shared=config.devices if config.shared else None)
+    service = Service(loop=loop, gate=gate, hold_time=config.hold_time)
     lender = Lender(
         book=book, config=config, tier=tier, loop=loop, clock=clock, post=service, host_free=_host_memory(config, monotonic)
     )
@@ -125,7 +124,7 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
         own = str(os.getpid())
         loop.work(lambda: wait_for_marked(_HELPER, str(state), own, _LEFTOVER_SECONDS), lambda _left: mover.recover())
     holding.finish()
-    service.listen(path)
+    service.listen(path, everybody=config.shared)
     loop.later(config.reconnect_time, desk.drop_waiting)
     _stay_home(loop, state)
     for number in (signal.SIGTERM, signal.SIGINT):

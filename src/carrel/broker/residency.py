@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from carrel.broker.lender import Lender, Post
 from carrel.broker.loop import Loop, Timer
-from carrel.broker.processes import roots, start_time
+from carrel.broker.processes import resident, roots, start_time
 from carrel.broker.rows import LeaseRow, RequestRow, TenantRow
 from carrel.domain.lease import LeaseState, Residency
 from carrel.domain.ports import Clock
@@ -88,11 +88,19 @@ class Mover:
         row.members = tuple(f"{target.pid}-{target.start}" for target in targets[1:])
         self._book.touch(row)
         self._lender.settle()
-        home, size = row.home, sum(row.state.values())
-        self._loop.work(
-            lambda: self._suspender.suspend(targets, devices=home, size=size),
-            lambda moved: self._suspended(tenant, pauses, moved),
-        )
+        home, size, memory = row.home, sum(row.state.values()), row.memory
+
+        def move() -> Moved:
+            # What is moved becomes memory of the process: with more than its job may have it would be ended, and the state lost.
+            used = sum(resident(target.pid) for target in targets) if memory else 0
+            if memory and used + size > memory:
+                about = f"its state ({format_size(size)}) and what it has in memory ({format_size(used)})"
+                return Moved(
+                    ending=Ending.UNSUSPENDABLE, message=f"{about} are more than its job asked for ({format_size(memory)})"
+                )
+            return self._suspender.suspend(targets, devices=home, size=size)
+
+        self._loop.work(move, lambda moved: self._suspended(tenant, pauses, moved))
 
     def _suspended(self, tenant: str, pauses: str | None, moved: Moved) -> None:
         row = self._book.tenants.get(tenant)

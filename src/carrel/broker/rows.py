@@ -33,6 +33,10 @@ class TenantRow:
     gpus: int = 1
     #: The devices that placement gave its job; () for a session that borrows.
     assigned: tuple[str, ...] = ()
+    #: The only devices that its cells can use; () for any.
+    bound: tuple[str, ...] = ()
+    #: Bytes of host memory that it may have with its state; 0: that is somebody else's care.
+    memory: int = 0
     residency: Residency = Residency.NONE
     home: tuple[str, ...] = ()
     #: The devices that the process was told last; what it uses when it uses CUDA outside of a lease.

@@ -98,11 +98,14 @@ class Service:
                 # Nobody knows when; nobody is charged for the time in which no broker ran, which may be a weekend.
                 self.desk.gone(row.id, at=self.desk.book.resumed_from)
 
-    def listen(self, path: Path) -> None:
-        """Take connections on a unix socket of this path, mode 0600, from now on."""
+    def listen(self, path: Path, *, everybody: bool = False) -> None:
+        """Take connections on a unix socket of this path from now on: of this user's processes, or of everybody's.
+
+        Nobody is let in without the token of a job that runs, in either case.
+        """
         path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        mask = os.umask(0o177)
+        mask = os.umask(0o111 if everybody else 0o177)
         try:
             listener.bind(str(path))
         finally:
@@ -208,7 +211,7 @@ class Service:
     def _hello(self, connection: Connection, client: Client, message: Message) -> None:
         if message["op"] != "hello":
             raise Conflict(f'"{message["op"]}" came before "hello".', remedy="Say hello first.")
-        identity = self._gate.admit(message)
+        identity = self._gate.admit(message, client.process.uid)
         about: Mapping[str, Any] = {"gpus": identity.gpus, "home": [], "lost": "", "leases": []}
         if identity.role != OBSERVER:
             row = self.desk.arrive(client.process, identity, message)

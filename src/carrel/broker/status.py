@@ -33,6 +33,7 @@ class Status:
             self._rows, self._version = self._build(), version
         history = self._book.history.get(viewer.job, ()) if viewer.job else ()
         return {
+            "broker": self._book.broker_id,
             "tier": self._lender.tier.value,
             "simulated": self._lender.tier is Tier.SIMULATED,
             "devices": self._rows["devices"],

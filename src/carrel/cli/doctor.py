@@ -53,6 +53,12 @@ def doctor_command(
         Part | None, typer.Argument(metavar="[slurm]", help="Check the Slurm cluster instead.", show_default=False)
     ] = None,
     patience: Annotated[float, typer.Option(metavar="SECONDS", help="How long a tiny job may take to start in Slurm.")] = 60.0,
+    person: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="USER", help="Try whether jobs of this user of the lab can run as theirs.", show_default=False
+        ),
+    ] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -64,7 +70,7 @@ def doctor_command(
 
     found: list[Check] = []
     place = (home or default_home(os.environ)).expanduser().absolute()
-    for check in run_checks(place, home) if what is None else slurm_checks(place, patience):
+    for check in run_checks(place, home) if what is None else slurm_checks(place, patience, person):
         found.append(check)
         if not as_json:
             _print_check(check)
@@ -96,14 +102,17 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
             yield Check(name, "fail", error.message if isinstance(error, CarrelError) else str(error), remedy)
 
 
-def slurm_checks(place: Path, patience: float) -> Iterator[Check]:
+def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[Check]:
     """What there is to say of the cluster that the lab in `place` uses, or is to use."""
     missing = _missing()
     if missing:
         yield Check("server", "fail", f"{', '.join(missing)} not installed.", 'pip install "carrel[server]"')
         return
+    from carrel.domain.qos import JobKind
     from carrel.engines.slurm.commands import SlurmCommands
+    from carrel.engines.slurm.rest import rest_of
     from carrel.engines.slurm.survey import Survey
+    from carrel.policy.partitions import partitions_for
     from carrel.server.home import LabHome
     from carrel.server.settings import read_settings
     from carrel.server.slurm import missing_programs
@@ -122,16 +131,53 @@ def slurm_checks(place: Path, patience: float) -> Iterator[Check]:
         )
         return
     yield Check("programs", "ok", "sbatch, squeue, scontrol, scancel and sacct are here")
+    yield from _identity(settings.slurm_identity, settings.slurm_deputy, person)
     home.create()
+    rules = settings.rules
+    commands = SlurmCommands(environ=os.environ)
     survey = Survey(
-        SlurmCommands(environ=os.environ),
+        commands,
+        rest=rest_of(settings.slurm_rest, commands),
         home=place,
         url=settings.slurm_url or home.read_address() or "",
-        partitions=tuple(settings.rules.partitions.values()),
+        partitions=tuple(rules.partitions.values()),
+        interactive=[part.name for part in partitions_for(JobKind.SESSION, rules.qos, rules.partitions)],
+        broker=settings.slurm_broker,
         patience=patience,
     )
     for found in survey.findings():
         yield Check(found.name, found.status, found.message, found.remedy)
+
+
+def _identity(text: str, template: str | None, person: str | None) -> Iterator[Check]:
+    """Who jobs run as, and whether that works for `person`."""
+    from carrel.engines.deputy.trial import changeable, try_deputy
+    from carrel.server.identity import UnixUsers, deputy_command, read_identity
+
+    identity = read_identity(text)
+    yield Check("identity", "ok", identity.describe())
+    if not identity.deputies and person is None:
+        return
+    own = changeable(deputy_command(template, "somebody"))
+    if own is not None:
+        remedy = "Install it where only root can write: otherwise whoever takes over the lab decides what sudo starts."
+        yield Check("deputy", "warn", f"The lab's own user can change {own}.", remedy)
+    if person is None:
+        yield Check("deputy", "warn", "Nobody was tried.", "`carrel doctor slurm --as USER` tries one.")
+        return
+    try:
+        user = UnixUsers(identity).of(person)
+        if not user:
+            yield Check("deputy", "ok", f"{person} is the lab's own user and needs no deputy")
+            return
+        trial = try_deputy(deputy_command(template, user))
+    except CarrelError as error:
+        yield Check("deputy", "fail", f"{person}: {error.message}", error.remedy or "docs/slurm.md has the rule for sudo.")
+        return
+    if trial.user != user:
+        yield Check("deputy", "fail", f"The deputy of {user} runs as {trial.user}.", "Mend slurm_deputy.")
+        return
+    yield Check("deputy", "ok", f"{person} is {user} there; their jobs keep their files in {Path(trial.directory).parent}")
 
 
 def _print_check(check: Check) -> None:

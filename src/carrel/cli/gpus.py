@@ -11,7 +11,8 @@ from carrel.cli.endings import OK, UNAVAILABLE
 from carrel.cli.options import AsJson, Home, open_client
 
 if TYPE_CHECKING:
-    from carrel.wire.v1 import LeaseRequestView, LendingView, LentDevice, TenantView
+    from carrel.wire.v1 import LeaseRequestView, LendingView, LentDevice, NodeLendingView, TenantView
+    from carrel.wire.v1.sessions import Lending
 
 _STATES = {"running": "blue", "held": "yellow", "paused": "magenta", "free": "green", "withheld": "yellow"}
 _TIERS = {
@@ -26,7 +27,7 @@ def gpus_command(
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show who has which GPU now, who waits, and whose state is where."""
+    """Show who has which GPU now, who waits, and whose state is where; on a cluster's nodes as their brokers said last."""
     from carrel.cli.screen import print_json
 
     with open_client(home) as client:
@@ -37,23 +38,44 @@ def gpus_command(
             else:
                 _print(lending, time.time())
             if not watch:
-                return OK if lending.available else UNAVAILABLE
+                return OK if lending.available or any(node.current for node in lending.nodes) else UNAVAILABLE
             time.sleep(1.0)
             if not as_json:
                 print()
 
 
 def _print(lending: LendingView, now: float) -> None:
+    from carrel.cli.screen import paint
+
+    if lending.nodes:
+        print(paint("The lab's own machine", "bold"))
+    if lending.available:
+        _print_machine(lending, now)
+    else:
+        print("The broker of this node does not answer; it is being started again. Cells that run go on.")
+    for node in lending.nodes:
+        print()
+        print(paint(f"Node {node.node}", "bold"), paint(_age(node), "dim" if node.current else "yellow"))
+        # Everything as of then, on the clock of whoever said it.
+        _print_machine(node, now - node.age)
+
+
+def _age(node: NodeLendingView) -> str:
+    if node.ended:
+        return f"Its broker was ended {_span(node.age)} ago; this is how it was then."
+    if node.current:
+        return f"as of {_span(node.age)} ago"
+    return f"Its broker was heard last {_span(node.age)} ago; this is how it was then, and how it is now nobody has said."
+
+
+def _print_machine(lending: Lending, now: float) -> None:
     from carrel.cli.screen import paint, print_table
     from carrel.domain.units import format_size
 
-    if not lending.available:
-        print("The broker of this node does not answer; it is being started again. Cells that run go on.")
-        return
-    print(paint(_TIERS.get(lending.tier, ""), "dim"))
     if not lending.devices:
         print("No GPU.")
         return
+    print(paint(_TIERS.get(lending.tier, ""), "dim"))
     rows = [
         (
             str(device.index),
@@ -80,7 +102,7 @@ def _print(lending: LendingView, now: float) -> None:
         print_table(("NOT ON A GPU", "STATE", "SIZE", "WHY"), states)
 
 
-def _use(lending: LendingView, device: LentDevice, now: float) -> tuple[str, str]:
+def _use(lending: Lending, device: LentDevice, now: float) -> tuple[str, str]:
     if device.withheld:
         return "withheld", device.withheld
     lease = next((lease for lease in lending.leases if device.uuid in lease.devices and lease.id == device.lease), None)
@@ -93,7 +115,7 @@ def _use(lending: LendingView, device: LentDevice, now: float) -> tuple[str, str
     return state, f"{who} for {_span(now - lease.since)}{until}"
 
 
-def _residents(lending: LendingView, device: LentDevice) -> str:
+def _residents(lending: Lending, device: LentDevice) -> str:
     known = {tenant.id: tenant for tenant in lending.tenants}
     return ", ".join(_who(known[name]) for name in device.residents if name in known)
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK, exit_code, report
-from carrel.cli.options import AsJson, Home, JobId, are_simulated, job_number, open_client
+from carrel.cli.options import AsJson, Home, JobId, JobName, find_job, job_name, open_client, simulated_jobs
 from carrel.domain.errors import CarrelError, Invalid
-from carrel.domain.job import ACTIVE, ENDED, JobState
+from carrel.domain.job import ENDED, HOLDING, JobState
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -43,7 +43,7 @@ def ps_command(
     wanted = [_state(text) for text in states or ()]
     with open_client(home) as client:
         jobs = _list(client, "all" if all_users else "me", wanted, name, limit, everything=everything)
-        simulated = not as_json and are_simulated(client, jobs)
+        simulated = frozenset() if as_json else simulated_jobs(client, jobs)
     if as_json:
         print_json({"jobs": [job.model_dump(mode="json") for job in jobs]})
     else:
@@ -54,9 +54,15 @@ def ps_command(
 def _list(client: Client, owner: str, states: Sequence[str], name: str | None, limit: int, *, everything: bool) -> list[JobView]:
     if states or everything:
         return list(client.jobs(owner, states=states, name=name, limit=limit))
-    active = list(client.jobs(owner, states=sorted(ACTIVE), name=name, limit=limit))
+    # What has a place is shown in any case: a large array that waits must not hide it.
+    holding = list(client.jobs(owner, states=sorted(HOLDING), name=name, limit=limit))
+    waiting = client.jobs(owner, states=[JobState.PENDING], name=name, limit=limit)
     ended = client.jobs(owner, states=sorted(ENDED), name=name, limit=min(_RECENT, limit))
-    return sorted({job.id: job for job in [*ended, *active]}.values(), key=lambda job: -job.id)[:limit]
+    others = {job.id: job for job in [*waiting, *ended]}
+    for job in holding:  # one may have started or ended between the questions
+        others.pop(job.id, None)
+    newest = sorted(others.values(), key=lambda job: -job.id)[: limit - len(holding)]
+    return sorted([*holding, *newest], key=lambda job: -job.id)
 
 
 def _state(text: str) -> str:
@@ -69,7 +75,7 @@ def _state(text: str) -> str:
     return known[word]
 
 
-def _print_jobs(jobs: Sequence[JobView], *, owners: bool, simulated: bool) -> None:
+def _print_jobs(jobs: Sequence[JobView], *, owners: bool, simulated: frozenset[int]) -> None:
     from carrel.cli import words
     from carrel.cli.screen import STATE_STYLES, print_table
 
@@ -79,11 +85,11 @@ def _print_jobs(jobs: Sequence[JobView], *, owners: bool, simulated: bool) -> No
     now = words.now()
     rows = [
         (
-            str(job.id),
+            words.number(job),
             job.name,
             job.owner if owners else "",
             job.state,
-            _gpus(job, simulated=simulated),
+            _gpus(job, simulated=job.id in simulated),
             words.spent(job, now),
             words.ago(job.submitted_at, now),
             words.reason(job, now),
@@ -95,7 +101,8 @@ def _print_jobs(jobs: Sequence[JobView], *, owners: bool, simulated: bool) -> No
 
 
 def _gpus(job: JobView, *, simulated: bool) -> str:
-    return f"{job.resources.gpus}{' simulated' if job.simulated or simulated else ''}" if job.resources.gpus else ""
+    total = job.resources.gpus * job.resources.nodes
+    return f"{total}{' simulated' if job.simulated or simulated else ''}" if total else ""
 
 
 def show_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> int:
@@ -103,16 +110,39 @@ def show_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> i
     from carrel.cli.screen import print_json
 
     with open_client(home) as client:
-        job = client.job(job_id)
-        simulated = not as_json and are_simulated(client, [job])
+        job = client.job(find_job(client, job_id))
+        simulated = not as_json and job.id in simulated_jobs(client, [job])
+        of_array = not as_json and job_id == JobName(job.array_job_id or 0)
+        others = client.array(job_id.number).jobs if of_array else []
     if as_json:
         print_json(job)
     else:
-        _print_job(job, simulated=simulated)
+        _print_job(job, others, simulated=simulated)
     return OK
 
 
-def _print_job(job: JobDetail, *, simulated: bool) -> None:
+def _node(job: JobDetail) -> str:
+    """The node, or what Slurm chose where the lab did not."""
+    last = job.attempts[-1] if job.attempts else None
+    if last is None or last.slurm_job is None or last.number != job.attempt:
+        return job.node or ""
+    return f"{last.slurm_nodes} (job {last.slurm_job} of Slurm)"
+
+
+def _requeues(job: JobDetail) -> str:
+    left = job.requeues_left
+    return f"up to {left} more time{'' if left == 1 else 's'} after its walltime" if left and not job.ended else ""
+
+
+def _array(job: JobDetail, others: Sequence[JobView]) -> str:
+    from carrel.cli.words import array
+
+    if job.array_job_id is None:
+        return ""
+    return array(job.array_job_id, others) if others else f"element {job.array_task_id} of {job.array_job_id} ({job.array})"
+
+
+def _print_job(job: JobDetail, others: Sequence[JobView], *, simulated: bool) -> None:
     from carrel.cli import words
     from carrel.cli.screen import STATE_STYLES, clean, paint, print_fields
 
@@ -121,14 +151,18 @@ def _print_job(job: JobDetail, *, simulated: bool) -> None:
     git = f"{job.git_commit}{' with uncommitted changes' if job.git_dirty else ''}" if job.git_commit else ""
     print_fields(
         [
-            ("job", f"{paint(str(job.id), 'bold')} {job.name}"),
+            ("job", f"{paint(words.number(job), 'bold')} {job.name}"),
+            ("number", str(job.id) if job.array_job_id is not None else ""),
+            ("array", _array(job, others)),
             ("state", f"{paint(job.state, STATE_STYLES.get(job.state, ''))}  {clean(why)}"),
             ("reason", job.reason),
             ("owner", f"{job.owner} (account {job.account})"),
             ("qos", job.qos if job.preemptible else f"{job.qos}, never interrupted"),
             ("partition", job.partition),
             ("resources", words.resources(job, simulated=simulated)),
-            ("node", f"{job.node or ''}{_devices(job.devices, simulated=job.simulated)}"),
+            ("processes", words.processes(job)),
+            ("slurm", clean(" ".join(job.slurm))),
+            ("node", f"{clean(_node(job))}{_devices(job.devices, simulated=job.simulated)}"),
             ("submitted", words.local(job.submitted_at)),
             ("started", words.local(job.started_at)),
             ("ended", words.local(job.ended_at)),
@@ -140,6 +174,9 @@ def _print_job(job: JobDetail, *, simulated: bool) -> None:
             ("code", job.snapshot[:19]),
             ("git", git),
             ("rerun of", str(job.rerun_of or "")),
+            ("starts after", job.dependency),
+            ("goes on", _requeues(job)),
+            ("note", "\n".join(clean(note) for note in job.notes)),
             ("run", job.run_url or job.run_id or ""),
         ]
     )
@@ -181,22 +218,24 @@ def _print_attempts(attempts: Sequence[AttemptView], now: datetime) -> None:
 
 def cancel_command(
     job_ids: Annotated[
-        list[int], typer.Argument(metavar="ID", parser=job_number, help="Numbers of the jobs.", show_default=False)
+        list[JobName],
+        typer.Argument(metavar="ID", parser=job_name, help='Numbers of jobs and arrays; "12_3" in an array.', show_default=False),
     ],
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Ask for the end of jobs.
 
-    A waiting one ends at once, a running one when its processes are gone.
+    A waiting one ends at once, a running one when its processes are gone. The number of an array stands for all of its jobs.
     """
     from carrel.cli.screen import print_json
 
-    code, asked = OK, []
+    code = OK
+    asked: list[JobView] = []
     with open_client(home) as client:
         for job_id in dict.fromkeys(job_ids):
             try:
-                job = client.cancel(job_id)
+                jobs = _cancel(client, job_id)
             except CarrelError as error:
                 if len(job_ids) == 1:
                     raise
@@ -204,18 +243,32 @@ def cancel_command(
                 report(error, as_json=as_json)
                 code = code or exit_code(error)
                 continue
-            asked.append(job)
+            asked += jobs
             if not as_json:
-                print(_cancelled(job))
+                print(_cancelled(job_id, jobs))
     if as_json:
         print_json({"jobs": [job.model_dump(mode="json") for job in asked]})
     return code
 
 
-def _cancelled(job: JobView) -> str:
+def _cancel(client: Client, name: JobName) -> Sequence[JobView]:
+    job_id = find_job(client, name)
+    if name.index is None and client.job(job_id).array_job_id == job_id:
+        return client.cancel_array(job_id).jobs
+    return [client.cancel(job_id)]
+
+
+def _cancelled(name: JobName, jobs: Sequence[JobView]) -> str:
+    if len(jobs) > 1:
+        from carrel.cli.words import array
+
+        return (
+            f"Array {array(name.number, jobs)}{'' if all(job.ended for job in jobs) else '; those that run are being cancelled'}."
+        )
+    (job,) = jobs
     if job.state == "CANCELLED":
-        return f"Job {job.id} is cancelled."
-    return f"Job {job.id} had ended already: {job.state}." if job.ended else f"Job {job.id} is being cancelled."
+        return f"Job {name} is cancelled."
+    return f"Job {name} had ended already: {job.state}." if job.ended else f"Job {name} is being cancelled."
 
 
 def rerun_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> int:
@@ -226,7 +279,7 @@ def rerun_command(job_id: JobId, home: Home = None, as_json: AsJson = False) -> 
     from carrel.cli.screen import paint, print_json
 
     with open_client(home) as client:
-        job = client.rerun(job_id)
+        job = client.rerun(find_job(client, job_id))
     if as_json:
         print_json(job)
     else:
@@ -248,7 +301,7 @@ def record_command(
     JSON: code, environment lock, inputs, seeds, hardware and outputs, each by its digest.
     """
     with open_client(home) as client:
-        record = client.record(job_id)
+        record = client.record(find_job(client, job_id))
     text = json.dumps(record) if as_json else json.dumps(record, indent=2, ensure_ascii=False)
     if file is None:
         print(text)

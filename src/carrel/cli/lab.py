@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
 
 if TYPE_CHECKING:
-    from carrel.wire.v1 import DeviceView, LabView, NodeView
+    from carrel.wire.v1 import ClusterNodeView, DeviceView, LabView, NodeView, PartitionView
 
 _DEVICE_STYLES = {"free": "green", "held": "blue", "withheld": "yellow"}
 
@@ -20,14 +21,17 @@ def nodes_command(home: Home = None, as_json: AsJson = False) -> int:
     from carrel.cli.screen import print_json
 
     with open_client(home) as client:
-        nodes = client.nodes()
+        machines = client.machines()
     if as_json:
-        print_json({"nodes": [node.model_dump(mode="json") for node in nodes]})
+        print_json(machines)
     else:
-        for number, node in enumerate(nodes):
+        for number, node in enumerate(machines.nodes):
             if number:
                 print()
             _print_node(node)
+        if machines.cluster:
+            print()
+            _print_cluster(machines.cluster)
     return OK
 
 
@@ -46,6 +50,24 @@ def _print_node(node: NodeView) -> None:
         for device in node.devices
     ]
     print_table(("GPU", "NAME", "TYPE", "MEMORY", "STATE", "HOLDER"), rows, styles={4: _DEVICE_STYLES}, right=(0,))
+
+
+def _print_cluster(nodes: Sequence[ClusterNodeView]) -> None:
+    from carrel.cli.screen import clean, print_table
+    from carrel.domain.units import format_size
+
+    rows = [
+        (
+            clean(node.name),
+            ", ".join(node.partitions),
+            str(node.cpus),
+            format_size(node.memory),
+            clean(", ".join(f"{count} {kind}" for kind, count in node.gpus.items())),
+            clean(node.drained or ""),
+        )
+        for node in nodes
+    ]
+    print_table(("NODE OF SLURM", "PARTITIONS", "CPUS", "MEMORY", "GPUS", "DRAINED"), rows, right=(2,))
 
 
 def _holder(device: DeviceView) -> str:
@@ -166,10 +188,19 @@ def _print_lab(lab: LabView, url: str) -> None:
     if lab.partitions:
         print()
         parts = [
-            (part.name, ", ".join(part.qos), f"Slurm: {part.slurm}" if part.slurm else ", ".join(part.nodes) or "none is there")
+            (part.name, ", ".join(part.qos), _slurm_of(part) if part.slurm else ", ".join(part.nodes) or "none is there")
             for part in lab.partitions
         ]
         print_table(("PARTITION", "QOS", "NODES"), parts)
+
+
+def _slurm_of(part: PartitionView) -> str:
+    from carrel.domain.units import format_duration
+
+    if part.slurm_hold_time is None:
+        return f"Slurm: {part.slurm}"
+    held = f", kept {format_duration(part.slurm_hold_time)} for the next" if part.slurm_hold_time else ""
+    return f"Slurm: {part.slurm} (short tasks: an allocation at once{held})"
 
 
 def version_command(as_json: AsJson = False) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import INTERRUPTED, OK
-from carrel.cli.options import AsJson, Home, JobId, open_client
+from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
 from carrel.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -29,9 +29,10 @@ def logs_command(
     if follow and attempt is not None:
         raise Invalid("--follow shows all attempts, and --attempt one of them.", remedy="Give only one of the two.")
     with open_client(home) as client:
+        number = find_job(client, job_id)
         if follow:
-            return _follow(client, job_id, as_json=as_json)
-        return _print_log(client, job_id, attempt, as_json=as_json)
+            return _follow(client, number, as_json=as_json)
+        return _print_log(client, number, attempt, as_json=as_json)
 
 
 def _follow(client: Client, job_id: int, *, as_json: bool) -> int:

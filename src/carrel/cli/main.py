@@ -44,6 +44,7 @@ COMMANDS: dict[str, str] = {
     "simulate": "simulate",
     "env": "env",
     "user": "user",
+    "broker": "broker",
     "doctor": "doctor",
     "version": "lab",
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import INTERRUPTED, OK, OTHER
-from carrel.cli.options import AsJson, Home, JobId, open_client
+from carrel.cli.options import AsJson, Home, SessionId, open_client
 
 if TYPE_CHECKING:
     from carrel.cli.screen import StatusLine
@@ -137,7 +137,7 @@ def sessions_command(
 
 
 def open_command(
-    job_id: JobId,
+    job_id: SessionId,
     path: Annotated[str, typer.Argument(metavar="[FILE]", help="What to open, relative to the session's files.")] = "",
     no_browser: NoBrowser = False,
     home: Home = None,
@@ -181,6 +181,7 @@ def _running(client: Client, request: SessionRequest) -> SessionView | None:
         here = request.directory is None or request.directory == session.directory
         same = (session.kind, session.environment, session.reserve) == (request.kind, request.environment, request.reserve)
         mine = session.hub is None
+        here = here and request.partition in (None, session.job.partition)
         if mine and wanted and here and same and session.job.state in ("PENDING", "CONFIGURING", "RUNNING"):
             return session
     return None
@@ -192,7 +193,7 @@ def _until_ready(client: Client, session: SessionView, line: StatusLine) -> Sess
 
     while not session.ready and not session.job.ended:
         job = session.job
-        text = "starting JupyterLab" if job.state == "RUNNING" else words.reason(job, words.now())
+        text = (session.trouble or "starting JupyterLab") if job.state == "RUNNING" else words.reason(job, words.now())
         line.show(f"Session {job.id}: {text}")
         time.sleep(_LOOK)
         session = client.session(job.id)
@@ -201,11 +202,15 @@ def _until_ready(client: Client, session: SessionView, line: StatusLine) -> Sess
 
 def _say_ready(session: SessionView, url: str) -> None:
     job = session.job
-    if session.reserve:
-        gpus = f"{len(job.devices)} {'simulated ' if job.simulated else ''}GPUs reserved"
+    if session.note:
+        gpus = "a share of a GPU" if not job.resources.gpus else f"{job.resources.gpus} GPUs of its own"
+    elif session.reserve:
+        gpus = f"{len(job.devices) or session.gpus} {'simulated ' if job.simulated else ''}GPUs reserved"
     else:
         gpus = f"cells borrow {'a GPU' if session.gpus == 1 else f'{session.gpus} GPUs'}" if session.gpus else "no GPU"
     print(f"Session {job.id} is ready: {gpus}; files in {session.directory}")
+    if session.note:
+        print(f"  {session.note}")
     print(f"  {url}")
     print("  (the link lets one browser in, once, within a minute; `carrel open` makes another)")
     print(f"  end it    carrel cancel {job.id}")
@@ -256,4 +261,6 @@ def _print_sessions(found: list[SessionView], *, owners: bool) -> None:
 def _gpus(session: SessionView) -> str:
     if not session.gpus:
         return ""
+    if session.note:
+        return "shared" if not session.job.resources.gpus else f"{session.gpus} own"
     return f"{session.gpus} {'reserved' if session.reserve else 'per cell'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, cast
@@ -30,12 +31,46 @@ def job_number(text: str) -> int:
     return int(number)
 
 
-JobId = Annotated[int, typer.Argument(metavar="ID", parser=job_number, help="Number of the job.", show_default=False)]
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """A job as a person names it: by its number, or as an element of an array ("12_3")."""
+
+    number: int
+    #: Set when `number` is an array's.
+    index: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.number) if self.index is None else f"{self.number}_{self.index}"
 
 
-def are_simulated(client: Client, jobs: Iterable[JobView]) -> bool:
-    """True when GPUs that these jobs wait for are simulated; the lab is asked only where that is not known yet."""
-    return any(job.resources.gpus and not job.devices for job in jobs) and client.lab().simulated
+def job_name(text: str) -> JobName:
+    """A job's number, or "12_3" for an element of an array, as a person types it."""
+    number, underscore, index = text.partition("_")
+    if underscore and not (index.isascii() and index.isdigit() and len(index) < 10):
+        raise typer.BadParameter(f'"{text}" is not the number of a job: an element of an array is called such as "12_3".')
+    return JobName(job_number(number), int(index) if underscore else None)
+
+
+def find_job(client: Client, name: JobName) -> int:
+    """The number of the job that is named."""
+    return name.number if name.index is None else client.element(name.number, name.index).id
+
+
+SessionId = Annotated[int, typer.Argument(metavar="ID", parser=job_number, help="Number of its job.", show_default=False)]
+JobId = Annotated[
+    JobName,
+    typer.Argument(metavar="ID", parser=job_name, help='Number of the job; "12_3" in an array.', show_default=False),
+]
+
+
+def simulated_jobs(client: Client, jobs: Iterable[JobView]) -> frozenset[int]:
+    """Those of the jobs whose GPUs are simulated; the lab is asked only where that is not known yet."""
+    waiting = [job for job in jobs if job.resources.gpus and not job.devices]
+    lab = client.lab() if waiting else None
+    if lab is None or not lab.simulated:
+        return frozenset()
+    clusters = {partition.name for partition in lab.partitions if partition.slurm is not None}
+    return frozenset(job.id for job in waiting if job.partition not in clusters)
 
 
 def open_client(home: Path | None) -> Client:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, JobId, open_client
+from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
 from carrel.domain.errors import Invalid
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ def outputs_command(
     if directory is None and not only_list:
         raise Invalid("The directory for the outputs is missing.", remedy=f"carrel outputs {job_id} DIR, or --list to look.")
     with open_client(home) as client:
+        number = find_job(client, job_id)
         if only_list or directory is None:
-            return _list(client, job_id, as_json=as_json)
-        return _fetch(client, job_id, directory, as_json=as_json)
+            return _list(client, number, as_json=as_json)
+        return _fetch(client, number, directory, as_json=as_json)
 
 
 def _list(client: Client, job_id: int, *, as_json: bool) -> int:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from carrel.cli.endings import INTERRUPTED, OK
-from carrel.cli.options import AsJson, Home, are_simulated, open_client
+from carrel.cli.options import AsJson, Home, open_client, simulated_jobs
 from carrel.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from carrel.client import Client
-    from carrel.wire.v1 import JobView
+    from carrel.wire.v1 import JobView, SlurmRequest
 
 Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="A directory, a .py or .sh script, or a git address.", show_default=False)
@@ -29,7 +29,16 @@ Parameters = Annotated[
 ]
 EntryPoint = Annotated[str, typer.Option("-e", "--entry-point", metavar="NAME", help="Which entry point to run.")]
 Version = Annotated[str | None, typer.Option(metavar="VERSION", help="Commit, branch or tag of a git address.")]
-Gpus = Annotated[int | None, typer.Option(min=0, metavar="N", help="How many GPUs, whole and its own.")]
+Nodes = Annotated[int | None, typer.Option(min=1, metavar="N", help="How many nodes, at the same time; the rest is for each.")]
+Gpus = Annotated[
+    int | None,
+    typer.Option("--gpus", "--gpus-per-node", min=0, metavar="N", help="How many GPUs, whole and its own, on each node."),
+]
+Launcher = Annotated[str | None, typer.Option(metavar="LAUNCHER", help="What starts its processes: torchrun, mpi or none.")]
+TasksPerNode = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Processes on each node.  [one; with torchrun one for each GPU]", show_default=False),
+]
 GpuType = Annotated[str | None, typer.Option(metavar="TYPE", help="Which type of GPU; `carrel nodes` lists them.")]
 GpuMemory = Annotated[str | None, typer.Option(metavar="SIZE", help='Memory that each GPU has at least, such as "40G".')]
 Cpus = Annotated[int | None, typer.Option(min=1, metavar="N", help="How many processors.")]
@@ -40,6 +49,28 @@ Partition = Annotated[str | None, typer.Option(metavar="PARTITION", help="Part o
 Account = Annotated[str | None, typer.Option(metavar="ACCOUNT", help="Account that the use is charged to.")]
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the job.")]
 Retries = Annotated[int | None, typer.Option(min=0, metavar="N", help="Further attempts when the task fails.")]
+Requeue = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="How often it goes on from its checkpoint when it has reached its walltime."),
+]
+Warning = Annotated[
+    str | None, typer.Option("--warn", metavar="DURATION", help='How long before its walltime it gets SIGTERM, such as "5m".')
+]
+Dependency = Annotated[
+    str | None,
+    typer.Option(metavar="CONDITIONS", help="Start after other jobs of the lab, such as afterok:12:13,afterany:14."),
+]
+Array = Annotated[
+    str | None,
+    typer.Option("--array", "-a", metavar="INDICES", help="One job for each index: 0-9, 0,3,7-15:2; with %4 four at once."),
+]
+SlurmOptions = Annotated[
+    list[str] | None,
+    typer.Option("--slurm-option", metavar="OPTION", help="An option of sbatch, such as --constraint=a100; may be repeated."),
+]
+Modules = Annotated[
+    list[str] | None, typer.Option("--module", metavar="NAME", help="An environment module of the cluster; may be repeated.")
+]
 NoPreempt = Annotated[bool, typer.Option("--no-preempt", help="It cannot be interrupted: nobody takes its place while it runs.")]
 Experiment = Annotated[str | None, typer.Option(metavar="NAME", help="Experiment in the tracking server.")]
 Variables = Annotated[
@@ -61,6 +92,7 @@ def run_command(
     parameters: Parameters = None,
     entry_point: EntryPoint = "main",
     version: Version = None,
+    nodes: Nodes = None,
     gpus: Gpus = None,
     gpu_type: GpuType = None,
     gpu_memory: GpuMemory = None,
@@ -72,9 +104,17 @@ def run_command(
     account: Account = None,
     name: Name = None,
     retries: Retries = None,
+    requeue: Requeue = None,
+    warning: Warning = None,
+    dependency: Dependency = None,
+    array: Array = None,
+    slurm_options: SlurmOptions = None,
+    modules: Modules = None,
     no_preempt: NoPreempt = False,
     experiment: Experiment = None,
     variables: Variables = None,
+    launcher: Launcher = None,
+    tasks_per_node: TasksPerNode = None,
     backend_config: Backend = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for the end; as `carrel submit`.")] = False,
     home: Home = None,
@@ -89,6 +129,10 @@ def run_command(
         job = _submit(client, given)
         if detach:
             return _say_submitted(client, job, as_json=as_json)
+        if job.array_job_id is not None:
+            from carrel.cli.arrays import follow_array
+
+            return follow_array(client, job.array_job_id, as_json=as_json)
         return _follow(client, job, as_json=as_json)
 
 
@@ -98,6 +142,7 @@ def submit_command(
     parameters: Parameters = None,
     entry_point: EntryPoint = "main",
     version: Version = None,
+    nodes: Nodes = None,
     gpus: Gpus = None,
     gpu_type: GpuType = None,
     gpu_memory: GpuMemory = None,
@@ -109,9 +154,17 @@ def submit_command(
     account: Account = None,
     name: Name = None,
     retries: Retries = None,
+    requeue: Requeue = None,
+    warning: Warning = None,
+    dependency: Dependency = None,
+    array: Array = None,
+    slurm_options: SlurmOptions = None,
+    modules: Modules = None,
     no_preempt: NoPreempt = False,
     experiment: Experiment = None,
     variables: Variables = None,
+    launcher: Launcher = None,
+    tasks_per_node: TasksPerNode = None,
     backend_config: Backend = None,
     home: Home = None,
     as_json: AsJson = False,
@@ -128,7 +181,7 @@ def submit_command(
 def _submit(client: Client, given: Mapping[str, Any]) -> JobView:
     from carrel.wire.v1 import ResourceRequest
 
-    asked = {name: given[name] for name in ("cpus", "memory", "gpus", "gpu_type", "gpu_memory", "time")}
+    asked = {name: given[name] for name in ("nodes", "cpus", "memory", "gpus", "gpu_type", "gpu_memory", "time")}
     return client.submit_project(
         given["target"],
         entry_point=given["entry_point"],
@@ -142,10 +195,27 @@ def _submit(client: Client, given: Mapping[str, Any]) -> JobView:
         resources=ResourceRequest(**asked),
         backend_config=_backend_config(given["backend_config"]),
         retries=given["retries"],
+        requeue=given["requeue"],
+        warning=given["warning"],
+        dependency=given["dependency"],
+        array=given["array"],
+        slurm=_slurm(given["slurm_options"] or (), given["modules"] or ()),
         preemptible=False if given["no_preempt"] else None,
         experiment=given["experiment"],
         variables=_variables(given["variables"] or ()),
+        launcher=given["launcher"],
+        tasks_per_node=given["tasks_per_node"],
     )
+
+
+def _slurm(options: Sequence[str], modules: Sequence[str]) -> SlurmRequest | None:
+    from carrel.domain.serial import to_plain
+    from carrel.domain.slurm import read_options
+    from carrel.wire.v1 import SlurmRequest
+
+    if not options and not modules:
+        return None
+    return SlurmRequest(**{name: value for name, value in to_plain(read_options(options, modules=modules)).items() if value})
 
 
 def _follow(client: Client, job: JobView, *, as_json: bool) -> int:
@@ -156,7 +226,7 @@ def _follow(client: Client, job: JobView, *, as_json: bool) -> int:
         print_json({"type": "submitted", "job": job.model_dump(mode="json")})
     follower = Follower(client, job.id, as_json=as_json, cancels=True)
     if not as_json:
-        follower.say_start(job, simulated=are_simulated(client, [job]))
+        follower.say_start(job, simulated=job.id in simulated_jobs(client, [job]))
     ended = follower.follow()
     if ended is None:
         return INTERRUPTED
@@ -174,9 +244,13 @@ def _say_submitted(client: Client, job: JobView, *, as_json: bool) -> int:
     if as_json:
         print_json(job)
     else:
-        print(
-            f"Submitted job {paint(str(job.id), 'bold')}: {job.name} ({resources(job, simulated=are_simulated(client, [job]))})"
-        )
+        simulated = job.id in simulated_jobs(client, [job])
+        if job.array_job_id is not None:
+            each = resources(job, simulated=simulated)
+            print(f"Submitted array {paint(str(job.id), 'bold')}: {job.name}, {job.array} (each {each})")
+            print(paint(f"  how far it is: carrel show {job.id}", "dim"))
+            return OK
+        print(f"Submitted job {paint(str(job.id), 'bold')}: {job.name} ({resources(job, simulated=simulated)})")
         print(paint(f"  follow it: carrel logs -f {job.id}", "dim"))
     return OK
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -56,8 +57,30 @@ def resources(job: v1.JobView, *, simulated: bool = False) -> str:
         gpus += f" ({asked.gpu_type})"
     if gpus and asked.gpu_memory:
         gpus += f" with {format_size(asked.gpu_memory)}"
-    parts = [gpus, count(asked.cpus, "CPU"), format_size(asked.memory), f"at most {format_duration(asked.time)}"]
+    nodes = f"{asked.nodes} nodes with {gpus or count(asked.cpus, 'CPU')}" if asked.nodes > 1 else gpus
+    cpus = "" if asked.nodes > 1 and not gpus else count(asked.cpus, "CPU")
+    parts = [nodes, cpus, format_size(asked.memory), f"at most {format_duration(asked.time)}"]
     return ", ".join(part for part in parts if part)
+
+
+def number(job: v1.JobView) -> str:
+    """What a job is called: its number, or "12_3" in an array."""
+    return str(job.id) if job.array_job_id is None else f"{job.array_job_id}_{job.array_task_id}"
+
+
+def array(array_id: int, jobs: Sequence[v1.JobView]) -> str:
+    """How far the jobs of an array are: "12 (0-9%2): 2 RUNNING, 8 PENDING"."""
+    states = Counter(job.state for job in jobs)
+    return f"{array_id} ({jobs[0].array}): {', '.join(f'{many} {state}' for state, many in states.most_common())}"
+
+
+def processes(job: v1.JobDetail) -> str:
+    """ "2 nodes × 4, torchrun"; "" for a single process that the lab starts."""
+    nodes, each = job.resources.nodes, job.tasks_per_node
+    if nodes * each == 1 and job.launcher == "none":
+        return ""
+    shape = f"{nodes} nodes × {each}" if nodes > 1 else str(each)
+    return shape if job.launcher == "none" else f"{shape}, {job.launcher}"
 
 
 def queue(position: int | None, message: str, estimated_start: datetime | str | None, now: datetime) -> str:

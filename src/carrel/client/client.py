@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
+from carrel.client.arrays import ArrayCalls
+from carrel.client.environments import EnvironmentCalls
 from carrel.client.following import Absence, Position
 from carrel.client.locate import locate
-from carrel.client.transport import LabUnreachable, Transport, error_of_problem, plain, read_events, read_lines
+from carrel.client.transport import LabUnreachable, Transport, plain, read_events
 from carrel.domain.errors import CarrelError, Invalid, StorageFull, Unavailable
 from carrel.domain.serial import to_plain
 from carrel.wire import v1
@@ -32,7 +34,7 @@ _FIRST_PATIENCE = 1.5
 _STREAM = {"Accept": "text/event-stream"}
 
 
-class Client:
+class Client(ArrayCalls, EnvironmentCalls):
     """A lab, as one user sees it.
 
     Without arguments it finds the lab as the command line does: CARREL_URL and CARREL_TOKEN, or the home directory of a lab on
@@ -75,9 +77,13 @@ class Client:
         """Have the lab read its rules again (administrators); True when they have changed."""
         return self._http.post(v1.Reloaded, "/lab/reload").changed
 
+    def machines(self) -> v1.NodeList:
+        """The machines of the lab with who holds what, and those of clusters as Slurm has them."""
+        return self._http.get(v1.NodeList, "/nodes")
+
     def nodes(self) -> list[v1.NodeView]:
         """Machines and devices, and who holds what."""
-        return self._http.get(v1.NodeList, "/nodes").nodes
+        return self.machines().nodes
 
     def drain(self, node: str, reason: str) -> bool:
         """Start nothing new on a node; what runs there goes on. Returns whether it was otherwise before (administrators)."""
@@ -144,57 +150,6 @@ class Client:
         """Who has which GPU now, who waits, whose state is where."""
         return self._http.get(v1.LendingView, "/gpus")
 
-    # ---- environments
-
-    def environments(self) -> v1.NamedEnvironmentList:
-        """Named environments: one's own, the site's, and those that others share."""
-        return self._http.get(v1.NamedEnvironmentList, "/environments")
-
-    def environment(self, name: str) -> v1.NamedEnvironmentView:
-        """One environment, with the history of its locks."""
-        return self._http.get(v1.NamedEnvironmentView, f"/environments/{quote(name)}")
-
-    def create_environment(
-        self, request: v1.EnvironmentRequest, *, report: Callable[[str], None] = lambda _message: None
-    ) -> v1.NamedEnvironmentView:
-        """Make an environment; `report` gets what is being done. A call that breaks off leaves nothing."""
-        return self._build("/environments", request, report)
-
-    def restore_environment(
-        self, name: str, lock: str | None = None, *, report: Callable[[str], None] = lambda _message: None
-    ) -> v1.NamedEnvironmentView:
-        """Go back to the lock whose digest begins so, None meaning the last that differs from what is installed."""
-        return self._build(f"/environments/{quote(name)}/restore", v1.EnvironmentRestoreRequest(lock=lock), report)
-
-    def environment_lock(self, name: str, lock: str | None = None) -> v1.EnvironmentLockText:
-        """What is installed in an environment, now or at the time of an earlier lock."""
-        query = {} if lock is None else {"lock": lock}
-        return self._http.get(v1.EnvironmentLockText, f"/environments/{quote(name)}/lock", params=query)
-
-    def share_environment(self, name: str, subjects: Sequence[str] | Literal["all"]) -> v1.NamedEnvironmentView:
-        """Let these users and no others use it, or "all"."""
-        request = v1.EnvironmentShareRequest(subjects="all" if subjects == "all" else list(subjects))
-        content = request.model_dump_json(by_alias=True)
-        headers = {"Content-Type": "application/json"}
-        answer = self._http.call("POST", f"/environments/{quote(name)}/share", content=content, headers=headers)
-        return v1.NamedEnvironmentView.model_validate_json(answer.content)
-
-    def remove_environment(self, name: str) -> None:
-        """Remove an environment with its history."""
-        self._http.call("DELETE", f"/environments/{quote(name)}")
-
-    def _build(self, path: str, request: v1.Request, report: Callable[[str], None]) -> v1.NamedEnvironmentView:
-        content, headers = request.model_dump_json(exclude_none=True), {"Content-Type": "application/json"}
-        with self._http.stream(path, method="POST", content=content, headers=headers) as response:
-            for line in read_lines(response):
-                said = v1.EnvironmentProgress.model_validate_json(line)
-                if said.problem is not None:
-                    raise error_of_problem(said.problem)
-                if said.environment is not None:
-                    return said.environment
-                report(said.message or "")
-        raise Unavailable("The lab broke off before the environment was ready.", remedy="Ask again.")
-
     # ---- submitting
 
     def submit_project(
@@ -213,14 +168,22 @@ class Client:
         resources: v1.ResourceRequest | None = None,
         backend_config: Mapping[str, Any] | None = None,
         retries: int | None = None,
+        requeue: int | None = None,
+        warning: str | None = None,
+        dependency: str | None = None,
+        array: str | None = None,
+        slurm: v1.SlurmRequest | None = None,
         preemptible: bool | None = None,
         experiment: str | None = None,
         variables: Mapping[str, str] | None = None,
+        launcher: str | None = None,
+        tasks_per_node: int | None = None,
         tracking: v1.TrackingRequest | None = None,
         key: str | None = None,
     ) -> v1.JobView:
         """Pack a directory, a bare script or a git address, and submit it. Only code that the lab lacks is sent.
 
+        Of an array the first job is returned; the others are found with `array`.
         `key` makes the submission idempotent beyond this call; within it, a lost connection never makes a second job.
         """
         from carrel.client.code import code_of
@@ -243,9 +206,16 @@ class Client:
             resources=resources or v1.ResourceRequest(),
             backend_config=dict(backend_config or {}),
             retries=retries,
+            requeue=requeue,
+            warning=warning,
+            dependency=dependency,
+            array=array,
+            slurm=slurm,
             preemptible=preemptible,
             experiment=experiment,
             variables=dict(variables or {}),
+            launcher=launcher,
+            tasks_per_node=tasks_per_node,
             git=v1.GitRequest(**to_plain(git)) if git is not None else None,
             tracking=tracking,
         )

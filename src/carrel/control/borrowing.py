@@ -11,7 +11,9 @@ from math import inf
 from carrel.control.ports import JobStore
 from carrel.control.usage import SessionAttempt, UsageBook
 from carrel.domain.errors import CarrelError
+from carrel.domain.partition import on_cluster
 from carrel.domain.ports import Clock
+from carrel.domain.qos import JobKind
 
 _log = logging.getLogger(__name__)
 
@@ -41,12 +43,25 @@ class Borrowing:
         self._use = use
         self._clock = clock
         self._charges: dict[SessionAttempt, SessionCharge] = {}
+        #: What the brokers said last: the one of the lab's own machine, and those of clusters.
+        self._own: Mapping[SessionAttempt, float] = {}
+        self._clusters: Mapping[SessionAttempt, float] = {}
+        #: Whether the job runs on a cluster, by attempt that a broker there spoke of last.
+        self._on_cluster: dict[SessionAttempt, bool] = {}
         self._lock = threading.Lock()
 
-    def report(self, totals: Mapping[SessionAttempt, float]) -> None:
-        """The broker's totals, in devices × seconds by job and attempt. What is new is charged now."""
+    def report(self, totals: Mapping[SessionAttempt, float], *, cluster: bool = False) -> None:
+        """The broker's totals, in devices × seconds by job and attempt. What is new is charged now.
+
+        `cluster`: they are those of all brokers on nodes of clusters, who speak for the sessions there and for no others.
+        """
         with self._lock:
             try:
+                if cluster:
+                    self._clusters = self._theirs(totals)
+                else:
+                    self._own = totals
+                totals = {**self._clusters, **self._own}
                 for of, total in totals.items():
                     charge = self._charges.setdefault(of, SessionCharge())
                     if total != charge.total:
@@ -64,6 +79,19 @@ class Borrowing:
                 self._write([of for of, charge in self._charges.items() if charge.unwritten])
             except CarrelError as error:
                 _log.warning("What cells have borrowed was not written down; the next server does it: %s", error)
+
+    def _theirs(self, totals: Mapping[SessionAttempt, float]) -> Mapping[SessionAttempt, float]:
+        """Those of sessions that were sent to a cluster."""
+        known, self._on_cluster = self._on_cluster, {}
+        for of in totals:
+            if of in known:
+                self._on_cluster[of] = known[of]
+            else:
+                job = self._jobs.get(of[0])
+                self._on_cluster[of] = there = job is not None and job.kind is JobKind.SESSION and on_cluster(job.node)
+                if not there:
+                    _log.warning("A broker of a cluster speaks of job %d, which is no session there.", of[0])
+        return {of: total for of, total in totals.items() if self._on_cluster[of]}
 
     def _charge(self, of: SessionAttempt, charge: SessionCharge, total: float) -> None:
         now = self._clock()

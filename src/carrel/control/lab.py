@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from carrel.control.administration import Administration, only_admin, token_digest
+from carrel.control.lab_policy import LabPolicy
 from carrel.control.launching import read_job_token
 from carrel.control.loop import ControlLoop
 from carrel.control.ports import (
@@ -23,14 +24,14 @@ from carrel.control.ports import (
     Submitted,
     UserStore,
 )
-from carrel.control.rules import RuleBook
+from carrel.control.starting_after import settle_dependency
 from carrel.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
 from carrel.domain.account import Standing
-from carrel.domain.errors import Impossible, Invalid, NotFound, Unauthenticated
+from carrel.domain.array import read_array
+from carrel.domain.errors import Invalid, NotFound, Unauthenticated
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import StoredFile
 from carrel.domain.node import Node
-from carrel.domain.partition import Partition
 from carrel.domain.placement import Hold
 from carrel.domain.ports import Clock, Engine
 from carrel.domain.qos import JobKind, QoS
@@ -38,9 +39,6 @@ from carrel.domain.resources import Resources
 from carrel.domain.serial import to_plain
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import Caller, User
-from carrel.policy.accounts import choose_account
-from carrel.policy.feasible import ClusterNodes, feasible, nothing_known
-from carrel.policy.partitions import choose_partitions, choose_qos_in, find_partition
 from carrel.spool import Spool
 
 #: How far ahead people are told what keeping and releasing would do to their standing, in seconds.
@@ -57,68 +55,6 @@ class CodeStore(Protocol):
     def add(self, digest: str, stream: BinaryIO) -> None:
         """Check and store the content."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabPolicy:
-    """The pure rules that a submission meets."""
-
-    rules: RuleBook
-    #: Which nodes Slurm has for a partition, as far as that is known.
-    cluster: ClusterNodes = nothing_known
-
-    @property
-    def qos(self) -> Mapping[str, QoS]:
-        """Classes of service by name; insertion order is the order of listing."""
-        return self.rules.current.qos
-
-    @property
-    def partitions(self) -> Mapping[str, Partition]:
-        """Parts of the lab by name; empty for a lab that is one."""
-        return self.rules.current.partitions
-
-    def choose(self, name: str | None, kind: JobKind, partition: str | None = None) -> QoS:
-        """The class of service called `name`, or the one for work of this kind (in `partition`) that names none.
-
-        Raises `Invalid`.
-        """
-        rules = self.rules.current
-        part = None if partition is None else find_partition(partition, rules.partitions)
-        return choose_qos_in(name, kind, rules.qos, part, default=rules.default_for(kind))
-
-    def account(self, name: str | None, user: User) -> str:
-        """The account that work of `user` is charged to. Raises `Invalid` and `Denied`."""
-        return choose_account(name, user.subject, user.account, self.rules.current.accounts)
-
-    def admits(self, name: str, user: User) -> bool:
-        """True when `user` may charge the account called `name` now."""
-        accounts = self.rules.current.accounts
-        return not accounts or (name in accounts and accounts[name].admits(user.subject))
-
-    def check(self, resources: Resources, kind: JobKind, qos: QoS, nodes: Sequence[Node], partition: str | None = None) -> str:
-        """Return the partition that the job runs in: the one it names, or the first that can hold it; "" where there are none.
-
-        Raises `Impossible` when such a job can never run here, and `Invalid` for a partition that does not take it.
-        """
-        parts = self.partitions
-        if not parts and partition is None:
-            feasible(resources, kind, qos, nodes, others=self.qos.values())
-            return ""
-        found = choose_partitions(partition, qos, parts)
-        refused: Impossible | None = None
-        for part in found:
-            try:
-                feasible(
-                    resources, kind, qos, nodes,
-                    others=self.qos.values(), partition=part, partitions=parts.values(), cluster=self.cluster,
-                )  # fmt: skip
-            except Impossible as error:
-                refused = refused or error
-            else:
-                return part.name
-        raise refused or Impossible(
-            f'No partition takes QoS "{qos.name}" any more.', remedy="Choose another QoS; `carrel lab` lists them."
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,13 +135,22 @@ class Lab:
         preemptible: bool = True,
         kind: JobKind = JobKind.TASK,
         partition: str | None = None,
+        dependency: str = "",
+        array: str = "",
+        only: int | None = None,
         key: str | None = None,
     ) -> Submitted:
-        """Write the job down and put it in line. It can run here, its code is there: otherwise it is refused now."""
+        """Write the job down and put it in line, after what it waits for; or all elements of an array, or `only` that one.
+
+        It can run here, its code is there, what it waits for can happen: otherwise it is refused now.
+        """
         if spec.session is None and not self.has_snapshot(caller, spec.snapshot):
             raise NotFound(f"There is no code {spec.snapshot} of yours.", remedy="Upload the snapshot first.")
+        indices = () if not array else read_array(array).indices if only is None else (only,)
         new = NewJob(
-            partition=self.policy.check(resources, kind, qos, self.engine.nodes(), partition),
+            partition=self.policy.check(
+                resources, kind, qos, self.engine.nodes(), partition, spec.slurm, owner=caller.user.subject
+            ),
             kind=kind,
             owner=caller.user.subject,
             account=self.policy.account(account, caller.user),
@@ -215,6 +160,9 @@ class Lab:
             retries=retries,
             task=spec,
             preemptible=preemptible,
+            dependency=settle_dependency(dependency, indices, self.jobs_store, lambda job: caller.may_see(job.owner)),
+            array=array,
+            indices=indices,
         )
         submitted = self.jobs_store.submit(
             new,
@@ -224,7 +172,7 @@ class Lab:
             outbox=lambda job: self.describe_submission(job, spec, caller.user) if spec.session is None else (),
         )
         if submitted.created:
-            self.loop.changed(submitted.job)
+            self.loop.changed(*submitted.made)
         return submitted
 
     def rerun(self, caller: Caller, job_id: int) -> Job:
@@ -247,6 +195,8 @@ class Lab:
             account=job.account if self.policy.admits(job.account, caller.user) else None,
             retries=job.retries_left + max(0, job.attempt - 1),
             preemptible=job.preemptible,
+            array=job.element.array if job.element is not None else "",
+            only=job.element.index if job.element is not None else None,
         ).job
 
     def _partition_again(self, job: Job, qos: QoS) -> str | None:
@@ -265,6 +215,18 @@ class Lab:
     def cancel(self, caller: Caller, job_id: int) -> Job:
         """Ask for the job's end. A waiting job ends at once, a running one when its processes are gone."""
         return self._end(self.job(caller, job_id), by=caller.user.name)
+
+    def array(self, caller: Caller, array_id: int, index: int | None = None) -> Sequence[Job]:
+        """The jobs of an array that is the caller's to see, by index, or that of one index."""
+        found = self.jobs_store.elements(array_id, index)
+        if not found or not caller.may_see(found[0].owner):
+            what = f"array {array_id}" if index is None else f"element {index} of an array {array_id}"
+            raise NotFound(f"There is no {what}.", remedy="`carrel ps --all` lists your jobs.")
+        return found
+
+    def cancel_array(self, caller: Caller, array_id: int) -> Sequence[Job]:
+        """Ask for the end of all elements, the last ones first, so that none of them takes the place of another."""
+        return [self._end(job, by=caller.user.name) for job in reversed(self.array(caller, array_id))][::-1]
 
     def end_idle(self, job: Job, *, by: str) -> None:
         """The lab itself asks for the end of a session that nobody uses; `by` says what for."""
@@ -433,6 +395,14 @@ class Lab:
                 )
             )
         return statuses
+
+    def cluster_nodes(self) -> Sequence[tuple[Node, Sequence[str]]]:
+        """The machines of clusters as Slurm has them, and the parts of the lab whose jobs may run there."""
+        found: dict[str, tuple[Node, list[str]]] = {}
+        for partition in self.policy.partitions.values():
+            for node in self.policy.cluster(partition) if partition.slurm is not None else ():
+                found.setdefault(node.name, (node, []))[1].append(partition.name)
+        return list(found.values())
 
     def _holder(self, caller: Caller, job_id: int | None) -> Job | None:
         job = self.jobs_store.get(job_id) if job_id is not None else None

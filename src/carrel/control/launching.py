@@ -29,6 +29,9 @@ class LaunchSettings:
     variables: Mapping[str, str] = field(default_factory=dict)
     #: True where GPU state of sessions can be moved to host memory, which then counts as theirs.
     suspends: bool = False
+    #: As in `Launch`.
+    remote: bool = False
+    session_ports: str = ""
     #: The same for jobs whose node Slurm chooses; None: it is no different.
     on_cluster: LaunchSettings | None = None
 
@@ -55,12 +58,17 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         limits=_limits(task, nodes, settings),
         gateway=settings.gateway,
         tracking=_tracking(job, task, settings),
+        remote=settings.remote,
+        session_ports=settings.session_ports,
+        element=job.element,
         variables=settings.variables,
     )
 
 
 def _limits(task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings) -> LaunchLimits:
-    if task.session is None or not settings.suspends:
+    if task.session is None:
+        return settings.limits if task.warning is None else replace(settings.limits, warning=task.warning)
+    if not settings.suspends:
         return settings.limits
     largest = max((device.memory for node in nodes for device in node.devices if not device.simulated), default=0)
     return replace(settings.limits, suspended=task.session.gpus * largest)

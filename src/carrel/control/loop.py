@@ -70,9 +70,9 @@ class ControlLoop:
         if self._thread.is_alive():
             self._thread.join(timeout=30)
 
-    def changed(self, job: Job) -> None:
-        """The job was submitted or cancelled in the store."""
-        self._inbox.put(jobs=(job,))
+    def changed(self, *jobs: Job) -> None:
+        """The jobs were submitted or cancelled in the store."""
+        self._inbox.put(jobs=jobs)
 
     def observed(self, observations: Sequence[Observation]) -> None:
         """An engine has news."""

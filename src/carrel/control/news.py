@@ -147,6 +147,11 @@ def _after_end(job: Job, ended: Ended, at: float) -> Mapping[str, Any]:
         fields["suspended_seconds"] = job.suspended_seconds + max(0.0, at - job.suspended_at)
     if ended.state is JobState.PREEMPTED:
         return fields | _after_preemption(job, ended)
+    if job.cancelled_by is None and job.requeues_left > 0:
+        fields |= _after_walltime(job, ended)
+    elif ended.checkpointed and _at_walltime(ended):
+        said = f"{ended.reason.message} It has gone on as often as it asked for."
+        fields["reason"] = Reason(code=ended.reason.code, message=said)
     if job.cancelled_by is None and job.retries_left > 0 and ended.state in _RETRIED:
         left = job.retries_left - 1
         fields |= {
@@ -159,6 +164,25 @@ def _after_end(job: Job, ended: Ended, at: float) -> Mapping[str, Any]:
             ),
         }
     return fields
+
+
+def _after_walltime(job: Job, ended: Ended) -> dict[str, Any]:
+    """What becomes of a job that may go on: from its checkpoint after its walltime, as it was when it lost its node."""
+    left = job.requeues_left - 1
+    times = f"{left} more time{'' if left == 1 else 's'}"
+    if _at_walltime(ended) and not ended.checkpointed:
+        said = f"{ended.reason.message} It does not go on: this attempt changed nothing in its checkpoint directory."
+        return {"reason": Reason(code=ended.reason.code, message=said)}
+    if not (_at_walltime(ended) or (ended.state is JobState.NODE_FAIL and job.retries_left == 0)):
+        return {}
+    how = "goes on from its checkpoint" if ended.checkpointed else "begins again"
+    said = f"Attempt {job.attempt} ended {ended.state}: {ended.reason.message} It {how}; it may do so {times}."
+    return {"state": JobState.PENDING, "requeues_left": left, "reason": Reason(code="Requeued", message=said)}
+
+
+def _at_walltime(ended: Ended) -> bool:
+    """True for the walltime; a deadline that was set for the job is another end."""
+    return ended.state is JobState.TIMEOUT and ended.reason.code == "TimeLimit"
 
 
 def _after_preemption(job: Job, ended: Ended) -> dict[str, Any]:

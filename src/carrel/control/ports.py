@@ -31,6 +31,11 @@ class NewJob:
     partition: str = ""
     #: False: nobody may take its place while it runs.
     preemptible: bool = True
+    #: What it waits for, as `carrel.domain.dependency` reads it.
+    dependency: str = ""
+    #: It becomes an array: what was asked for, as `carrel.domain.array` reads it, and the indices of the jobs to make.
+    array: str = ""
+    indices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +108,7 @@ class AttemptChange:
     started_at: float | None = None
     ended_at: float | None = None
     retries_left: int | None = None
+    requeues_left: int | None = None
     offset: int | None = None
     log_size: int | None = None
     environment: str | None = None
@@ -166,10 +172,12 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """The answer to a submission: the job, and whether it is new or was there under the same key."""
+    """The answer to a submission: the job (of an array the first), and whether it is new or was there under the same key."""
 
     job: Job
     created: bool
+    #: All jobs that were made: one, or the elements of an array.
+    made: tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +202,18 @@ class SchedulerStore(Protocol):
 
     def active(self) -> Sequence[Job]:
         """All jobs that have not ended, oldest first."""
+        ...
+
+    def get(self, job_id: int) -> Job | None:
+        """The job, or None."""
+        ...
+
+    def elements(self, array_id: int, index: int | None = None) -> Sequence[Job]:
+        """The jobs of an array in the order of their indices, or that of one index; none where there is no such array."""
+        ...
+
+    def namesake(self, job: Job) -> Job | None:
+        """The newest other job of that owner and name that has not ended, and came before `job` or holds resources; or None."""
         ...
 
     def task(self, job_id: int) -> TaskSpec | None:
@@ -224,6 +244,18 @@ class SchedulerStore(Protocol):
         """What the attempts that ended after `since` held, in the order of their ends."""
         ...
 
+    def request_cancel(
+        self,
+        job_id: int,
+        *,
+        by: str,
+        reason: Reason,
+        now: float,
+        outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: (),
+    ) -> Job | None:
+        """A PENDING job becomes CANCELLED; of one that holds resources it is remembered who asked. Ended jobs stay."""
+        ...
+
 
 class JobStore(SchedulerStore, Protocol):
     """Jobs, attempts, leases and outputs. Every method is one transaction."""
@@ -237,30 +269,14 @@ class JobStore(SchedulerStore, Protocol):
         request: str,
         outbox: Callable[[Job], Sequence[OutboxEntry]],
     ) -> Submitted:
-        """Write the job down as PENDING. The same `key` of the same owner gives the same job again.
+        """Write the job down as PENDING, or all elements of an array. The same `key` of the same owner gives the same job again.
 
         Raises `Conflict` when the key was used for another request (`request` is a digest of it).
         """
         ...
 
-    def get(self, job_id: int) -> Job | None:
-        """The job, or None."""
-        ...
-
     def list(self, which: JobFilter, *, before: int | None, limit: int) -> Sequence[Job]:
         """Newest first, ids smaller than `before`."""
-        ...
-
-    def request_cancel(
-        self,
-        job_id: int,
-        *,
-        by: str,
-        reason: Reason,
-        now: float,
-        outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: (),
-    ) -> Job | None:
-        """A PENDING job becomes CANCELLED; of one that holds resources it is remembered who asked. Ended jobs stay."""
         ...
 
     def attempts(self, job_id: int) -> Sequence[AttemptRow]:

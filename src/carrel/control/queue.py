@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from carrel.domain.job import Job, JobState
 from carrel.domain.node import SIMULATED
-from carrel.domain.placement import Holding, Waiting
+from carrel.domain.placement import ArrayLimit, Holding, Waiting
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
 
@@ -55,6 +55,7 @@ class Queue:
                 qos=job.qos,
                 partition=job.partition,
                 name=job.name,
+                array=_array_limit(job),
                 resources=_counted(job),
                 submitted_at=job.submitted_at,
                 not_before=not_before,
@@ -72,6 +73,7 @@ class Queue:
             account=job.account,
             qos=job.qos,
             name=job.name,
+            array=_array_limit(job),
             started_at=job.started_at,
             resources=_kept(job) if job.stopped else _counted(job),
             node=job.node or "",
@@ -127,6 +129,11 @@ class Queue:
 def can_stop(job: Job) -> bool:
     """True when the job, while it runs, can be stopped and go on later: it has no state on a GPU, and is on one node."""
     return job.kind is JobKind.TASK and not job.others and all(uuid.startswith(SIMULATED) for uuid in job.devices)
+
+
+def _array_limit(job: Job) -> ArrayLimit | None:
+    element = job.element
+    return ArrayLimit(element.array_id, element.at_most) if element is not None and element.at_most is not None else None
 
 
 def _kept(job: Job) -> Resources:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from carrel.control.dependents import Dependents
 from carrel.control.history import learn
 from carrel.control.inbox import News
 from carrel.control.launching import LaunchSettings, build_launch, job_token
@@ -21,6 +22,7 @@ from carrel.control.preempting import Preempting
 from carrel.control.queue import Queue
 from carrel.control.rules import RuleBook
 from carrel.control.usage import REMEMBERED, UsageBook
+from carrel.domain.dependency import Verdict, describe_dependency, read_dependency
 from carrel.domain.errors import CarrelError, Conflict, StorageFull, Unavailable
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import Launch, Observation
@@ -67,6 +69,8 @@ class LoopSettings:
     drained: Callable[[tuple[Node, ...]], tuple[Node, ...]] = tuple
     #: Says which nodes are kept for whom; the very same answer while nothing has changed.
     reserved: Callable[[], Sequence[Reservation]] = tuple
+    #: What there is to tell the tracking server about a job that ended while it waited.
+    withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: ()
     #: False where nobody asks why a job waits: then no picture of the queue is kept for the answer.
     tells: bool = True
 
@@ -83,6 +87,9 @@ class Scheduler:
         self._settings = settings
         self._describe = describe
         self._queue = Queue()
+        self._dependents = Dependents(jobs)
+        #: Jobs for which something has happened that they wait for.
+        self._freed: deque[int] = deque()
         self._preempting = Preempting(jobs, engine, self._queue)
         self._placer = Placer()
         self.use = UsageBook(settings.rules)
@@ -150,6 +157,8 @@ class Scheduler:
         moments = list(self._paused.values())
         if self._preempting.again_at is not None:
             moments.append(self._preempting.again_at)
+        if self._freed:
+            moments.append(self._looked_at)
         if self._tell_again is not None:
             moments.append(self._tell_again)
         if self._unstarted:
@@ -172,7 +181,25 @@ class Scheduler:
         self._record(news.observations, now)
         news.observations.clear()
         self._launch(now)
+        self._let_in(now)
         self._start_what_fits(now)
+
+    def _let_in(self, now: float) -> None:
+        """Those who waited for others come into the line, or can never start any more; then those who waited for them."""
+        while self._freed:
+            job = self._dependents.job(self._freed[0])
+            if job is not None:
+                self._put(job, now)
+                self._newcomers.append(job.id)
+            self._freed.popleft()
+
+    def _withdraw(self, job: Job, now: float) -> None:
+        """What the job waits for can never happen."""
+        message = f"{describe_dependency(read_dependency(job.dependency))} That can never be any more."
+        reason = Reason(code="DependencyNeverSatisfied", message=message)
+        after = self._jobs.request_cancel(job.id, by="the lab", reason=reason, now=now, outbox=self._settings.withdrawal)
+        if after is not None and after.state.ended:
+            self._put(after, now)
 
     def _take_in(self, job: Job, now: float) -> None:
         """A job was submitted, or somebody wants its end."""
@@ -247,6 +274,12 @@ class Scheduler:
         return written
 
     def _put(self, job: Job, now: float, not_before: float = 0.0) -> None:
+        verdict = self._dependents.verdict(job)
+        if verdict is Verdict.OPEN:
+            return
+        if verdict is Verdict.NEVER:
+            self._withdraw(job, now)
+            return
         known = self._queue.job(job.id)
         entry = self._queue.put(job, now=now, not_before=not_before)
         if not isinstance(entry, Holding):
@@ -270,6 +303,7 @@ class Scheduler:
             self._paused[job.id] = not_before
         else:
             self._paused.pop(job.id, None)
+        self._freed.extend(other.id for other in self._dependents.after(job))
 
     def _start_what_fits(self, now: float) -> None:
         self._withheld, self._looked_at = self._engine.withheld(), now

@@ -6,7 +6,7 @@ import os
 import posixpath
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,14 +15,21 @@ from carrel.control.lab import Lab
 from carrel.control.ports import JobFilter, Submitted
 from carrel.domain.errors import Conflict, Denied, Impossible, Invalid, NotFound
 from carrel.domain.job import ACTIVE, Job, JobState
-from carrel.domain.qos import JobKind
+from carrel.domain.partition import Partition
+from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.session import SessionKind, SessionSpec
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import Caller
+from carrel.policy.partitions import choose_partitions
+from carrel.policy.session_gpus import SessionGpus, check_gpus, gpus_on_cluster, gpus_on_own_nodes
 
 #: Bytes of host memory of a session that asks for none in particular.
 DEFAULT_MEMORY = 4 * 1024**3
+#: The environment that everybody has, made on first use.
+DEFAULT_ENVIRONMENT = "default"
+#: Jobs whose owner is remembered.
+_OWNERS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,10 @@ class SessionStatus:
     idle_since: float | None = None
     #: Unix seconds at which it is ended for being idle, or None.
     idle_end: float | None = None
+    #: Why the lab does not reach it although it runs; "" when nothing is known to be wrong.
+    trouble: str = ""
+    #: Address of the machine that it runs on, where that is another one than the lab's and known; else "".
+    host: str = ""
 
 
 class SessionDoor(Protocol):
@@ -67,13 +78,32 @@ class Lender(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNews:
+    """What the broker of a cluster's node said last."""
+
+    node: str
+    #: Seconds since it was said.
+    age: float
+    #: False when it is too old for what is now, or its broker has ended.
+    current: bool
+    ended: bool
+    #: Its `status` message (`carrel.leases.protocol`).
+    status: Mapping[str, Any]
+
+
+def no_nodes() -> Sequence[NodeNews]:
+    """Of a lab without a cluster."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What somebody asks for; None where the lab decides."""
 
     kind: SessionKind = SessionKind.NOTEBOOK
     name: str | None = None
     directory: str | None = None
-    environment: str = "default"
+    environment: str = DEFAULT_ENVIRONMENT
     gpus: int | None = None
     reserve: bool = False
     qos: str | None = None
@@ -90,9 +120,16 @@ class Sessions:
     """Starts, finds and opens sessions. Thread-safe; raises the errors of `carrel.domain.errors`."""
 
     def __init__(
-        self, lab: Lab, *, files: Path, door: SessionDoor, lender: Lender, check_environment: Callable[[str, str], None]
+        self,
+        lab: Lab,
+        *,
+        files: Path,
+        door: SessionDoor,
+        lender: Lender,
+        check_environment: Callable[[str, str], None],
+        nodes: Callable[[], Sequence[NodeNews]] = no_nodes,
     ) -> None:
-        """`files` is the directory with one directory of files for each user.
+        """`files` is the directory with one directory of files for each user; `nodes` says who lends on a cluster's nodes.
 
         `check_environment` raises `NotFound` when a user (the first) has no environment of a name (the second).
         """
@@ -101,26 +138,48 @@ class Sessions:
         self._files = files
         self._door = door
         self._lender = lender
+        self._nodes = nodes
+        #: Of jobs that brokers of a cluster speak of.
+        self._owners: dict[int, str] = {}
 
     def start(self, caller: Caller, asked: Asked, *, key: str | None = None) -> Submitted:
         """Put a new session in line."""
         if caller.job_id is not None:
             raise Denied("A job cannot start a session.", remedy="Start it with your own token.")
         qos = self._lab.policy.choose(asked.qos, JobKind.SESSION, asked.partition)
-        gpus = self._gpus(asked)
+        check_gpus(asked.gpus, reserve=asked.reserve)
         spec = SessionSpec(
             kind=asked.kind,
             directory=self._directory(caller, asked.directory),
             environment=self._environment(caller, asked.environment),
-            gpus=gpus,
             reserve=asked.reserve,
             idle_time=qos.idle_time,
             hub=check_hub(asked.hub, asked.kind),
         )
+        refused: Impossible | None = None
+        for partition in self._partitions(asked, qos):
+            try:
+                self._check_reach(caller, asked, partition)
+                gpus = self._gpus(asked, partition)
+                return self._submit(caller, asked, spec, qos, gpus, partition, key)
+            except Impossible as error:
+                refused = refused or error
+        raise refused or Impossible(f'No partition takes sessions with QoS "{qos.name}".', remedy="Ask an administrator.")
+
+    def _submit(
+        self,
+        caller: Caller,
+        asked: Asked,
+        spec: SessionSpec,
+        qos: QoS,
+        gpus: SessionGpus,
+        partition: Partition | None,
+        key: str | None,
+    ) -> Submitted:
         resources = Resources(
             cpus=1 if asked.cpus is None else asked.cpus,
             memory=DEFAULT_MEMORY if asked.memory is None else asked.memory,
-            gpus=gpus if asked.reserve else 0,
+            gpus=gpus.whole,
             time=qos.default_time if asked.time is None else asked.time,
         )
         task = TaskSpec(
@@ -129,7 +188,7 @@ class Sessions:
             command=f"exec {_quoted(sys.executable)} -m carrel.notebooks.jupyter",
             snapshot="",
             outputs=(),
-            session=spec,
+            session=replace(spec, gpus=gpus.gpus, shards=gpus.shards),
         )
         return self._lab.submit(
             caller,
@@ -137,7 +196,7 @@ class Sessions:
             name=asked.name or asked.kind.value,
             resources=resources,
             qos=qos,
-            partition=asked.partition,
+            partition=None if partition is None else partition.name,
             account=asked.account,
             kind=JobKind.SESSION,
             key=key,
@@ -193,19 +252,61 @@ class Sessions:
         """Who has which device now, who waits, whose state is where; what is not the caller's to see is blank."""
         return _blanked(self._lender.status(), caller)
 
-    def _gpus(self, asked: Asked) -> int:
-        most = max((len(node.devices) for node in self._lab.engine.nodes()), default=0)
-        if asked.gpus is None:
-            return 1 if asked.reserve or most else 0
-        if asked.gpus < 0:
-            raise Invalid(f"gpus is {asked.gpus}.", remedy="Ask for 0 or more.")
-        if asked.reserve and asked.gpus == 0:
-            raise Invalid("A reservation of 0 GPUs.", remedy="Leave --reserve out, or ask for GPUs.")
-        if asked.gpus > most:
+    def nodes(self, caller: Caller) -> Sequence[NodeNews]:
+        """The same of each node of a cluster that has a broker, as it was when that was heard last."""
+        return [replace(news, status=_blanked(self._named(news.status), caller)) for news in self._nodes()]
+
+    def _named(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A broker on a cluster may know owners by their Unix users only: whose a job is, the lab itself knows."""
+        named = dict(status)
+        for part in ("tenants", "leases", "queue"):
+            named[part] = [{**row, "owner": self._owner_of(row.get("job"))} for row in status.get(part, ())]
+        return named
+
+    def _owner_of(self, job_id: object) -> str:
+        """The owner of a job, "" for one that the lab does not have."""
+        if not isinstance(job_id, int) or isinstance(job_id, bool):
+            return ""
+        owner = self._owners.get(job_id)
+        if owner is None:
+            job = self._lab.jobs_store.get(job_id)
+            owner = "" if job is None else job.owner
+            if len(self._owners) >= _OWNERS:
+                self._owners = {}
+            self._owners[job_id] = owner
+        return owner
+
+    def _partitions(self, asked: Asked, qos: QoS) -> Sequence[Partition | None]:
+        """Where the session may run, in the order in which it is tried; None stands for a lab without partitions."""
+        parts = self._lab.policy.partitions
+        if not parts and asked.partition is None:
+            return (None,)
+        found = choose_partitions(asked.partition, qos, parts)
+        # A hub whose spawner was not set up for it reaches no session on a cluster's nodes, so those have to be asked for.
+        here = [part for part in found if part.slurm is None] if asked.hub and asked.partition is None else []
+        return here or found
+
+    def _check_reach(self, caller: Caller, asked: Asked, partition: Partition | None) -> None:
+        """Raise `Impossible` for an environment of the lab's that the owner's Unix user on a cluster cannot read."""
+        name = asked.environment
+        if partition is None or partition.slurm is None or name == DEFAULT_ENVIRONMENT or posixpath.isabs(name):
+            return
+        try:
+            user = self._lab.policy.unix_user(caller.user.subject)
+        except Denied:
+            return  # they are refused there anyway, in better words
+        if user:
             raise Impossible(
-                f"The session asks for {asked.gpus} GPUs, but no node has more than {most}.", remedy=f"Ask for {most}."
+                f'Environment "{name}" is on the lab\'s own machine. In partition "{partition.name}" sessions of '
+                f"{caller.user.name} run as the Unix user {user}, who cannot read it.",
+                remedy=f'Use "{DEFAULT_ENVIRONMENT}" there and install what you need in it; or choose another partition.',
             )
-        return asked.gpus
+
+    def _gpus(self, asked: Asked, partition: Partition | None) -> SessionGpus:
+        if partition is not None and partition.slurm is not None:
+            return gpus_on_cluster(asked.gpus, self._lab.policy.cluster(partition), reserve=asked.reserve)
+        nodes = [node for node in self._lab.engine.nodes() if partition is None or partition.has(node.name)]
+        return gpus_on_own_nodes(asked.gpus, nodes, reserve=asked.reserve)
 
     def _directory(self, caller: Caller, asked: str | None) -> str:
         if asked is None:

@@ -124,10 +124,11 @@ class UsageBook:
                 total = self._settled(held.who, now)
                 since = now if since is None else since
                 total.seconds += accrued(held.rate, since, total.at, half_life)
-                total.seconds += _spread(borrowed, since, now, half_life)
                 total.rate += held.rate
                 total.jobs += 1
-                if job.kind is JobKind.SESSION:
+                # A broker may have spoken of it first, and was believed.
+                if job.kind is JobKind.SESSION and (job.id, job.attempt) not in self._borrowed:
+                    total.seconds += _spread(borrowed, since, now, half_life)
                     self._borrowed[job.id, job.attempt] = Borrowed(held.who, borrowed)
             elif not holds and held is not None:
                 del self._open[job.id]

@@ -15,28 +15,33 @@ from carrel.devices.nvml import nvml
 class GpuUse:
     """One reading; a device that does not answer is left out."""
 
-    #: Percent of the last sample period in which a kernel ran, by uuid (nvmlDeviceGetUtilizationRates).
+    #: Percent of the last sample period in which a kernel ran, by the device's name (nvmlDeviceGetUtilizationRates).
     utilization: Mapping[str, float] = field(default_factory=dict)
-    #: Bytes in use by everybody on the device, by uuid.
+    #: Bytes in use by everybody on the device, by its name.
     memory: Mapping[str, int] = field(default_factory=dict)
 
 
 class GpuSampler:
-    """Keeps NVML open for the devices `uuids`; without a driver it reads nothing, at no cost."""
+    """Keeps NVML open for some devices; without a driver it reads nothing, at no cost."""
 
-    def __init__(self, uuids: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str]) -> None:
+        """`names` as in CUDA_VISIBLE_DEVICES: UUIDs, or positions among the devices that this process can see."""
         self._stack = ExitStack()
         self._lib: Any = None
         self._handles: dict[str, Any] = {}
-        wanted = [uuid for uuid in uuids if not uuid.startswith("SIM-")]
+        wanted = [name for name in names if not name.startswith("SIM-")]
         if not wanted:
             return
         self._lib = self._stack.enter_context(nvml())
         if self._lib is None:
             return
-        for uuid in wanted:
+        for name in wanted:
             try:
-                self._handles[uuid] = self._lib.nvmlDeviceGetHandleByUUID(uuid)
+                self._handles[name] = (
+                    self._lib.nvmlDeviceGetHandleByIndex(int(name))
+                    if name.isdecimal()
+                    else self._lib.nvmlDeviceGetHandleByUUID(name)
+                )
             except self._lib.NVMLError:  # lost or renamed: it cannot be read
                 continue
 
@@ -44,10 +49,10 @@ class GpuSampler:
         """Return the use of every device that answers."""
         utilization: dict[str, float] = {}
         memory: dict[str, int] = {}
-        for uuid, handle in self._handles.items():
+        for name, handle in self._handles.items():
             try:
-                memory[uuid] = int(self._lib.nvmlDeviceGetMemoryInfo(handle).used)
-                utilization[uuid] = float(self._lib.nvmlDeviceGetUtilizationRates(handle).gpu)
+                memory[name] = int(self._lib.nvmlDeviceGetMemoryInfo(handle).used)
+                utilization[name] = float(self._lib.nvmlDeviceGetUtilizationRates(handle).gpu)
             except self._lib.NVMLError:  # slices (MIG) have no utilisation; a lost device has neither
                 continue
         return GpuUse(utilization=utilization, memory=memory)

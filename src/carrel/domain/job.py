@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from carrel.domain.array import ArrayElement
 from carrel.domain.errors import Conflict
 from carrel.domain.node import Share
 from carrel.domain.qos import JobKind, PreemptMode
@@ -87,8 +88,11 @@ REASONS: dict[str, str] = {
     "QOSGrpGRES": "Everybody together already holds as many GPUs as the QoS allows.",
     "MaxJobsPerAccount": "Its account already holds as many jobs as the QoS allows.",
     "MaxGRESPerAccount": "Its account already holds as many GPUs as the QoS allows.",
+    "JobArrayTaskLimit": "As many elements of its array run as may at once.",
     "ReqNodeNotAvail": "The nodes or GPUs that could run it are drained, withheld, reserved for others or unreachable.",
     "BeginTime": "Its earliest start has not come yet (the pause before a retry).",
+    "Dependency": "It starts after other jobs, and what it waits for has not happened yet.",
+    "DependencyNeverSatisfied": "What it waited for can never happen any more.",
     "PartitionDown": "Its partition does not exist in this lab any more.",
     "InvalidQOS": "Its QoS does not exist in this lab any more.",
     "Preempting": "It gives way to a job of another QoS: it is being ended or stopped.",
@@ -111,7 +115,7 @@ REASONS: dict[str, str] = {
     "NodeLost": "The node is gone, so how it ended is not known.",
     "Deadline": "It reached the deadline that was set for it.",
     "DeviceBusy": "Another lab on the same machine holds the GPU.",
-    "Requeued": "An attempt ended and retries are left.",
+    "Requeued": "An attempt ended and another one follows: retries are left, or it goes on from its checkpoint.",
 }
 
 
@@ -158,6 +162,8 @@ class Job:
     attempt: int = 0
     #: Attempts left after the present one fails for a reason of its own.
     retries_left: int = 0
+    #: How often it may still go on from its checkpoint after its walltime.
+    requeues_left: int = 0
     exit_code: int | None = None
     signal: int | None = None
     node: str | None = None
@@ -168,6 +174,10 @@ class Job:
     run_id: str | None = None
     #: Set when somebody asked for its end: their subject.
     cancelled_by: str | None = None
+    #: What it waits for before its first attempt, as `carrel.domain.dependency` reads it; "" for nothing.
+    dependency: str = ""
+    #: Set when it is one of many that were submitted as an array.
+    element: ArrayElement | None = None
     #: False: it cannot be interrupted, and nobody takes its place while it runs.
     preemptible: bool = True
     #: Set while it has to give way to another job, and until it has its devices again.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from carrel.domain.array import ArrayElement
 from carrel.domain.job import JobState, Reason
 from carrel.domain.node import Device
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
-from carrel.domain.task import TaskSpec
+from carrel.domain.task import Launcher, TaskSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class LaunchPaths:
     blobs: str
     #: Unix datagram socket that takes a line when the journal has grown ("<job> <attempt>"); may be absent or dead.
     doorbell: str = ""
+    #: The same for runners on other machines: "host:port/word", where UDP datagrams with the word and that line are taken.
+    bell: str = ""
     #: Unix socket of the node's broker; "" where devices are not lent.
     broker: str = ""
 
@@ -80,8 +83,21 @@ class Launch:
     #: Address of the gateway, for CARREL_URL; the job's own token lies beside the launch file.
     gateway: str = ""
     tracking: LaunchTracking | None = None
+    #: Positions on the node of the GPUs of which Slurm has given it shares, where the node's broker lends them to its cells.
+    shares: tuple[int, ...] = ()
+    #: True when the lab's machine is another one: a session takes its connections over the network then.
+    remote: bool = False
+    #: TCP ports for that ("40000-40999"); "" for any.
+    session_ports: str = ""
+    #: Which element of which array it is, if any.
+    element: ArrayElement | None = None
     #: Environment variables that the lab sets for the command, beyond those of the task.
     variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_group(self) -> bool:
+        """True when it is more than one process that the runner starts itself."""
+        return self.resources.nodes * self.task.tasks_per_node > 1 or self.task.launcher is not Launcher.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +110,8 @@ class Usage:
     memory: int = 0
     #: Largest `memory` seen so far.
     memory_peak: int = 0
-    #: Percent busy per device UUID, and bytes in use per device UUID; empty where NVML is absent.
+    #: Percent busy, and bytes in use, by the device's UUID, or on a cluster by node and position ("node3/gpu0"); empty where NVML
+    #: is absent.
     gpu_utilization: Mapping[str, float] = field(default_factory=dict)
     gpu_memory: Mapping[str, int] = field(default_factory=dict)
 
@@ -185,6 +202,8 @@ class Ended:
     outputs: tuple[StoredFile, ...] = ()
     #: True when the failure is not the task's own (a full disk, a lost device): it may be tried again at no cost.
     retryable: bool = False
+    #: True when it may go on after its walltime, and has changed what it keeps for its next attempt.
+    checkpointed: bool = False
 
 
 JournalRecord = Claimed | Preparing | EnvironmentReady | InputsReady | Started | Sampled | Suspended | Resumed | Ended

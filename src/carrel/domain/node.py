@@ -57,3 +57,5 @@ class Node:
     devices: tuple[Device, ...] = ()
     #: Why nothing new starts here now ("drained by admin"), or None.
     drained: str | None = None
+    #: Slurm's shares of its GPUs (gres/shard); 0 on the lab's own nodes.
+    shards: int = 0

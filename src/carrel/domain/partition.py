@@ -9,6 +9,9 @@ from carrel.domain.nodelist import in_nodelist
 #: What stands for the node of a job that was handed to a cluster, before the partition's name: no node is called so.
 _CLUSTER = "slurm:"
 
+#: Seconds for which an allocation of the cluster stays with its user after a short task, where nothing else is said.
+HOLD_TIME = 30
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmPartition:
@@ -22,6 +25,8 @@ class SlurmPartition:
     options: tuple[str, ...] = ()
     #: True when short jobs are given an allocation at once, instead of waiting for the timer of sbatch.
     immediate: bool = False
+    #: Seconds for which such an allocation stays with its user for the next short task; 0: it is given back at once.
+    hold_time: int = HOLD_TIME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

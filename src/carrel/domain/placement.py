@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from carrel.domain.job import Reason
 from carrel.domain.node import Node, Share
@@ -12,6 +12,13 @@ from carrel.domain.partition import Partition
 from carrel.domain.qos import PreemptMode, QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
+
+
+class ArrayLimit(NamedTuple):
+    """An array of whose elements not all may run at once."""
+
+    array_id: int
+    at_most: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +41,8 @@ class Waiting:
     name: str = ""
     #: The part of the lab that it runs in; "" in a lab without partitions.
     partition: str = ""
+    #: Set when it is an element of an array that has a limit.
+    array: ArrayLimit | None = None
     #: Seconds that it should run, where that is known and counts in backfill.
     expected: int | None = None
 
@@ -57,6 +66,8 @@ class Holding:
     #: When its walltime is over at the latest, Unix seconds.
     ends_by: float
     account: str = ""
+    #: As in `Waiting`.
+    array: ArrayLimit | None = None
     #: What it holds on further nodes.
     others: tuple[Share, ...] = ()
     name: str = ""

@@ -25,6 +25,8 @@ class SessionSpec:
     #: GPUs that a cell gets when it uses CUDA; 0: none. With `reserve` they are the job's own from start to end.
     gpus: int = 1
     reserve: bool = False
+    #: Shares of GPUs that Slurm gives it, in the place of whole ones (gres/shard).
+    shards: int = 0
     #: Seconds without a running cell, a connection or GPU work after which it is ended (with a warning before); None: never.
     idle_time: int | None = None
     #: Address of the server at a JupyterHub that this session is run for; "" for the lab's own sessions.

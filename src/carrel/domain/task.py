@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from carrel.domain.session import SessionSpec
+from carrel.domain.slurm import SlurmRequest
 
 
 class EnvironmentKind(StrEnum):
@@ -16,6 +17,17 @@ class EnvironmentKind(StrEnum):
     REQUIREMENTS = "requirements"
     UV_LOCK = "uv_lock"
     CONDA = "conda"
+
+
+class Launcher(StrEnum):
+    """What starts the processes of a task on its nodes."""
+
+    #: The lab itself.
+    NONE = "none"
+    #: PyTorch's, of the task's environment.
+    TORCHRUN = "torchrun"
+    #: Slurm's own where it speaks PMI, else `mpirun` of the task's environment.
+    MPI = "mpi"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +80,10 @@ class GitState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackingTarget:
-    """An MLflow run that exists already (made by ``mlflow run``); without one the lab makes a run of its own."""
+    """An MLflow run that exists already (made by ``mlflow run``); without one the lab makes a run of its own.
+
+    For an element of an array it is the parent of a run of its own.
+    """
 
     run_id: str
     experiment_id: str
@@ -96,6 +111,9 @@ class TaskSpec:
     path_parameters: Mapping[str, str] = field(default_factory=dict)
     #: Glob patterns relative to the working directory.
     outputs: tuple[str, ...] = ("outputs/**",)
+    launcher: Launcher = Launcher.NONE
+    #: Processes of the command on each node (Slurm's --ntasks-per-node).
+    tasks_per_node: int = 1
     #: Environment variables that the submitter set; never secrets.
     variables: Mapping[str, str] = field(default_factory=dict)
     experiment: str | None = None
@@ -105,3 +123,11 @@ class TaskSpec:
     rerun_of: int | None = None
     #: What makes it interactive; None for a task.
     session: SessionSpec | None = None
+    #: What is asked of Slurm beyond resources; None when nothing is.
+    slurm: SlurmRequest | None = None
+    #: How often it goes on, from what its attempts left in their checkpoint directory, after it reached its walltime.
+    requeue: int = 0
+    #: Seconds before the end of its walltime at which it gets SIGTERM; None: as the lab does it.
+    warning: int | None = None
+    #: What the submitter has to be told about what was asked for; also the first lines of the log.
+    notes: tuple[str, ...] = ()

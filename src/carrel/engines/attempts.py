@@ -142,7 +142,11 @@ def discard_launch(directory: AttemptDirectory) -> None:
 
 
 def write_cancel(directory: AttemptDirectory, by: str) -> None:
-    """Leave word for the runner who asked for the end; the first one stays. On a full disk the word is left without a name."""
+    """Leave word for the runner who asked for the end; the first one stays. On a full disk the word is left without a name.
+
+    The word may come before the attempt's other files: nobody has started it yet.
+    """
+    directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = directory.path / f"cancel.{os.getpid()}"
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -161,6 +165,7 @@ def clear(directory: AttemptDirectory) -> None:
         directory.token.unlink(missing_ok=True)
         directory.preempt.unlink(missing_ok=True)
         directory.cgroup.unlink(missing_ok=True)
+        directory.session_address.unlink(missing_ok=True)
         remove_temporary(directory.temporary)
 
 

@@ -10,22 +10,27 @@ import posixpath
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from pydantic_core import PydanticSerializationError
 
 from carrel.control.lab import Lab
 from carrel.control.ports import Submitted
+from carrel.domain.array import read_array
 from carrel.domain.errors import Invalid, NotFound
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
-from carrel.domain.task import EnvironmentRecipe, GitState, TaskSpec, TrackingTarget
+from carrel.domain.slurm import SlurmRequest
+from carrel.domain.task import EnvironmentRecipe, GitState, Launcher, TaskSpec, TrackingTarget
 from carrel.domain.units import parse_duration, parse_size
 from carrel.domain.user import Caller
 from carrel.snapshots import SnapshotStore
 from carrel.tasks import BackendConfig, ResourceOverrides, TaskDescription, describe, read_backend_config
 from carrel.tasks.section import MAX_RETRIES, check_variable
+from carrel.tasks.shape import one_of_gpus, read_launcher, tasks_on_each_node
 from carrel.wire.v1 import ResourceRequest, TaskRequest
+from carrel.wire.v1 import SlurmRequest as SlurmWish
 
 T = TypeVar("T")
 #: Longest name of a job, an account, an experiment.
@@ -59,16 +64,19 @@ class Submissions:
         retries = _first(request.retries, described.retries) or 0
         if not 0 <= retries <= MAX_RETRIES:
             raise Invalid(f"retries is {retries}.", remedy=f"Ask for 0 to {MAX_RETRIES}.")
+        resources = _resources(request.resources, config.resources, described.resources, qos)
         return self._lab.submit(
             caller,
-            _task(request, config, described),
-            name=_printable("name", request.name or described.name),
-            resources=_resources(request.resources, config.resources, described.resources, qos),
+            _task(request, config, described, resources),
+            name=_printable("name", request.name or config.name or described.name),
+            resources=resources,
             qos=qos,
             partition=partition,
             account=_optional("account", _first(request.account, config.account, described.account)),
             retries=retries,
             preemptible=_first(request.preemptible, config.preemptible, described.preemptible) is not False,
+            dependency=(_first(request.dependency, config.dependency) or "").strip(),
+            array=_array(_first(request.array, config.array, described.array), request),
             key=key,
         )
 
@@ -116,8 +124,10 @@ def _refuse_half_characters(request: TaskRequest) -> None:
         raise Invalid("The request has text with half a character (a lone surrogate).", remedy="Send UTF-8.") from error
 
 
-def _task(request: TaskRequest, config: BackendConfig, described: TaskDescription) -> TaskSpec:
+def _task(request: TaskRequest, config: BackendConfig, described: TaskDescription, resources: Resources) -> TaskSpec:
     git, tracking = request.git, request.tracking
+    launcher = _first(None if request.launcher is None else read_launcher(request.launcher), described.launcher) or Launcher.NONE
+    asked = _first(request.tasks_per_node, config.tasks_per_node, described.tasks_per_node)
     return TaskSpec(
         entry_point=described.entry_point,
         command=described.command,
@@ -129,25 +139,68 @@ def _task(request: TaskRequest, config: BackendConfig, described: TaskDescriptio
         inputs=described.inputs,
         path_parameters=described.path_parameters,
         outputs=described.outputs,
+        launcher=launcher,
+        tasks_per_node=tasks_on_each_node(asked, launcher, resources, described.command),
         variables={**described.variables, **config.variables, **_variables(request.variables)},
         experiment=_optional("experiment", _first(request.experiment, described.experiment)),
         tracking=TrackingTarget(run_id=tracking.run_id, experiment_id=tracking.experiment_id, uri=tracking.uri)
         if tracking
         else None,
         git=GitState(**git.model_dump()) if git else None,
+        slurm=_slurm(request.slurm, config.slurm, described.slurm),
+        requeue=_requeue(_first(request.requeue, config.requeue, described.requeue)),
+        warning=_first(None if request.warning is None else parse_duration(request.warning), config.warning, described.warning),
+        notes=config.notes,
     )
+
+
+def _slurm(request: SlurmWish | None, config: SlurmRequest, described: SlurmRequest) -> SlurmRequest | None:
+    wish = SlurmRequest()
+    if request is not None:
+        wish = SlurmRequest(
+            constraint=request.constraint or "",
+            exclusive=request.exclusive or "",
+            reservation=request.reservation or "",
+            mail=request.mail or "",
+            mail_events=tuple(request.mail_events or ()),
+            modules=tuple(request.modules or ()),
+            options=tuple(request.options),
+        )
+    asked = wish.over(config).over(described)
+    if asked.mail and not asked.mail_events:  # Slurm would write to nobody
+        asked = replace(asked, mail_events=("END", "FAIL"))
+    return asked if asked.asked() else None
+
+
+def _requeue(times: int | None) -> int:
+    if times is not None and not 0 <= times <= MAX_RETRIES:
+        raise Invalid(f"requeue is {times}.", remedy=f"Ask for 0 to {MAX_RETRIES}.")
+    return times or 0
 
 
 def _resources(request: ResourceRequest, config: ResourceOverrides, described: ResourceOverrides, qos: QoS) -> Resources:
     asked = ResourceOverrides(
+        nodes=request.nodes,
         cpus=request.cpus,
         memory=None if request.memory is None else parse_size(request.memory),
-        gpus=request.gpus,
+        gpus=one_of_gpus(request.gpus, request.gpus_per_node),
         gpu_type=request.gpu_type,
         gpu_memory=None if request.gpu_memory is None else parse_size(request.gpu_memory),
         time=None if request.time is None else parse_duration(request.time),
     )
     return asked.over(config).over(described).resources(Resources(time=qos.default_time))
+
+
+def _array(text: str | None, request: TaskRequest) -> str:
+    if text is None:
+        return ""
+    read_array(text)
+    if request.tracking is not None and request.tracking.uri is not None:
+        raise Invalid(
+            "Each element of an array has a run of its own, which the lab cannot make on another tracking server.",
+            remedy="Track with the lab's own server, or leave array out.",
+        )
+    return text.replace(" ", "")
 
 
 def _first(*values: T | None) -> T | None:

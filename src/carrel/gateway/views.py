@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from carrel.control.ports import AttemptRow
-from carrel.control.sessions import SessionStatus
+from carrel.control.sessions import NodeNews, SessionStatus
 from carrel.control.views import DeviceStatus, NodeStatus, ShareReport
 from carrel.domain.job import Job
 from carrel.domain.launch import StoredFile, Usage
+from carrel.domain.node import Node
 from carrel.domain.partition import Partition
 from carrel.domain.placement import Hold
 from carrel.domain.qos import QoS
@@ -45,6 +47,7 @@ def job_fields(job: Job, hold: Hold | None, run_url: str | None) -> dict[str, ob
         "reason": reason.code,
         "message": reason.message,
         "resources": v1.ResourceView(
+            nodes=resources.nodes,
             cpus=resources.cpus,
             memory=resources.memory,
             gpus=resources.gpus,
@@ -68,6 +71,11 @@ def job_fields(job: Job, hold: Hold | None, run_url: str | None) -> dict[str, ob
         "queue": queue_view(hold),
         "ended": job.state.ended,
         "preemptible": job.preemptible,
+        "requeues_left": job.requeues_left,
+        "dependency": job.dependency,
+        "array_job_id": job.element.array_id if job.element is not None else None,
+        "array_task_id": job.element.index if job.element is not None else None,
+        "array": job.element.array if job.element is not None else "",
     }
 
 
@@ -98,6 +106,10 @@ def job_detail(job: Job, hold: Hold | None, run_url: str | None, task: TaskSpec,
         "git_commit": task.git.commit if task.git else None,
         "git_dirty": task.git.dirty if task.git else False,
         "rerun_of": task.rerun_of,
+        "slurm": list(task.slurm.describe()) if task.slurm else [],
+        "notes": list(task.notes),
+        "launcher": task.launcher.value,
+        "tasks_per_node": task.tasks_per_node,
         "attempts": [attempt_view(row) for row in attempts],
     }
     return v1.JobDetail.model_validate(fields)
@@ -117,6 +129,8 @@ def attempt_view(row: AttemptRow) -> v1.AttemptView:
         started_at=moment(row.started_at),
         ended_at=moment(row.ended_at),
         suspended_seconds=row.suspended_seconds,
+        slurm_job=int(number) if (number := row.hardware.get("slurm_job", "")).isdecimal() else None,
+        slurm_nodes=row.hardware.get("slurm_nodes", ""),
         environment=row.environment,
         environment_built=row.environment_built,
         usage=usage_view(row.usage),
@@ -149,6 +163,18 @@ def node_view(status: NodeStatus) -> v1.NodeView:
         memory_free=status.memory_free,
         drained=status.node.drained,
         devices=[device_view(device) for device in status.devices],
+    )
+
+
+def cluster_node_view(node: Node, partitions: Sequence[str]) -> v1.ClusterNodeView:
+    """One machine of a cluster."""
+    return v1.ClusterNodeView(
+        name=node.name,
+        partitions=list(partitions),
+        cpus=node.cpus,
+        memory=node.memory,
+        gpus=dict(Counter(device.type for device in node.devices)),
+        drained=node.drained,
     )
 
 
@@ -229,6 +255,7 @@ def partition_view(partition: Partition, qos: Iterable[str], nodes: Iterable[str
         nodes=[node for node in nodes if partition.has(node)],
         qos=[name for name in qos if partition.takes(name)],
         slurm=None if partition.slurm is None else partition.slurm.partition,
+        slurm_hold_time=partition.slurm.hold_time if partition.slurm is not None and partition.slurm.immediate else None,
     )
 
 
@@ -260,9 +287,31 @@ def session_view(job: v1.JobView, spec: SessionSpec, status: SessionStatus) -> v
         idle_since=moment(status.idle_since),
         idle_end=moment(status.idle_end),
         hub=spec.hub or None,
+        note=_gpu_note(job, spec),
+        trouble=status.trouble,
+        host=status.host,
     )
 
 
-def lending_view(status: Mapping[str, Any]) -> v1.LendingView:
-    """The broker's status."""
-    return v1.LendingView.model_validate({"available": bool(status), **status})
+def _gpu_note(job: v1.JobView, spec: SessionSpec) -> str:
+    """What the owner of a session should know about GPUs that are not lent to its cells one by one."""
+    if spec.shards:
+        return (
+            "It has a share of a GPU of a Slurm cluster from start to end. Where its node has a broker, its cells take "
+            "turns on it with those of others; else all use it at the same time."
+        )
+    if job.resources.gpus and not spec.reserve:
+        gpus = "a whole GPU" if job.resources.gpus == 1 else f"{job.resources.gpus} whole GPUs"
+        return f'It holds {gpus} from start to end: partition "{job.partition}" has no shards that sessions could share.'
+    return ""
+
+
+def lending_view(status: Mapping[str, Any], nodes: Sequence[NodeNews] = ()) -> v1.LendingView:
+    """The status of the broker of the lab's own machine, and what those of a cluster's nodes have said."""
+    far = [
+        v1.NodeLendingView.model_validate(
+            {**news.status, "node": news.node, "age": news.age, "current": news.current, "ended": news.ended}
+        )
+        for news in nodes
+    ]
+    return v1.LendingView.model_validate({"available": bool(status), **status, "nodes": far})

@@ -23,8 +23,8 @@ HEADER = "X-Carrel-Identity"
 HUB_PATH = "/carrel/hub"
 #: Seconds for which such a token is good.
 LIFETIME = 60
-#: Seconds by which two clocks of one machine may differ.
-_LEEWAY = 5
+#: Seconds by which the clocks of two machines may differ.
+_LEEWAY = 30
 _LABEL = re.compile(r"s([1-9][0-9]{0,17})-([0-9a-f]{12})")
 
 

@@ -16,7 +16,7 @@ from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
 from carrel.policy.estimate import ListSchedule
 from carrel.policy.forecast import Forecast
-from carrel.policy.limits import CODES, GROUP_GPUS, MAX_ACCOUNT_GPUS, MAX_ACCOUNT_JOBS
+from carrel.policy.limits import ARRAY_JOBS, CODES, GROUP_GPUS, MAX_ACCOUNT_GPUS, MAX_ACCOUNT_JOBS
 from carrel.policy.line import Kind, kind_of
 from carrel.policy.realm import Realm
 from carrel.policy.rooms import Room, idle_room, suits
@@ -254,6 +254,10 @@ def _over_limit(held: Held, code: str) -> str:
     if held.limit is None or limit is None:  # Cannot be: only a limit gives these codes.
         return "over a limit"
     name, job = held.limit.qos.name, held.job
+    if code == ARRAY_JOBS and job.array is not None:
+        text = f"{limit.jobs} of at most {_count(job.array.at_most, 'element')} of array {job.array.array_id} run"
+        first = limit.first_claim
+        return text if limit.jobs >= limit.max_jobs or first is None else f"{text}, and job {first.id} is ahead of it"
     wanted, whole = job.resources, code in (MAX_ACCOUNT_JOBS, MAX_ACCOUNT_GPUS, GROUP_GPUS)
     holder, per = (f'account "{job.account}" holds', " per account") if whole else ("its owner holds", " per user")
     if code == GROUP_GPUS:

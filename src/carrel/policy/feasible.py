@@ -108,7 +108,7 @@ def _refusal_of(partition: Partition, resources: Resources, kind: JobKind, qos: 
 
 def _refusal_of_cluster(partition: Partition, resources: Resources, kind: JobKind) -> Impossible | None:
     """Return what cannot be had of Slurm, whatever its nodes are."""
-    if kind is not JobKind.TASK:
+    if kind is JobKind.WORKER:
         return Impossible(
             f'Partition "{partition.name}" is one of a Slurm cluster, which takes no {kind}.',
             remedy="Name a partition of the lab's own machine.",
@@ -254,7 +254,9 @@ def _check_nodes(resources: Resources, nodes: Sequence[Node], part: str) -> None
         raise Impossible(
             f"The job asks for {resources.nodes} nodes, "
             f"but {part or 'the lab'} has {able} that {'is' if able == 1 else 'are'} large enough.",
-            remedy=f"Ask for {able} or fewer, or for less on each.",
+            remedy=f"Ask for {able} or fewer, or for less on each."
+            if able > 1
+            else "Ask for 1, with as many processes there (tasks_per_node).",
             details={"nodes": resources.nodes, "largest": able},
         )
 

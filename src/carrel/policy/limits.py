@@ -1,13 +1,15 @@
-"""What one user, one account, and everybody together may hold at the same time in one QoS."""
+"""What one user, one account, and everybody together may hold at the same time in one QoS; and the elements of one array."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import inf
+from typing import Protocol
 
-from carrel.domain.placement import Holding, Waiting
+from carrel.domain.placement import ArrayLimit, Holding, Waiting
 from carrel.domain.qos import QoS
 
+ARRAY_JOBS = "JobArrayTaskLimit"
 MAX_JOBS = "QOSMaxJobsPerUserLimit"
 MAX_GPUS = "QOSMaxGRESPerUser"
 MAX_ACCOUNT_JOBS = "MaxJobsPerAccount"
@@ -16,7 +18,7 @@ GROUP_GPUS = "QOSGrpGRES"
 #: Of these, the codes that speak of GPUs.
 GPU_CODES = frozenset({MAX_GPUS, MAX_ACCOUNT_GPUS, GROUP_GPUS})
 #: The codes of jobs that wait for nothing but a limit.
-CODES = GPU_CODES | {MAX_JOBS, MAX_ACCOUNT_JOBS}
+CODES = GPU_CODES | {ARRAY_JOBS, MAX_JOBS, MAX_ACCOUNT_JOBS}
 
 
 class Limit:
@@ -128,14 +130,16 @@ class Limit:
 
 
 class Limits:
-    """All that limits one user who works for one account in one QoS."""
+    """All that limits one user who works for one account in one QoS, or one array of theirs."""
 
-    __slots__ = ("parts", "qos")
+    __slots__ = ("parts", "qos", "user")
 
-    def __init__(self, qos: QoS, parts: tuple[Limit, ...]) -> None:
+    def __init__(self, qos: QoS, parts: tuple[Limit, ...], array: Limit | None = None) -> None:
+        """`parts` are that of the user first, then that of the account and that of everybody, where there is one."""
         self.qos = qos
-        #: That of the user first, then that of the account and that of everybody, where there is one.
-        self.parts = parts
+        self.user = parts[0]
+        #: The inner ones first: whom the array's own limit keeps out stands before nobody else of its owner.
+        self.parts = parts if array is None else (array, *parts)
 
     def refuses(self, job: Waiting, ends_by: float) -> str | None:
         """Return the code of the first limit that stops `job` from starting now, or None."""
@@ -179,22 +183,61 @@ class Limits:
         return self.parts[: self.parts.index(limit)]
 
 
+class Limited(Protocol):
+    """A job as far as limits go."""
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+        ...
+
+    @property
+    def account(self) -> str:
+        """What its use is charged to."""
+        ...
+
+    @property
+    def qos(self) -> str:
+        """Its class of service."""
+        ...
+
+    @property
+    def array(self) -> ArrayLimit | None:
+        """Its array, where that has a limit of its own."""
+        ...
+
+
 class Ledger:
     """The limits of everybody, made when first asked for."""
 
     def __init__(self, qos: Mapping[str, QoS], holding: Iterable[Holding], now: float = -inf) -> None:
         self._qos = qos
         self._limits: dict[tuple[str, str, str], Limits] = {}
+        self._arrays: dict[ArrayLimit, Limits] = {}
         self._users: dict[tuple[str, str], Limit] = {}
         self._accounts: dict[tuple[str, str], Limit] = {}
         self._groups: dict[str, Limit] = {}
         for held in holding:
-            limits = self.of(held.owner, held.account, held.qos)
+            limits = self.of(held)
             if limits is not None:
                 limits.charge(held.id, held.resources.total_gpus, max(held.over_by, now))
 
-    def of(self, owner: str, account: str, qos: str) -> Limits | None:
-        """Return what limits `owner`, working for `account`, in `qos`; None when there is no such QoS."""
+    def of(self, job: Limited) -> Limits | None:
+        """Return what limits a job; None when there is no such QoS."""
+        whole = self._of(job.owner, job.account, job.qos)
+        if whole is None or job.array is None:
+            return whole
+        limits = self._arrays.get(job.array)
+        if limits is None:
+            own = Limit(job.array.at_most, None, ARRAY_JOBS, "")
+            limits = self._arrays[job.array] = Limits(whole.qos, whole.parts, own)
+        return limits
+
+    def forget(self, array: ArrayLimit) -> None:
+        """Nobody of the array is there any more."""
+        self._arrays.pop(array, None)
+
+    def _of(self, owner: str, account: str, qos: str) -> Limits | None:
         limits = self._limits.get((owner, account, qos))
         if limits is None:
             service = self._qos.get(qos)

@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from carrel.domain.placement import Waiting
+from carrel.domain.placement import ArrayLimit, Waiting
 from carrel.domain.resources import Resources
 from carrel.policy.limits import Limits
 from carrel.policy.realm import Realm
@@ -34,6 +34,7 @@ class Alike(NamedTuple):
     partition: str
     resources: Resources
     seconds: float
+    array: ArrayLimit | None = None
 
 
 def kind_of(wanted: Resources, realm: Realm) -> Kind:

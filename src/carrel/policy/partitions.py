@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
-from carrel.domain.errors import Invalid
+from carrel.domain.errors import Impossible, Invalid
 from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
+from carrel.domain.slurm import SlurmRequest
 from carrel.policy.qos import choose_qos
 
 
@@ -40,6 +41,12 @@ def choose_qos_in(name: str | None, kind: JobKind, qos: Mapping[str, QoS], parti
     return taken[default] if default in taken else next(iter(taken.values()))
 
 
+def partitions_for(kind: JobKind, qos: Mapping[str, QoS], partitions: Mapping[str, Partition]) -> Sequence[Partition]:
+    """Return the partitions that take work of this kind, whatever its class of service."""
+    services = [service.name for service in qos.values() if kind in service.kinds]
+    return [partition for partition in partitions.values() if any(partition.takes(name) for name in services)]
+
+
 def find_partition(name: str, partitions: Mapping[str, Partition]) -> Partition:
     """Return the partition called `name`. Raises `Invalid` with the nearest name."""
     if name in partitions:
@@ -49,6 +56,27 @@ def find_partition(name: str, partitions: Mapping[str, Partition]) -> Partition:
     near = get_close_matches(name, partitions, n=1)
     meant = f'Did you mean "{near[0]}"? ' if near else ""
     raise Invalid(f'There is no partition "{name}".', remedy=f"{meant}There are {_names(partitions)}.")
+
+
+def refuse_without_cluster(asked: SlurmRequest | None, chosen: Partition | None, partitions: Iterable[Partition]) -> None:
+    """Raise `Impossible`, by name, for what only Slurm can do and this work will not find.
+
+    `chosen` is the partition that it names. Nothing is dropped in silence because a task moved from a cluster to the lab's own
+    machine.
+    """
+    if asked is None or (chosen is not None and chosen.slurm is not None):
+        return
+    names, several = ", ".join(asked.asked()), len(asked.asked()) > 1
+    clusters = [partition.name for partition in partitions if partition.slurm is not None]
+    if chosen is None and clusters:
+        return
+    where = f'partition "{chosen.name}" is the lab\'s own machine' if chosen is not None else "this lab has no cluster"
+    another = f", or name a partition of the cluster: {_names(clusters)}" if clusters else ""
+    raise Impossible(
+        f"The task asks for {names}, which only a partition of a Slurm cluster can do, and {where}.",
+        remedy=f"Leave {'them' if several else 'it'} out{another}.",
+        details={"asked": list(asked.asked())},
+    )
 
 
 def _names(names: Sequence[str] | Mapping[str, object]) -> str:

@@ -57,7 +57,7 @@ class _Walk:
 
     def consider(self, job: Waiting) -> None:
         """Start `job` or hold it."""
-        limit = self._ledger.of(job.owner, job.account, job.qos)
+        limit = self._ledger.of(job)
         realm = self._everywhere
         if realm is None or job.partition:
             realm = self.realms.of(job.owner, job.account, job.partition)

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 from carrel.domain.node import Node, Share
 from carrel.domain.partition import Partition
-from carrel.domain.placement import Holding, Start, Waiting
+from carrel.domain.placement import ArrayLimit, Holding, Start, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
@@ -21,7 +21,7 @@ from carrel.policy.backfill import Slot, earliest_beside, is_plain, rooms_for, s
 from carrel.policy.cycle import Cycle
 from carrel.policy.first_fits import FirstFits
 from carrel.policy.fit import Fit
-from carrel.policy.limits import Ledger, Limit, Limits
+from carrel.policy.limits import Ledger, Limit, Limited, Limits
 from carrel.policy.line import Alike, Bulk, Group, Kind, kind_of
 from carrel.policy.order import Order
 from carrel.policy.promises import Promise, Promises
@@ -121,7 +121,7 @@ class Placer:
         for room, devices in self._places(held):
             self._fit.hold(room, held, devices)
             self._changed(room)
-        limits = self._limits_of(held.owner, held.account, held.qos)
+        limits = self._limits_of(held)
         if limits is not None:
             limits.charge(held.id, held.resources.total_gpus, held.over_by)
             self._free_parked(limits)
@@ -140,10 +140,11 @@ class Placer:
             for bulk in self._bulks.values():
                 if bulk.full and bulk.realm.has(room) and room.has_free(bulk.wanted):
                     bulk.full = False
-        limits = self._limits_of(held.owner, held.account, held.qos)
+        limits = self._limits_of(held)
         if limits is not None:
             limits.discharge(job_id)
             self._free_parked(limits)
+            self._forget_array(held.array, limits)
 
     # ---- the decision
 
@@ -169,7 +170,7 @@ class Placer:
     # ---- the line
 
     def _enter(self, job: Waiting) -> None:
-        alike = Alike(job.owner, job.account, job.qos, job.partition, job.resources, job.seconds)
+        alike = Alike(job.owner, job.account, job.qos, job.partition, job.resources, job.seconds, job.array)
         group = self._groups.get(alike)
         if group is None:
             group = self._groups[alike] = self._make_group(alike)
@@ -178,9 +179,9 @@ class Placer:
             group.enter()
 
     def _make_group(self, alike: Alike) -> Group:
-        owner, account, qos, partition, resources, seconds = alike
+        owner, account, qos, partition, resources, seconds, _ = alike
         realm = self._realms.of(owner, account, partition)
-        limits = None if realm is None else self._limits_of(owner, account, qos)
+        limits = None if realm is None else self._limits_of(alike)
         bulk = self._bulk_of(resources, realm or NOWHERE)
         bulk.join((seconds, resources.time))
         offset = self._order.offset(owner, account, qos, resources.total_gpus)
@@ -211,6 +212,8 @@ class Placer:
         del self._groups[group.alike]
         for limit in group.limits.parts if group.limits is not None else ():
             del self._members[limit][group]
+        if group.limits is not None:
+            self._forget_array(group.alike.array, group.limits)
         bulk.part((group.seconds, wanted.time))
         if not bulk.times:
             kind = kind_of(wanted, bulk.realm)
@@ -234,17 +237,24 @@ class Placer:
         #: The limits of the accounts that a user has ever worked for: what the user holds decides who stands before others there.
         self._accounts: defaultdict[Limit, set[Limit]] = defaultdict(set)
 
-    def _limits_of(self, owner: str, account: str, qos: str) -> Limits | None:
-        limits = self._ledger.of(owner, account, qos)
-        if limits is not None and len(limits.parts) > 1:
-            self._accounts[limits.parts[0]].update(limits.parts[1:])
+    def _limits_of(self, job: Limited) -> Limits | None:
+        limits = self._ledger.of(job)
+        if limits is not None and limits.user is not limits.parts[-1]:
+            self._accounts[limits.user].update(limits.parts[limits.parts.index(limits.user) + 1 :])
         return limits
+
+    def _forget_array(self, array: ArrayLimit | None, limits: Limits) -> None:
+        """Keep nothing of an array of which nobody waits or holds anything."""
+        if array is not None and not limits.parts[0].jobs and not self._members.get(limits.parts[0]):
+            self._ledger.forget(array)
+            self._members.pop(limits.parts[0], None)
+            self._parked.pop(limits.parts[0], None)
 
     def _free_parked(self, limits: Limits) -> None:
         """What these limits refused may be let in now."""
         if not self._parked:
             return
-        for limit in {*limits.parts, *self._accounts.get(limits.parts[0], ())}:
+        for limit in {*limits.parts, *self._accounts.get(limits.user, ())}:
             for group in self._parked.pop(limit, ()):
                 if group.entry is None:
                     group.enter()
@@ -333,6 +343,7 @@ class Placer:
             ends_by=now + wanted.time,
             due=ends_by,
             account=job.account,
+            array=job.array,
         )
         if limits is not None:
             limits.charge(job.id, wanted.total_gpus, ends_by)

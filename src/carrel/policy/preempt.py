@@ -35,7 +35,7 @@ def preempt(picture: Snapshot, job: Waiting, now: float) -> tuple[Preempt, ...]:
     if service is None or not service.preempts or job.not_before > now:
         return ()
     victims = [_as_victim(picture, held) for held in picture.holding if _may_take(picture, service.preempts, held, now)]
-    limits = Ledger(picture.qos, picture.holding, now).of(job.owner, job.account, job.qos) if victims else None
+    limits = Ledger(picture.qos, picture.holding, now).of(job) if victims else None
     if limits is None or limits.refuses(job, now + job.resources.time) is not None:
         return ()
     for stops in (True, False):
@@ -209,7 +209,7 @@ def resumable(picture: Snapshot, stopped: Sequence[Holding], now: float) -> tupl
         takers = [job for job in ahead if held.qos in picture.qos[job.qos].preempts]
         places = [(rooms.get(share.node), share.devices) for share in held.shares]
         there = [(room, devices) for room, devices in places if room is not None and _has_back(room, devices, held.resources)]
-        limits, gpus = ledger.of(held.owner, held.account, held.qos), held.resources.total_gpus
+        limits, gpus = ledger.of(held), held.resources.total_gpus
         if limits is not None and any(limit.gpus + gpus > limit.max_gpus for limit in limits.parts if gpus):
             continue  # its owner has started something else meanwhile
         if len(there) < len(places) or any(
@@ -227,7 +227,7 @@ def resumable(picture: Snapshot, stopped: Sequence[Holding], now: float) -> tupl
 
 
 def _is_let_in(ledger: Ledger, job: Waiting, now: float) -> bool:
-    limits = ledger.of(job.owner, job.account, job.qos)
+    limits = ledger.of(job)
     return limits is not None and limits.refuses(job, now + job.resources.time) is None
 
 

@@ -11,17 +11,20 @@ from starlette.routing import BaseRoute, Route
 
 from carrel.control.sessions import Asked, Sessions
 from carrel.domain.errors import Invalid, Unavailable
+from carrel.domain.qos import JobKind
 from carrel.domain.session import SessionKind
 from carrel.domain.units import parse_duration, parse_size
 from carrel.domain.user import Caller
 from carrel.gateway.context import Gateway
 from carrel.gateway.views import lending_view, session_view
+from carrel.policy.partitions import partitions_for
 from carrel.portal.entrance import check_form, read_form
 from carrel.portal.look import Look
 from carrel.portal.requests import caller_of, job_id_of
 from carrel.portal.signin import Sessions as Browsers
 from carrel.portal.signin import session_in
-from carrel.wire.v1 import LendingView, SessionView
+from carrel.wire.v1 import SessionView
+from carrel.wire.v1.sessions import Lending
 
 
 class NotebookPages:
@@ -52,13 +55,15 @@ class NotebookPages:
         """The caller's sessions, and a form to start one. With ``part=live`` only what changes."""
         caller = caller_of(request)
         last_event = self._gateway.lab.last_event_id()
+        policy = self._gateway.lab.policy
         shown = [self._show(caller, job.id) for job in self._sessions.list(caller)]
         part = request.query_params.get("part") == "live"
         return self._look.page(
             request,
             "notebooks_live.html" if part else "notebooks.html",
             sessions=shown,
-            qos=list(self._gateway.lab.policy.qos.values()),
+            qos=list(policy.qos.values()),
+            partitions=partitions_for(JobKind.SESSION, policy.qos, policy.partitions),
             last_event=last_event,
             form_secret=self._form_secret(request),
         )
@@ -80,13 +85,15 @@ class NotebookPages:
 
     def gpus(self, request: Request) -> Response:
         """Who has which GPU now. With ``part=live`` only what changes."""
-        lending = lending_view(self._sessions.gpus(caller_of(request)))
+        caller = caller_of(request)
+        lending = lending_view(self._sessions.gpus(caller), self._sessions.nodes(caller))
         part = request.query_params.get("part") == "live"
         return self._look.page(
             request,
             "gpus_live.html" if part else "gpus.html",
             lending=lending,
             rows=device_rows(lending),
+            nodes=[(node, device_rows(node)) for node in lending.nodes],
             now=self._look.now().timestamp(),
             form_secret=self._form_secret(request),
         )
@@ -164,12 +171,13 @@ def asked_in(fields: dict[str, str]) -> Asked:
         gpus=None if gpus is None else int(gpus),
         reserve=fields.get("reserve") == "yes",
         qos=text("qos"),
+        partition=text("partition"),
         memory=None if memory is None else parse_size(memory),
         time=None if time is None else parse_duration(time),
     )
 
 
-def device_rows(lending: LendingView) -> list[dict[str, Any]]:
+def device_rows(lending: Lending) -> list[dict[str, Any]]:
     """Each device with its lease and residents, for the template."""
     tenants = {tenant.id: tenant for tenant in lending.tenants}
     rows = []

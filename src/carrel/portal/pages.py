@@ -76,6 +76,7 @@ class JobPages:
             Route(f"{job}/record", self.record, methods=["GET"]),
             Route(f"{job}/cancel", self.cancel, methods=["POST"]),
             Route(f"{job}/rerun", self.rerun, methods=["POST"]),
+            Route("/arrays/{job_id}/cancel", self.cancel_array, methods=["POST"]),
         ]
 
     # ---- pages
@@ -192,6 +193,12 @@ class JobPages:
         await self._check_form(request)
         job = await to_thread.run_sync(self._lab.cancel, caller_of(request), job_id_of(request))
         return RedirectResponse(f"/jobs/{job.id}", 303)
+
+    async def cancel_array(self, request: Request) -> Response:
+        """Ask for the end of all jobs of an array."""
+        await self._check_form(request)
+        jobs = await to_thread.run_sync(self._lab.cancel_array, caller_of(request), job_id_of(request))
+        return RedirectResponse(f"/jobs/{jobs[0].id}", 303)
 
     async def rerun(self, request: Request) -> Response:
         """Run the same task again."""

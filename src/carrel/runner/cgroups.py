@@ -24,17 +24,9 @@ class CgroupParent:
     version: int
 
 
-def find_parent(*, trial: bool = True) -> CgroupParent | None:
-    """Return where this process can make cgroups with memory limits, or None. Makes one to be sure, and removes it.
-
-    Removing one takes the kernel some milliseconds. Without `trial` the first place that looks right is taken, for a single job,
-    which goes without a cgroup when it cannot be made there after all.
-    """
+def find_parent() -> CgroupParent | None:
+    """Return where this process can make cgroups with memory limits, or None. Makes one to be sure, and removes it."""
     for candidate in _candidates():
-        if not trial:
-            if os.access(candidate.path, os.W_OK | os.X_OK):
-                return candidate
-            continue
         path = Path(candidate.path, f"carrel-trial-{os.getpid()}")
         try:
             path.mkdir()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from carrel.domain.job import JobState, Preemption, Reason
 from carrel.domain.launch import Launch
 from carrel.domain.units import format_duration, format_size
+from carrel.runner.group.report import GroupEnd
 from carrel.runner.watch import Cause, Outcome
 
 
@@ -38,11 +39,16 @@ class Killings:
 _SHELL_CODES = {126: "what it names could not be executed", 127: "the shell did not find a command that it names"}
 
 
-def command_ending(outcome: Outcome, launch: Launch, *, cancelled_by: str | None, killings: Killings) -> Ending:
-    """Return how an attempt ended whose command was started."""
+def command_ending(
+    outcome: Outcome, launch: Launch, *, cancelled_by: str | None, killings: Killings, group: GroupEnd | None = None
+) -> Ending:
+    """Return how an attempt ended whose command was started; `group` is what is known of its processes where it is several."""
     exit_code = outcome.status if outcome.status is not None and outcome.status >= 0 else None
     number = -outcome.status if outcome.status is not None and outcome.status < 0 else None
     state, code, message = _judge(outcome, launch, cancelled_by, killings)
+    if group is not None and code in ("NonZeroExitCode", "RaisedSignal"):
+        state, code, message = _judge_group(group, launch, state, code, message)
+        exit_code = None if group.error else exit_code
     if outcome.left_behind:
         left = "a process" if outcome.left_behind == 1 else f"{outcome.left_behind} processes"
         message += f" It left {left} behind; Carrel ended what was left."
@@ -88,6 +94,22 @@ def _judge(outcome: Outcome, launch: Launch, cancelled_by: str | None, killings:
             f"Killed by SIGKILL while the machine was out of memory (peak {format_size(killings.peak)}, asked for {asked}).",
         )
     return JobState.FAILED, "RaisedSignal", f"Ended by {_signal_name(number)}, which was not sent by Carrel."
+
+
+def _judge_group(group: GroupEnd, launch: Launch, state: JobState, code: str, message: str) -> tuple[JobState, str, str]:
+    """Whose end it was."""
+    if group.error:
+        return JobState.FAILED, "LaunchFailed", group.error
+    if group.culprit is None:
+        return state, code, message
+    if group.culprit.memory:
+        used, asked = format_size(group.culprit.memory), format_size(launch.resources.memory)
+        said = f"On {group.culprit.node} it used {used} of memory and had asked for {asked} on each node."
+        return JobState.OUT_OF_MEMORY, "OutOfMemory", said
+    if group.culprit.lost:
+        node = group.culprit.node
+        return JobState.NODE_FAIL, "NodeLost", f"Node {node} does not answer any more; the processes on the others were ended."
+    return state, code, f"{message} That was {group.culprit.where}, and the others were ended."
 
 
 def _signal_name(number: int) -> str:

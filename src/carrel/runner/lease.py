@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from carrel.domain.launch import Launch
-from carrel.domain.ports import Clock
 from carrel.leases.client import Broker, Wait
 from carrel.leases.protocol import RUNNER
+
+if TYPE_CHECKING:
+    from carrel.domain.ports import Clock
 
 
 def take_lease(

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.job import JobState
 from carrel.domain.launch import Claimed, Ended, Launch, LaunchTracking, Started, Usage
-from carrel.domain.ports import Clock
 from carrel.domain.serial import from_plain
 from carrel.runner.cgroups import CgroupParent, JobCgroup
 from carrel.runner.prepare import Preparation, Prepared, is_inside, remove_temporary
@@ -33,8 +32,11 @@ from carrel.runner.variables import base_variables, command_variables, seeds
 from carrel.spool import AttemptDirectory, LogWriter, take_claim
 
 if TYPE_CHECKING:
+    from carrel.domain.ports import Clock
     from carrel.leases.client import Broker
     from carrel.runner.endings import Ending
+    from carrel.runner.group.plan import Allocation
+    from carrel.runner.group.start import Group
     from carrel.runner.outputs import StoredOutputs
     from carrel.runner.samples import Sampler
     from carrel.runner.watch import Outcome
@@ -48,12 +50,16 @@ class Surroundings:
     monotonic: Clock = time.monotonic
     #: The environment variables of the lab.
     environ: Mapping[str, str] = field(default_factory=dict)
+    #: Those of them that a command sees beyond the short list (`base_variables`).
+    more: Mapping[str, str] = field(default_factory=dict)
     #: Tells facts about the machine; asked when the command runs.
     facts: Callable[[], Mapping[str, str]] = dict
     #: Where cgroups can be made, or None.
     cgroups: CgroupParent | None = None
     #: Descriptors that hold the locks of the job's devices.
     device_locks: Sequence[int] = ()
+    #: How processes are started on all nodes of a job, where an engine has several.
+    allocate: Callable[[Launch], Allocation] | None = None
 
 
 def run_attempt(path: Path, surroundings: Surroundings) -> None:
@@ -68,7 +74,12 @@ def run_attempt(path: Path, surroundings: Surroundings) -> None:
         if claim is None:
             return
         launch = from_plain(Launch, json.loads(directory.launch.read_bytes()))
-        doorbell = Doorbell(launch.paths.doorbell, f"{launch.job_id} {launch.attempt}".encode(), surroundings.monotonic)
+        doorbell = Doorbell(
+            launch.paths.doorbell,
+            f"{launch.job_id} {launch.attempt}".encode(),
+            surroundings.monotonic,
+            network=launch.paths.bell,
+        )
         reporter = Reporter(directory.journal, doorbell, surroundings.clock)
         Life(directory, launch, reporter, signals, surroundings).live()
     except Exception:
@@ -114,6 +125,8 @@ class Life:
         self._cgroup: JobCgroup | None = None
         self._usage = Usage()
         self._temporary: Path | None = None
+        #: The command's processes, where it is several.
+        self._group: Group | None = None
         #: Holds the devices against cells of sessions; closing it gives them back.
         self._lease: Broker | None = None
 
@@ -126,6 +139,8 @@ class Life:
                 self._token = self._directory.token.read_text().strip()
             become_subreaper()
             self._log = LogWriter(self._directory.log, limit=self._launch.limits.log, secrets=[self._token])
+            for note in self._launch.task.notes:
+                self._log.note(note)
             ending = self._prepare_and_run()
         except Exception as error:  # noqa: BLE001 - a fault of ours is an ending too, not a job that never ends
             _keep_traceback(self._directory)
@@ -138,7 +153,7 @@ class Life:
         preparation = Preparation(
             directory=self._directory,
             launch=self._launch,
-            base=base_variables(self._around.environ),
+            base={**self._around.more, **base_variables(self._around.environ)},
             reporter=self._reporter,
             signals=self._signals,
             monotonic=self._around.monotonic,
@@ -199,24 +214,35 @@ class Life:
     # --- the command --------------------------------------------------------------------------------------------------------
 
     def _run(self, prepared: Prepared, tracking: LaunchTracking | None) -> Ending:
-        from carrel.runner.samples import Sampler
+        from carrel.runner.samples import sampler_of
 
         launch = self._launch
         assert self._log is not None
         self._cgroup = self._make_cgroup()
-        self._sampler = sampler = Sampler(launch.devices, self._cgroup)
         variables = command_variables(prepared.activated, launch, self._token, tracking, prepared.places)
+        arguments = shell(prepared.command)
+        started_with: Mapping[str, str] = variables
+        if launch.is_group:
+            from carrel.runner.group.start import write_group
+
+            self._group = group = write_group(self._directory, launch, prepared.directory, variables, self._around)
+            arguments, started_with = group.arguments, group.variables
+        self._sampler = sampler = sampler_of(launch, self._cgroup, self._group, cluster=self._around.allocate is not None)
         if self._signals.cancelled_by() is not None:
             return self._not_prepared(Cancelled())
         if self._signals.preemption() is not None:
             return self._not_prepared(Preempted())
+        if launch.task.requeue:
+            from carrel.spool.checkpoint import note_checkpoint
+
+            note_checkpoint(self._directory)
         read, write = os.pipe2(os.O_CLOEXEC)
         kills_before = 0 if self._cgroup else machine_oom_kills()
         try:
             pid = start(
                 Command(
-                    arguments=shell(prepared.command),
-                    variables=variables,
+                    arguments=arguments,
+                    variables=started_with,
                     directory=str(prepared.directory),
                     output=write,
                     cgroup=self._cgroup.procs if self._cgroup else None,
@@ -238,7 +264,8 @@ class Life:
             output=read,
             walltime=launch.resources.time,
             limits=launch.limits,
-            guard=None if self._cgroup else MemoryGuard(self._memory_limit(), sampler),
+            # Processes that Slurm's steps started are not below this one, and their memory is Slurm's matter.
+            guard=None if self._cgroup or (self._group and self._group.across) else MemoryGuard(self._memory_limit(), sampler),
             sampler=sampler,
             cgroup=self._cgroup,
             log=self._log,
@@ -246,6 +273,7 @@ class Life:
             signals=self._signals,
             monotonic=self._around.monotonic,
             hold=self,
+            before_stop=self._group.stop if self._group else None,
             sheds=launch.task.session is not None,
             on_sample=self._note_environment(prepared) if launch.task.session is not None else None,
         )
@@ -292,7 +320,8 @@ class Life:
                 peak = max(peak, self._cgroup.peak())
                 self._usage = self._sampler.total(peak)
         killings = Killings(here=here, machine=machine, peak=peak)
-        return command_ending(outcome, self._launch, cancelled_by=self._signals.cancelled_by(), killings=killings)
+        end = self._group.end() if self._group is not None else None
+        return command_ending(outcome, self._launch, cancelled_by=self._signals.cancelled_by(), killings=killings, group=end)
 
     def _memory_limit(self) -> int:
         return self._launch.resources.memory + self._launch.limits.suspended
@@ -344,9 +373,17 @@ class Life:
             usage=self._usage,
             outputs=tuple(outputs.files),
             retryable=ending.retryable,
+            checkpointed=self._got_on(),
         )
         self._reporter.end(ended, make_room=partial(self._clear, outputs))
         self._clear(outputs)
+
+    def _got_on(self) -> bool:
+        if not self._launch.task.requeue:
+            return False
+        from carrel.spool.checkpoint import wrote_checkpoint
+
+        return wrote_checkpoint(self._directory)
 
     def _close_log(self, ending: Ending, outputs: StoredOutputs) -> list[str]:
         """Write the last lines of the log; return what has to be said about output that a full disk did not take."""

@@ -7,7 +7,6 @@ as that file when it lies inside, and nothing outside can get in. Runs when ever
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import stat
@@ -81,32 +80,35 @@ def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: 
 
 def store_bytes(data: bytes, blobs: Path) -> str:
     """Keep `data` in the blob store and return its digest ("sha256:…"). Raises `OSError` when the disk is full."""
-    with _Draft(blobs) as draft:
+    with BlobDraft(blobs) as draft:
         draft.write(data)
         return draft.keep()
 
 
 def _store(source: int, path: str, blobs: Path) -> StoredFile:
     """Copy the open file `source` into the blob store, hashing on the way."""
-    with _Draft(blobs) as draft:
+    with BlobDraft(blobs) as draft:
         while chunk := os.read(source, _CHUNK):
             draft.write(chunk)
         name = os.fsencode(path).decode(errors="backslashreplace")
         return StoredFile(path=name, size=draft.size, digest=draft.keep())
 
 
-class _Draft:
+class BlobDraft:
     """A blob while it is written; removed unless it is kept."""
 
-    def __init__(self, blobs: Path) -> None:
+    def __init__(self, blobs: Path, name: str = "") -> None:
+        """`name` tells drafts of one process apart that are written at the same time."""
         self._blobs = blobs
         incoming = blobs / "incoming"
         incoming.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._path = incoming / str(os.getpid())
+        self._path = incoming / f"{os.getpid()}{name}"
+        import hashlib
+
         self._digest = hashlib.sha256()
         self.size = 0
 
-    def __enter__(self) -> _Draft:
+    def __enter__(self) -> BlobDraft:
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         return self
 
@@ -115,13 +117,20 @@ class _Draft:
         self._path.unlink(missing_ok=True)
 
     def write(self, data: bytes) -> None:
+        """Add to it. Raises `OSError` when the disk is full."""
         self._digest.update(data)
         self.size += len(data)
         view = memoryview(data)
         while view:
             view = view[os.write(self._fd, view) :]
 
+    @property
+    def digest(self) -> str:
+        """The digest of what was written so far ("sha256:…")."""
+        return f"sha256:{self._digest.hexdigest()}"
+
     def keep(self) -> str:
+        """Make it a blob, and return its digest."""
         name = self._digest.hexdigest()
         final = self._blobs / name[:2] / name
         if not final.exists():

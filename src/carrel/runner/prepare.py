@@ -7,16 +7,19 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.launch import EnvironmentReady, InputsReady, Launch, Preparing
-from carrel.domain.ports import Clock
 from carrel.domain.session import SessionSpec
 from carrel.domain.task import EnvironmentKind, InputSpec
 from carrel.runner.report import Reporter
 from carrel.runner.signals import Cancelled, Signals
 from carrel.runner.variables import Places
 from carrel.spool import AttemptDirectory
+
+if TYPE_CHECKING:
+    from carrel.domain.ports import Clock
 
 #: Longest TMPDIR: programs make sockets in it, whose paths have a limit of 108 bytes (unix(7)).
 _SHORT = 64
@@ -91,9 +94,11 @@ class Preparation:
 
         directory = Path(session.directory)
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # On another machine than the lab's, a directory that is not there is one that this machine does not see.
+            directory.mkdir(mode=0o700, parents=not self.launch.remote, exist_ok=True)
         except OSError as error:
-            raise CodeFailed(f"The session's directory {directory} cannot be used: {error.strerror}.") from error
+            shared = " It has to be on a file system that all nodes see." if self.launch.remote else ""
+            raise CodeFailed(f"The session's directory {directory} cannot be used: {error.strerror}.{shared}") from error
         self.signals.check()
         began = self.monotonic()
         try:
@@ -121,7 +126,12 @@ class Preparation:
         return Prepared(
             command=self.launch.task.command,
             directory=directory,
-            places=Places(outputs=directory, temporary=temporary, environment=Path(found.prefix)),
+            places=Places(
+                outputs=directory,
+                temporary=temporary,
+                environment=Path(found.prefix),
+                address=self.directory.session_address if self.launch.remote else None,
+            ),
             activated=self.base,
             lock="",
         )

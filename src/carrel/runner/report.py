@@ -7,14 +7,15 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from carrel.domain.launch import Ended, JournalRecord, Sampled
-from carrel.domain.ports import Clock
 from carrel.spool import Journal
 
 if TYPE_CHECKING:
     import socket
+
+    from carrel.domain.ports import Clock
 
 #: Seconds between rings for a growing log: at the beginning, and after ten minutes. Every ring becomes an event that is kept, so
 #: a task that talks for days is listened to less closely than one that has just begun.
@@ -30,11 +31,14 @@ _ADDRESS_LIMIT = 107
 class Doorbell:
     """Wakes the engine. Never blocks, never fails: the journal is the truth, and the engine looks by itself now and then."""
 
-    def __init__(self, path: str, message: bytes, monotonic: Clock) -> None:
+    def __init__(self, path: str, message: bytes, monotonic: Clock, *, network: str = "") -> None:
+        """`path` is a unix socket; where nobody listens there, `network` ("host:port/word") may be another machine's."""
+        self._network = network
         self._message = message
         self._monotonic = monotonic
         self._path = path
         self._socket: socket.socket | None = None
+        self._far: tuple[socket.socket, Any] | None = None
         self._directory = -1
         #: When to ring next (monotonic), or None when there is no news.
         self.due: float | None = None
@@ -54,6 +58,21 @@ class Doorbell:
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.ENOBUFS):  # the engine is behind; it must not miss this one
                 self.due = self._last + _RING_AGAIN
+            elif self._network:
+                self._ring_over_the_network()
+
+    def _ring_over_the_network(self) -> None:
+        import socket
+
+        host, _, rest = self._network.rpartition(":")
+        port, _, word = rest.partition("/")
+        try:
+            if self._far is None:
+                found = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+                self._far = (socket.socket(found[0], socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC), found[4])
+            self._far[0].sendto(f"{word} ".encode() + self._message, self._far[1])
+        except (OSError, ValueError):
+            pass  # the engine looks by itself now and then
 
     def _open(self) -> None:
         import socket  # most of what rings first does so when the command runs already

@@ -7,10 +7,13 @@ import json
 import re
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from carrel.domain.launch import Launch, LaunchTracking
-from carrel.domain.ports import Clock
+
+if TYPE_CHECKING:
+    from carrel.domain.ports import Clock
 
 #: Seconds that the gateway is asked to wait for the run.
 _WAIT = 20

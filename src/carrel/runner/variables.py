@@ -49,6 +49,8 @@ class Places:
     checkpoint: Path | None = None
     #: Prefix of the environment in which a session's kernels run; None for a task.
     environment: Path | None = None
+    #: File in which a session on another machine than the lab's says where it is; None on the lab's own.
+    address: Path | None = None
 
 
 def base_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -89,6 +91,7 @@ def command_variables(
         "TMPDIR": str(places.temporary),
         "CARREL_JOB_ID": str(launch.job_id),
         "CARREL_ATTEMPT": str(launch.attempt),
+        **(launch.element.variables() if launch.element is not None else {}),
         "CARREL_OUTPUT_DIR": str(places.outputs),
         # A job never sees a GPU that it did not ask for: the empty list hides all.
         "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in launch.devices),
@@ -96,7 +99,7 @@ def command_variables(
     if places.checkpoint is not None:
         variables["CARREL_CHECKPOINT_DIR"] = str(places.checkpoint)
     if launch.task.session is not None and places.environment is not None:
-        variables |= _session_variables(launch, launch.task.session, places.temporary, places.environment)
+        variables |= _session_variables(launch, launch.task.session, places, places.environment)
     if launch.gateway:
         variables["CARREL_URL"] = launch.gateway
     if token:
@@ -104,16 +107,18 @@ def command_variables(
     return variables
 
 
-def _session_variables(launch: Launch, session: SessionSpec, temporary: Path, environment: Path) -> dict[str, str]:
+def _session_variables(launch: Launch, session: SessionSpec, places: Places, environment: Path) -> dict[str, str]:
     """What `carrel.notebooks.jupyter` goes by."""
     return {
         "CARREL_SESSION_KIND": session.kind.value,
-        "CARREL_SESSION_SOCKET": str(temporary / SESSION_SOCKET),
+        "CARREL_SESSION_SOCKET": str(places.temporary / SESSION_SOCKET),
         "CARREL_SESSION_ENVIRONMENT": str(environment),
         "CARREL_SESSION_ENVIRONMENT_NAME": session.environment,
         "CARREL_SESSION_GPUS": str(session.gpus),
-        **({"CARREL_SESSION_RESERVED": "1"} if session.reserve else {}),
+        **({"CARREL_SESSION_RESERVED": "1"} if session.reserve or launch.resources.gpus else {}),
         **({"CARREL_SESSION_HUB": session.hub} if session.hub else {}),
+        **({"CARREL_SESSION_ADDRESS": str(places.address)} if places.address else {}),
+        **({"CARREL_SESSION_PORTS": launch.session_ports} if places.address else {}),
         **({"CARREL_BROKER": launch.paths.broker} if launch.paths.broker else {}),
     }
 

@@ -9,12 +9,11 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from carrel.domain.errors import CarrelError
 from carrel.domain.job import Preemption
 from carrel.domain.launch import LaunchLimits, Resumed, Sampled, Suspended
-from carrel.domain.ports import Clock
 from carrel.domain.qos import PreemptMode
 from carrel.domain.units import format_size
 from carrel.runner.cgroups import JobCgroup
@@ -24,6 +23,9 @@ from carrel.runner.samples import Sampler
 from carrel.runner.signals import Signals
 from carrel.runner.tree import continue_all, descendants, measure, stop_all
 from carrel.spool import LogWriter
+
+if TYPE_CHECKING:
+    from carrel.domain.ports import Clock
 
 #: Bytes read from the pipe at once.
 _CHUNK = 256 * 1024
@@ -99,8 +101,12 @@ class Watch:
         hold: HeldDevices,
         sheds: bool = False,
         on_sample: Callable[[], None] | None = None,
+        before_stop: Callable[[int], None] | None = None,
     ) -> None:
-        """`sheds`: too much memory ends the process that has most of it, and the rest goes on. `on_sample`: also called last."""
+        """`sheds`: too much memory ends the process that has most of it, and the rest goes on. `on_sample`: also called last.
+        `before_stop` stops what is not below this process; it is given the command's process.
+        """
+        self._before_stop = before_stop
         self._sheds = sheds
         self._on_sample = on_sample
         self._pid = pid
@@ -240,6 +246,8 @@ class Watch:
     def _stop(self, wish: Preemption) -> None:
         self._log.note(f'SIGSTOP: a job of QoS "{wish.qos}" has this place; the job goes on when it is free again.')
         self._preemption = wish
+        if self._before_stop is not None and self._status is None:
+            self._before_stop(self._pid)
         stop_all(os.getpid())
         self._stopped_at = self._monotonic()
         self._hold.give_back()

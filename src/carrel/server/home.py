@@ -71,6 +71,11 @@ class LabHome:
         return self.path / "broker"
 
     @property
+    def reports(self) -> Path:
+        """What the brokers of a cluster's nodes say."""
+        return self.path / "reports"
+
+    @property
     def run(self) -> Path:
         """Sockets."""
         return self.path / "run"
@@ -91,6 +96,7 @@ class LabHome:
                 self.spool,
                 self.files,
                 self.broker,
+                self.reports,
                 self.run,
                 self.logs,
             ):

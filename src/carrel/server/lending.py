@@ -46,8 +46,8 @@ class NoLender:
         """Nor to close."""
 
     def status(self) -> Mapping[str, Any]:
-        """Nothing."""
-        return {}
+        """No device."""
+        return {"tier": "", "simulated": False, "devices": [], "tenants": [], "leases": [], "queue": []}
 
     def lent(self) -> frozenset[str]:
         """No device is kept for cells."""

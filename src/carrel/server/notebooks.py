@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from starlette.types import ASGIApp
 
 from carrel.control.lab import Lab
-from carrel.control.sessions import Lender, Sessions
+from carrel.control.sessions import Lender, NodeNews, Sessions
+from carrel.domain.job import Job
 from carrel.notebooks.proxy import SessionHosts
+from carrel.server.addresses import SessionAddresses
 from carrel.server.sessions import RunningSessions
 from carrel.spool import Spool
 
@@ -28,13 +30,15 @@ class Notebooks:
         pattern: str,
         check_environment: Callable[[str, str], None],
         lender: Lender,
+        nodes: Callable[[], Sequence[NodeNews]],
         look_time: float,
+        read_address: Callable[[Job], bytes | None],
     ) -> None:
         self._secret = secret
         self._pattern = pattern
         self._running = RunningSessions(
             lab=lab,
-            spool=spool,
+            addresses=SessionAddresses(spool=spool, read=read_address, monotonic=time.monotonic),
             secret=secret,
             pattern=pattern,
             clock=time.time,
@@ -43,7 +47,9 @@ class Notebooks:
         )
         self._front: SessionHosts | None = None
         #: What the API asks.
-        self.sessions = Sessions(lab, files=files, door=self._running, lender=lender, check_environment=check_environment)
+        self.sessions = Sessions(
+            lab, files=files, door=self._running, lender=lender, check_environment=check_environment, nodes=nodes
+        )
 
     def in_front_of(self, app: ASGIApp) -> ASGIApp:
         """`app`, with the sessions' host names in front."""

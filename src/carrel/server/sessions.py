@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hmac
 import logging
-import socket
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,8 +23,9 @@ from carrel.domain.qos import JobKind
 from carrel.domain.session import SessionSpec
 from carrel.domain.units import format_duration
 from carrel.notebooks import identity
-from carrel.notebooks.proxy import Door, Session, lab_path
-from carrel.spool import Spool
+from carrel.notebooks.address import TlsAddress
+from carrel.notebooks.proxy import Door, Session, base_url, lab_path, transport
+from carrel.server.addresses import SessionAddresses
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +53,7 @@ class RunningSessions:
         self,
         *,
         lab: Lab,
-        spool: Spool,
+        addresses: SessionAddresses,
         secret: bytes,
         pattern: str,
         clock: Clock,
@@ -67,7 +65,7 @@ class RunningSessions:
         """
         self._look_time = look_time
         self._lab = lab
-        self._spool = spool
+        self._addresses = addresses
         self._secret = secret
         self._pattern = pattern
         self._door = Door(clock)
@@ -75,7 +73,6 @@ class RunningSessions:
         self._lender = lender
         self._guard = threading.Lock()
         self._uses: dict[int, _Use] = {}
-        self._ready: set[tuple[int, int]] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="sessions", daemon=True)
 
@@ -105,16 +102,17 @@ class RunningSessions:
         if not hmac.compare_digest(label, identity.session_label(self._secret, job.id, job.attempt)):
             return None
         owner = self._lab.people.get(job.owner)
+        ready = self.is_ready(job)
         return Session(
             job_id=job.id,
             attempt=job.attempt,
             owner=job.owner,
             owner_name=owner.name if owner is not None else job.owner,
-            socket=str(self._socket_path(job)),
+            address=self._addresses.find(job) if job.state is JobState.RUNNING else None,
             token=self._token(job),
-            ready=self.is_ready(job),
+            ready=ready,
             over=job.state.ended,
-            message=job.reason.message,
+            message=self._addresses.trouble(job) or job.reason.message,
         )
 
     def open(self, job: Job, *, base: str, path: str) -> str:
@@ -131,7 +129,7 @@ class RunningSessions:
         """Hand a session that waits for its JupyterHub what it waits for."""
         try:
             with self._http(job, timeout=_JOIN_SECONDS) as http:
-                answer = http.put(f"http://session{identity.HUB_PATH}", json=dict(variables))
+                answer = http.put(identity.HUB_PATH, json=dict(variables))
                 said = dict(answer.json()) if answer.status_code in (200, 422) else {}
         except (httpx.HTTPError, ValueError) as error:
             # Of what was sent nothing may reach a log: only the kind of the failure is told.
@@ -150,38 +148,37 @@ class RunningSessions:
         task = self._lab.jobs_store.task(job.id)
         return task.session if task is not None else None
 
-    def _socket_path(self, job: Job) -> Path:
-        return self._spool.attempt(job.id, job.attempt).session_socket
-
     def _token(self, job: Job) -> str:
         # The key to its notebook server is derived from it, and the server has it too.
         return job_token(self._secret, job.id, job.attempt)
 
     def is_ready(self, job: Job) -> bool:
         """True when the session's server takes connections."""
-        if job.state is not JobState.RUNNING:
-            return False
-        key = (job.id, job.attempt)
-        if key in self._ready:
-            return True
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(1.0)
-            probe.connect(str(self._socket_path(job)))
-            self._ready.add(key)
-            return True
-        return False
+        return job.state is JobState.RUNNING and self._addresses.ready(job)
 
     def status(self, job: Job) -> SessionStatus:
         """How a running session is."""
         use = self._uses.get(job.id)
         ready = self.is_ready(job)
         if use is None or use.attempt != job.attempt:
-            return SessionStatus(ready=ready)
+            return SessionStatus(ready=ready, trouble=self._addresses.trouble(job), host=self._host(job, ready=ready))
         since = use.used_at if use.idle else None
         found = self._session(job)
         allowed = found.idle_time if found is not None else None
         end = since + allowed if since is not None and allowed is not None else None
-        return SessionStatus(ready=ready, connections=use.connections, idle_since=since, idle_end=end)
+        return SessionStatus(
+            ready=ready,
+            connections=use.connections,
+            idle_since=since,
+            idle_end=end,
+            trouble=self._addresses.trouble(job),
+            host=self._host(job, ready=ready),
+        )
+
+    def _host(self, job: Job, *, ready: bool) -> str:
+        """The address of another machine on which the session runs."""
+        address = self._addresses.find(job) if ready else None
+        return address.host if isinstance(address, TlsAddress) else ""
 
     def connected(self, job_id: int, attempt: int, change: int) -> None:
         """A connection was opened (+1) or closed (-1)."""
@@ -224,7 +221,7 @@ class RunningSessions:
             present = {job.id for job in running}
             for job_id in [job_id for job_id in self._uses if job_id not in present]:
                 del self._uses[job_id]
-            self._ready = {key for key in self._ready if key[0] in present}
+        self._addresses.keep(running)
 
     def _computing(self) -> set[int]:
         status = self._lender()
@@ -256,17 +253,20 @@ class RunningSessions:
             return None
         try:
             with self._http(job, timeout=_ANSWER_SECONDS) as http:
-                answer = http.get("http://session/carrel/activity")
+                answer = http.get("/carrel/activity")
                 return dict(answer.json()) if answer.status_code == 200 else None
         except (httpx.HTTPError, ValueError):
             return None
 
     def _http(self, job: Job, *, timeout: float) -> httpx.Client:
         """A client for the session's own server, which knows the lab by its headers."""
-        # There is no TLS on a unix socket: reading the machine's certificates would only take time.
-        transport = httpx.HTTPTransport(uds=str(self._socket_path(job)), verify=False)
+        address = self._addresses.find(job)
+        if address is None:
+            raise httpx.ConnectError("nobody knows where it is")
         headers = identity.headers(self._token(job), job_id=job.id, attempt=job.attempt, subject=job.owner, now=self._clock())
-        return httpx.Client(transport=transport, timeout=timeout, headers=dict(headers))
+        return httpx.Client(
+            transport=transport(address), base_url=base_url(address), timeout=timeout, headers={**headers, "Host": "session"}
+        )
 
     def _end(self, job: Job, idle: float) -> None:
         owner = self._lab.people.get(job.owner)

@@ -9,6 +9,9 @@ from typing import Any
 
 from carrel.domain.errors import Invalid
 from carrel.domain.rules import LabRules
+from carrel.engines.slurm.rest_http import read_address
+from carrel.notebooks.address import read_ports
+from carrel.server.identity import deputy_command, read_identity
 from carrel.server.rules import TABLES, read_rules
 from carrel.server.toml import Setting, convert, known, read_toml
 
@@ -41,6 +44,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("environment_quota", "size", None, "Room on the disk for the named environments of each user."),
     Setting("prepare_time", "duration", 3600, "How long building an environment and staging inputs may take."),
     Setting("slurm_url", "text", None, "Address at which the nodes of a Slurm cluster reach the lab; without it, as from here."),
+    Setting("slurm_identity", "text", "owner", "Who jobs in Slurm run as: owner, lab, same, map:FILE or command:PROGRAM."),
+    Setting("slurm_deputy", "text", None, "Starts the process that acts as the Unix user {user}; without it, sudo does."),
+    Setting(
+        "slurm_session_ports", "text", "", "TCP ports of a cluster's nodes that sessions may listen on (40000-40999); else any."
+    ),
+    Setting("slurm_broker", "text", "", "Socket of `carrel broker` on a cluster's nodes; without it no cell borrows there."),
+    Setting("slurm_rest", "text", "", "Where slurmrestd listens, if batch jobs go through it: unix:PATH or https://HOST:PORT."),
     Setting("log_limit", "size", 1024**3, "Log that is kept of one attempt; the rest is dropped with a note."),
     Setting("output_limit", "size", 50 * 1024**3, "Outputs that are stored of one attempt."),
     Setting("snapshot_limit", "size", 1024**3, "Largest code snapshot that is accepted."),
@@ -82,6 +92,10 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
             values[name] = convert(_BY_NAME[name], value, f"--{name.replace('_', '-')}")
     named = {key: values[key] for key in ("preset", "default_qos", "session_qos")}
     rules = read_rules(ruled, str(file), **named)
+    read_identity(values["slurm_identity"])
+    read_address(values["slurm_rest"])
+    deputy_command(values["slurm_deputy"], "somebody")
+    read_ports(values["slurm_session_ports"])
     if values["sessions"]:
         _check_host(values["session_host"])
     return Settings(values=values, rules=rules)

@@ -5,26 +5,38 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from carrel.control.launching import LaunchSettings
 from carrel.control.rules import RuleBook
 from carrel.domain.errors import Invalid, Unavailable
+from carrel.domain.job import Job
 from carrel.domain.launch import Launch
-from carrel.domain.partition import SlurmPartition, partition_on_cluster
+from carrel.domain.partition import HOLD_TIME, SlurmPartition, partition_on_cluster
+from carrel.domain.ports import Engine
+from carrel.engines.deputy.engine import DeputyEngine
+from carrel.engines.deputy.owners import OWN, OwnersEngine
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.engines.slurm.immediate import short_or_session
 from carrel.engines.slurm.options import SlurmOptions
-from carrel.engines.slurm.site import ClusterNodes, options_in, site_options
+from carrel.engines.slurm.rest import rest_of
+from carrel.engines.slurm.site import ClusterNodes, check_request, options_in, site_options
 from carrel.server.home import LabHome
+from carrel.server.identity import UnixUsers, deputy_command, read_identity
 from carrel.server.toml import Setting, convert
 from carrel.spool import Spool
 
+if TYPE_CHECKING:
+    from carrel.server.settings import Settings
+
+__all__ = ["SlurmSide", "check_request", "launch_on_cluster", "missing_programs", "read_slurm"]
+
 #: Keys of a partition that speak of Slurm.
-KEYS = ("engine", "slurm_partition", "slurm_qos", "slurm_account", "slurm_options", "slurm_immediate")
+KEYS = ("engine", "slurm_partition", "slurm_qos", "slurm_account", "slurm_options", "slurm_immediate", "slurm_hold_time")
 #: Programs of Slurm's that the lab runs.
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sacct")
 
@@ -51,7 +63,10 @@ def read_slurm(name: str, table: Mapping[str, Any], where: str) -> SlurmPartitio
     immediate = convert(
         Setting("slurm_immediate", "flag", False, ""), table.get("slurm_immediate", False), f"{where}.slurm_immediate"
     )
-    part = SlurmPartition(**texts, options=tuple(options), immediate=immediate)
+    hold = HOLD_TIME
+    if (given := table.get("slurm_hold_time")) is not None:
+        hold = 0 if given == "0s" else convert(Setting("slurm_hold_time", "duration", 0, ""), given, f"{where}.slurm_hold_time")
+    part = SlurmPartition(**texts, options=tuple(options), immediate=immediate, hold_time=hold)
     try:
         site_options(part, qos="lab", account="lab")
     except Invalid as error:
@@ -68,25 +83,67 @@ def missing_programs(environ: Mapping[str, str]) -> list[str]:
 class SlurmSide:
     """What the lab has of Slurm. Nothing of Slurm's is run before somebody needs it."""
 
-    def __init__(self, *, home: LabHome, lab_id: str, rules: RuleBook, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, *, home: LabHome, lab_id: str, rules: RuleBook, settings: Settings, url: str, environ: Mapping[str, str]
+    ) -> None:
         self._home = home
+        self._settings = settings
+        self._identity = read_identity(settings.slurm_identity)
+        self._owners: OwnersEngine | None = None
+        #: By what name nodes reach this machine.
+        self._host = urlsplit(url).hostname or ""
+        #: Who users of the lab are there.
+        self.users = UnixUsers(self._identity)
         self._lab_id = lab_id
         self._rules = rules
         self._environ = environ
         self._commands = SlurmCommands(environ=environ)
+        self._rest = rest_of(settings.slurm_rest, self._commands)
         #: Which nodes a partition has.
         self.nodes = ClusterNodes(self._commands)
 
-    def engine(self) -> SlurmEngine:
+    def engine(self) -> OwnersEngine:
         """Make the engine."""
+        self._owners = OwnersEngine(engine_of=self._engine_of, user_of=self.users.of, spool=Spool(self._home.spool))
+        return self._owners
+
+    def addresses(self, own: Callable[[Job], bytes | None]) -> Callable[[Job], bytes | None]:
+        """Return what reads where a session is: the lab itself (`own`), or the deputy of whoever it belongs to."""
+
+        def read(job: Job) -> bytes | None:
+            theirs = self._owners.read_address(job.id, job.attempt) if self._owners is not None else None
+            return own(job) if theirs is None else theirs
+
+        return read
+
+    def _engine_of(self, user: str) -> Engine:
+        if user != OWN:
+            return DeputyEngine(
+                user=user,
+                command=deputy_command(self._settings.slurm_deputy, user),
+                lab=self._lab_id,
+                spool=Spool(self._home.spool),
+                snapshots=self._home.snapshots,
+                blobs=self._home.blobs,
+                files=self._home.files,
+                log=self._home.logs / f"deputy.{user}.log",
+                options=self._options,
+                immediate=self._immediate,
+                hold=self._hold,
+                host=self._host,
+                environ=self._environ,
+            )
         return SlurmEngine(
             spool=Spool(self._home.spool),
             run_dir=self._home.run / "slurm",
             lab=self._lab_id,
             environ=self._environ,
             commands=self._commands,
+            transport=self._rest,
             options=self._options,
             immediate=self._immediate,
+            hold=self._hold,
+            host=self._host,
             user=getpass.getuser(),
         )
 
@@ -99,11 +156,15 @@ class SlurmSide:
         missing = missing_programs(self._environ)
         if missing:
             return [f"{', '.join(missing)} not found, so jobs of {named} wait: install Slurm's commands (Debian: slurm-client)"]
-        return [f"{named}; `carrel doctor slurm` checks the site"]
+        return [f"{named}; {self._identity.describe()}; `carrel doctor slurm` checks the site"]
 
     def _immediate(self, launch: Launch) -> bool:
         partition = self._rules.current.partitions.get(partition_on_cluster(launch.node))
         return bool(partition and partition.slurm and partition.slurm.immediate) and short_or_session(launch)
+
+    def _hold(self, launch: Launch) -> float:
+        partition = self._rules.current.partitions.get(partition_on_cluster(launch.node))
+        return partition.slurm.hold_time if partition and partition.slurm and partition.slurm.immediate else 0
 
     def _options(self, launch: Launch) -> SlurmOptions:
         name = partition_on_cluster(launch.node)
@@ -116,8 +177,13 @@ class SlurmSide:
         return options_in(partition.slurm, launch)
 
 
-def launch_on_cluster(settings: LaunchSettings, url: str) -> LaunchSettings:
-    """Return what jobs are told on other machines, which reach the lab at `url` and none of its sockets."""
+def launch_on_cluster(settings: LaunchSettings, url: str, *, session_ports: str = "", broker: str = "") -> LaunchSettings:
+    """Return what jobs are told on other machines, which reach the lab at `url` and none of its sockets.
+
+    `broker` is where a node has a broker of its own, if it has one.
+    """
     tracking = None if settings.tracking_uri is None else f"{url}/mlflow"
-    paths = replace(settings.paths, broker="")
-    return replace(settings, paths=paths, gateway=url, tracking_uri=tracking, suspends=False)
+    paths = replace(settings.paths, broker=broker)
+    return replace(
+        settings, paths=paths, gateway=url, tracking_uri=tracking, suspends=False, remote=True, session_ports=session_ports
+    )

@@ -24,7 +24,8 @@ from carrel.control.administration import Administration, token_digest
 from carrel.control.borrowing import Borrowing
 from carrel.control.drains import Drains
 from carrel.control.history import newest_ended
-from carrel.control.lab import Lab, LabFiles, LabPolicy, blob_file, nothing_submitted, nothing_withdrawn
+from carrel.control.lab import Lab, LabFiles, blob_file, nothing_submitted, nothing_withdrawn
+from carrel.control.lab_policy import LabPolicy
 from carrel.control.launching import LaunchSettings
 from carrel.control.loop import ControlLoop
 from carrel.control.reservations import Reservations
@@ -42,11 +43,13 @@ from carrel.gateway.app import create_app
 from carrel.gateway.context import TrackingStatus
 from carrel.gateway.settings import GatewaySettings
 from carrel.portal import Portal
+from carrel.server.addresses import read_from
 from carrel.server.home import LabHome
 from carrel.server.lending import Lender, NoLender
+from carrel.server.node_reports import NodeReports
 from carrel.server.notebooks import Notebooks
 from carrel.server.settings import DEFAULT_PORT, Settings, read_settings
-from carrel.server.slurm import SlurmSide, launch_on_cluster
+from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
 from carrel.server.tracking import Tracking
 from carrel.snapshots import SnapshotStore
 from carrel.spool import Spool
@@ -71,11 +74,13 @@ class RunningLab:
     secret: bytes
     lender: Lender | NoLender
     borrowing: Borrowing
+    reports: NodeReports
     slurm: SlurmSide
 
     def close(self) -> None:
         """Stop deciding, stop watching, close the database."""
         self.lender.close()
+        self.reports.close()
         self.loop.stop()
         self.engine.close()
         self.borrowing.close()
@@ -125,7 +130,8 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
     lends = settings.sessions and bool(node.devices)
     lender = Lender(home=home, settings=settings, node=node, secret=secret, clock=time.time) if lends else NoLender()
     local = LocalEngine(spool=spool, node=node, run_dir=home.run / "engine", environ=os.environ, lent=lender.lent)
-    slurm = SlurmSide(home=home, lab_id=lab_id, rules=rules, environ=os.environ)
+    slurm_url = (settings.slurm_url or url).rstrip("/")
+    slurm = SlurmSide(home=home, lab_id=lab_id, rules=rules, settings=settings, url=slurm_url, environ=os.environ)
     engine = HybridEngine(local=local, slurm=slurm.engine)
     launch = LaunchSettings(
         paths=LaunchPaths(
@@ -143,7 +149,10 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         variables={"CARREL_LAB_ID": lab_id},
         suspends=lends and not all(device.simulated for device in node.devices),
     )
-    launch = replace(launch, on_cluster=launch_on_cluster(launch, (settings.slurm_url or url).rstrip("/")))
+    launch = replace(
+        launch,
+        on_cluster=launch_on_cluster(launch, slurm_url, session_ports=settings.slurm_session_ports, broker=settings.slurm_broker),
+    )
     drains, reservations = Drains(store.drains), Reservations(store.reservations)
     describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
     loop = ControlLoop(
@@ -151,7 +160,14 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         events=store.events,
         engine=engine,
         clock=time.time,
-        settings=LoopSettings(rules=rules, launch=launch, secret=secret, drained=drains.apply, reserved=reservations.all),
+        settings=LoopSettings(
+            rules=rules,
+            launch=launch,
+            secret=secret,
+            drained=drains.apply,
+            reserved=reservations.all,
+            withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+        ),
         describe=describer.change if settings.tracking else None,
         history=partial(newest_ended, store.jobs),
     )
@@ -170,7 +186,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         ),
         engine=engine,
         loop=loop,
-        policy=LabPolicy(rules=rules, cluster=slurm.nodes),
+        policy=LabPolicy(rules=rules, cluster=slurm.nodes, unix_user=slurm.users.of, understood=check_request),
         files=LabFiles(spool=spool, blobs=home.blobs, code=code),
         clock=time.time,
         secret=secret,
@@ -192,6 +208,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         secret=secret,
         lender=lender,
         borrowing=Borrowing(jobs=store.jobs, use=loop.use, clock=time.time),
+        reports=NodeReports(home.reports, secret=secret, clock=time.time),
         slurm=slurm,
     )
 
@@ -235,6 +252,7 @@ def _serve(
         running.loop.start()
         # From here on: what an earlier server has charged is known.
         running.lender.charge(running.borrowing.report)
+        running.reports.start(partial(running.borrowing.report, cluster=True))
         signal.signal(signal.SIGHUP, lambda *_: _reload(running))
         if notebooks:
             notebooks.start()
@@ -279,7 +297,9 @@ def _notebooks(running: RunningLab, environments: NamedEnvironments) -> Notebook
         pattern=running.settings.session_host,
         check_environment=environments.check,
         lender=running.lender,
+        nodes=running.reports.nodes,
         look_time=float(running.settings.session_look_time),
+        read_address=running.slurm.addresses(read_from(Spool(running.home.spool))),
     )
 
 

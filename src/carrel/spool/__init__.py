@@ -5,7 +5,7 @@ the truth about an attempt, and sockets only say that there is something new to 
 """
 
 from carrel.spool.claim import Claim, read_claim, take_claim
-from carrel.spool.journal import Journal, append_entry, read_entries
+from carrel.spool.journal import Journal, append_entry, entry_from_plain, entry_to_plain, read_entries
 from carrel.spool.layout import SESSION_SOCKET, AttemptDirectory, Spool
 from carrel.spool.log import LogRange, LogWriter, read_log
 from carrel.spool.preempt import read_preempt, write_preempt
@@ -19,6 +19,8 @@ __all__ = [
     "LogWriter",
     "Spool",
     "append_entry",
+    "entry_from_plain",
+    "entry_to_plain",
     "read_claim",
     "read_entries",
     "read_log",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from carrel.domain.launch import RECORD_TYPES, Journaled, JournalRecord
 from carrel.domain.serial import from_plain, to_plain
@@ -13,12 +15,24 @@ from carrel.domain.serial import from_plain, to_plain
 _NAMES = {cls: name for name, cls in RECORD_TYPES.items()}
 
 
+def entry_to_plain(at: float, record: JournalRecord) -> dict[str, Any]:
+    """Return one entry as it stands in a journal."""
+    return {"at": at, "type": _NAMES[type(record)], **to_plain(record)}
+
+
+def entry_from_plain(plain: Mapping[str, Any]) -> Journaled:
+    """Return the entry that `entry_to_plain` wrote; raise `ValueError`, `KeyError` or `TypeError` on anything else."""
+    fields = dict(plain)
+    at, cls = fields.pop("at"), RECORD_TYPES[fields.pop("type")]
+    return Journaled(at=at, record=from_plain(cls, fields))
+
+
 def append_entry(fd: int, at: float, record: JournalRecord) -> None:
     """Write one line with one write(2), so that a reader sees it whole or not at all (fd is opened O_APPEND).
 
     Raises `OSError` when the disk is full; what got onto it of the line is taken back, so that the journal stays sound.
     """
-    line = json.dumps({"at": at, "type": _NAMES[type(record)], **to_plain(record)}, separators=(",", ":")).encode() + b"\n"
+    line = json.dumps(entry_to_plain(at, record), separators=(",", ":")).encode() + b"\n"
     written = os.write(fd, line)
     if written < len(line):
         os.ftruncate(fd, os.fstat(fd).st_size - written)
@@ -52,9 +66,5 @@ def read_entries(path: Path, offset: int = 0) -> tuple[tuple[Journaled, ...], in
     except FileNotFoundError:
         return (), offset
     whole = data[: data.rfind(b"\n") + 1]
-    entries = []
-    for line in whole.splitlines():
-        fields = json.loads(line)
-        at, cls = fields.pop("at"), RECORD_TYPES[fields.pop("type")]
-        entries.append(Journaled(at=at, record=from_plain(cls, fields)))
-    return tuple(entries), offset + len(whole)
+    entries = tuple(entry_from_plain(json.loads(line)) for line in whole.splitlines())
+    return entries, offset + len(whole)

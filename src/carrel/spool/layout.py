@@ -57,6 +57,11 @@ class AttemptDirectory:
         return self.path.parent / "checkpoint"
 
     @property
+    def checkpoint_before(self) -> Path:
+        """What `checkpoint` was like before the command started, where somebody will ask whether the attempt has got on."""
+        return self.path / "checkpoint.before"
+
+    @property
     def work(self) -> Path:
         """The working directory: a copy of the code, the inputs, what the command makes."""
         return self.path / "work"
@@ -67,9 +72,19 @@ class AttemptDirectory:
         return self.path / "tmp"
 
     @property
+    def group(self) -> Path:
+        """How a command of several processes is started, mode 0600; what came of it lies beside."""
+        return self.path / "group.json"
+
+    @property
     def session_socket(self) -> Path:
         """Where a session's Jupyter server listens; the link of `temporary` is followed, sockets have short paths (unix(7))."""
         return Path(os.path.realpath(self.temporary)) / SESSION_SOCKET
+
+    @property
+    def session_address(self) -> Path:
+        """Where a session on another machine takes the lab's connections, and with which key; mode 0600, gone after the end."""
+        return self.path / "session.json"
 
     @property
     def environment_log(self) -> Path:

@@ -86,6 +86,7 @@ def apply_change(connection: sa.Connection, job: Job, change: AttemptChange, now
             exit_code=change.exit_code,
             signal=change.signal,
             retries_left=job.retries_left if change.retries_left is None else change.retries_left,
+            requeues_left=job.requeues_left if change.requeues_left is None else change.requeues_left,
             devices=() if over and not change.state.ended else job.devices,
         )
         after = after_stops(after, change)
@@ -98,6 +99,7 @@ def apply_change(connection: sa.Connection, job: Job, change: AttemptChange, now
             "exit_code": after.exit_code,
             "signal": after.signal,
             "retries_left": after.retries_left,
+            "requeues_left": after.requeues_left,
             "preempted_by": None if after.preemption is None else dump(to_plain(after.preemption)),
             "suspended_at": after.suspended_at,
             "suspended_seconds": after.suspended_seconds,

@@ -23,13 +23,15 @@ from carrel.control.ports import (
     Submitted,
     Used,
 )
+from carrel.domain.array import ArrayElement
+from carrel.domain.dependency import describe_dependency, read_dependency
 from carrel.domain.errors import Conflict
 from carrel.domain.job import ACTIVE, HOLDING, Job, JobState, Reason
 from carrel.domain.launch import StoredFile
 from carrel.domain.partition import on_cluster
 from carrel.domain.qos import JobKind
 from carrel.domain.serial import from_plain, to_plain
-from carrel.domain.task import TaskSpec
+from carrel.domain.task import TaskSpec, TrackingTarget
 from carrel.store.attempts import (
     apply_change,
     attempt_row,
@@ -43,7 +45,7 @@ from carrel.store.database import Database
 from carrel.store.events import EventTable, insert_events
 from carrel.store.outbox import insert_entries
 from carrel.store.rows import attempt_of, dump, job_of
-from carrel.store.tables import attempts, jobs, leases, outputs, submissions
+from carrel.store.tables import ACTIVE_ONLY, attempts, jobs, leases, outputs, submissions
 
 _ACTIVE = sorted(state.value for state in ACTIVE)
 _HOLDING = frozenset(HOLDING)
@@ -55,6 +57,7 @@ _PREPARING = Reason(code="Preparing", message="Its environment and inputs are be
 
 # Statements of the hot path, built once: SQLAlchemy then only binds parameters.
 _INSERT_JOB = sa.insert(jobs).returning(jobs.c.id)
+_INSERT_IN_ORDER = sa.insert(jobs).returning(jobs.c.id, sort_by_parameter_order=True)
 _SELECT_JOB = sa.select(*_JOB).where(jobs.c.id == sa.bindparam("job_id"))
 _SELECT_JOB_AND_SPEC = sa.select(jobs).where(jobs.c.id == sa.bindparam("job_id"))
 
@@ -75,25 +78,47 @@ class JobTable:
         request: str,
         outbox: Callable[[Job], Sequence[OutboxEntry]],
     ) -> Submitted:
-        """Write the job down as PENDING; the same key of the same owner gives the same job again."""
+        """Write the job, or all elements of an array, down as PENDING; the same key of the same owner gives the same again."""
         with self._database.write() as connection:
             if key is not None:
                 earlier = _submitted_before(connection, new.owner, key, request)
                 if earlier is not None:
                     return Submitted(job=earlier, created=False)
-            job_id = connection.execute(_INSERT_JOB, _job_row(new, now)).scalar_one()
+            made = _insert_all(connection, new, now)
             if key is not None:
-                connection.execute(sa.insert(submissions), {"owner": new.owner, "key": key, "request": request, "job_id": job_id})
-            job = _job_as_submitted(new, job_id, now)
-            insert_events(connection, [state_event(job)], now)
-            insert_entries(connection, job.id, outbox(job), now)
+                row = {"owner": new.owner, "key": key, "request": request, "job_id": made[0].id}
+                connection.execute(sa.insert(submissions), row)
+            insert_events(connection, [state_event(job) for job in made], now)
+            for job in made:
+                insert_entries(connection, job.id, outbox(job), now)
         self._events.announce()
-        return Submitted(job=job, created=True)
+        return Submitted(job=made[0], created=True, made=made)
 
     def get(self, job_id: int) -> Job | None:
         """The job, or None."""
         with self._database.read() as connection:
             row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
+        return None if row is None else job_of(row)
+
+    def elements(self, array_id: int, index: int | None = None) -> Sequence[Job]:
+        """The jobs of an array in the order of their indices, or that of one index; none where there is no such array."""
+        query = sa.select(*_JOB).where(jobs.c.array_job_id == array_id).order_by(jobs.c.array_task_id)
+        if index is not None:
+            query = query.where(jobs.c.array_task_id == index)
+        with self._database.read() as connection:
+            return [job_of(row) for row in connection.execute(query)]
+
+    def namesake(self, job: Job) -> Job | None:
+        """The newest other job of that owner and name that has not ended, and came before `job` or holds resources; or None."""
+        query = sa.select(*_JOB).where(
+            jobs.c.owner == job.owner,
+            jobs.c.name == job.name,
+            sa.text(ACTIVE_ONLY),
+            jobs.c.id != job.id,
+            sa.or_(jobs.c.id < job.id, jobs.c.state != JobState.PENDING.value),
+        )
+        with self._database.read() as connection:
+            row = connection.execute(query.order_by(jobs.c.id.desc()).limit(1)).first()
         return None if row is None else job_of(row)
 
     def task(self, job_id: int) -> TaskSpec | None:
@@ -262,8 +287,8 @@ class JobTable:
                 jobs.c.account,
                 jobs.c.owner,
                 jobs.c.kind,
-                jobs.c.gpus,
-                jobs.c.cpus,
+                (jobs.c.gpus * jobs.c.nodes).label("gpus"),
+                (jobs.c.cpus * jobs.c.nodes).label("cpus"),
                 attempts.c.node,
                 attempts.c.leased_at,
                 attempts.c.started_at,
@@ -311,7 +336,35 @@ def _submitted_before(connection: sa.Connection, owner: str, key: str, request: 
     return job_of(connection.execute(_SELECT_JOB, {"job_id": row.job_id}).one())
 
 
+def _insert_all(connection: sa.Connection, new: NewJob, now: float) -> tuple[Job, ...]:
+    """Write the job down, or the jobs of an array, whose number is that of the first."""
+    row = _job_row(new, now)
+    if not new.array:
+        return (_job_as_submitted(new, connection.execute(_INSERT_JOB, row).scalar_one(), now),)
+    first = connection.execute(_INSERT_JOB, row).scalar_one()
+    elements = [ArrayElement(array_id=first, index=index, array=new.array) for index in new.indices]
+    values = [{"array_job_id": first, "array_task_id": element.index, "array_spec": element.array} for element in elements]
+    connection.execute(sa.update(jobs).where(jobs.c.id == first), values[0])
+    numbers = [first]
+    if values[1:]:
+        found = connection.execute(_INSERT_IN_ORDER, [{**row, **element} for element in values[1:]])
+        numbers += found.scalars()
+    return tuple(_job_as_submitted(new, number, now, element) for number, element in zip(numbers, elements, strict=True))
+
+
+def _first_reason(new: NewJob) -> Reason:
+    if not new.dependency:
+        return _SUBMITTED
+    return Reason(code="Dependency", message=describe_dependency(read_dependency(new.dependency)))
+
+
+def _run_of(new: NewJob) -> TrackingTarget | None:
+    """The run that the job takes over. Each element of an array has one of its own instead."""
+    return None if new.array else new.task.tracking
+
+
 def _job_row(new: NewJob, now: float) -> dict[str, Any]:
+    tracking = _run_of(new)
     return {
         "kind": new.kind.value,
         "owner": new.owner,
@@ -319,6 +372,7 @@ def _job_row(new: NewJob, now: float) -> dict[str, Any]:
         "name": new.name,
         "qos": new.qos,
         "partition": new.partition,
+        "nodes": new.resources.nodes,
         "cpus": new.resources.cpus,
         "memory": new.resources.memory,
         "gpus": new.resources.gpus,
@@ -326,18 +380,20 @@ def _job_row(new: NewJob, now: float) -> dict[str, Any]:
         "gpu_memory": new.resources.gpu_memory,
         "time": new.resources.time,
         "state": JobState.PENDING.value,
-        "reason": _SUBMITTED.code,
-        "message": _SUBMITTED.message,
+        "reason": _first_reason(new).code,
+        "message": _first_reason(new).message,
         "submitted_at": now,
         "retries_left": new.retries,
+        "requeues_left": new.task.requeue,
+        "dependency": new.dependency,
         "preemptible": int(new.preemptible),
         "spec": dump(to_plain(new.task)),
-        "run_id": new.task.tracking.run_id if new.task.tracking else None,
-        "experiment_id": new.task.tracking.experiment_id if new.task.tracking else None,
+        "run_id": tracking.run_id if tracking else None,
+        "experiment_id": tracking.experiment_id if tracking else None,
     }
 
 
-def _job_as_submitted(new: NewJob, job_id: int, now: float) -> Job:
+def _job_as_submitted(new: NewJob, job_id: int, now: float, element: ArrayElement | None = None) -> Job:
     return Job(
         id=job_id,
         kind=new.kind,
@@ -348,9 +404,12 @@ def _job_as_submitted(new: NewJob, job_id: int, now: float) -> Job:
         partition=new.partition,
         resources=new.resources,
         state=JobState.PENDING,
-        reason=_SUBMITTED,
+        reason=_first_reason(new),
         submitted_at=now,
         retries_left=new.retries,
+        requeues_left=new.task.requeue,
+        dependency=new.dependency,
+        element=element,
         preemptible=new.preemptible,
-        run_id=new.task.tracking.run_id if new.task.tracking else None,
+        run_id=tracking.run_id if (tracking := _run_of(new)) else None,
     )

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy.engine import Row
 
 from carrel.control.ports import AttemptRow, Event
+from carrel.domain.array import ArrayElement
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import Usage
 from carrel.domain.qos import JobKind
@@ -32,6 +33,7 @@ def job_of(row: Row[Any]) -> Job:
         qos=row.qos,
         partition=row.partition,
         resources=Resources(
+            nodes=row.nodes,
             cpus=row.cpus,
             memory=row.memory,
             gpus=row.gpus,
@@ -46,12 +48,17 @@ def job_of(row: Row[Any]) -> Job:
         ended_at=row.ended_at,
         attempt=row.attempt,
         retries_left=row.retries_left,
+        requeues_left=row.requeues_left,
         exit_code=row.exit_code,
         signal=row.signal,
         node=row.node,
         devices=tuple(json.loads(row.devices)),
         run_id=row.run_id,
         cancelled_by=row.cancelled_by,
+        dependency=row.dependency,
+        element=None
+        if row.array_job_id is None
+        else ArrayElement(array_id=row.array_job_id, index=row.array_task_id, array=row.array_spec),
         preemptible=bool(row.preemptible),
         preemption=None if row.preempted_by is None else from_plain(Preemption, json.loads(row.preempted_by)),
         suspended_seconds=row.suspended_seconds,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
@@ -33,6 +35,14 @@ metadata = MetaData(
 _Id = BigInteger().with_variant(Integer, "sqlite")
 _STATES = ", ".join(f"'{state}'" for state in JobState)
 _ACTIVE = ", ".join(sorted(f"'{state}'" for state in ACTIVE))
+#: True of jobs that have not ended, in the very words of the indexes: SQLite takes an index for nothing else.
+ACTIVE_ONLY = f"state IN ({_ACTIVE})"
+
+
+def _only(condition: str) -> dict[str, Any]:
+    """An index of the rows for which the condition holds."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
 
 #: Facts about the lab itself: its id, the version that wrote the schema.
 lab = Table(
@@ -83,6 +93,8 @@ jobs = Table(
     Column("name", String(255), nullable=False),
     Column("qos", String(64), nullable=False),
     Column("partition", String(64), nullable=False, server_default=text("''")),
+    #: What follows is had on each of them.
+    Column("nodes", Integer, nullable=False, server_default=text("1")),
     Column("cpus", Integer, nullable=False),
     Column("memory", BigInteger, nullable=False),
     Column("gpus", Integer, nullable=False),
@@ -97,6 +109,7 @@ jobs = Table(
     Column("ended_at", Double),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("retries_left", Integer, nullable=False, server_default=text("0")),
+    Column("requeues_left", Integer, nullable=False, server_default=text("0")),
     Column("exit_code", Integer),
     Column("signal", Integer),
     Column("node", String(255)),
@@ -104,6 +117,12 @@ jobs = Table(
     Column("cancelled_by", String(255)),
     Column("run_id", String(64)),
     Column("experiment_id", String(64)),
+    #: What it waits for before its first attempt.
+    Column("dependency", Text, nullable=False, server_default=text("''")),
+    #: Set for an element of an array: the number of the first one's job, its index, and what was asked for.
+    Column("array_job_id", BigInteger),
+    Column("array_task_id", Integer),
+    Column("array_spec", Text, nullable=False, server_default=text("''")),
     #: 0: it cannot be interrupted.
     Column("preemptible", Integer, nullable=False, server_default=text("1")),
     #: The `Preemption`, as JSON; NULL while the job keeps its place.
@@ -116,8 +135,11 @@ jobs = Table(
     CheckConstraint("cpus >= 1 AND memory > 0 AND gpus >= 0 AND time >= 1", name="resources"),
     CheckConstraint("(ended_at IS NULL) = (state IN (" + _ACTIVE + "))", name="ended"),
     Index(None, "owner", "id"),
-    Index("ix_jobs_active", "id", sqlite_where=text(f"state IN ({_ACTIVE})"), postgresql_where=text(f"state IN ({_ACTIVE})")),
+    Index("ix_jobs_active", "id", **_only(ACTIVE_ONLY)),
     Index(None, "state", "id"),
+    #: Each element is there once.
+    Index("ix_jobs_array", "array_job_id", "array_task_id", unique=True, **_only("array_job_id IS NOT NULL")),
+    Index("ix_jobs_named", "owner", "name", "id", **_only(ACTIVE_ONLY)),
     sqlite_autoincrement=True,
 )
 

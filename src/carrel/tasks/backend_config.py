@@ -11,16 +11,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from carrel.domain.array import read_array
+from carrel.domain.dependency import read_dependency
 from carrel.domain.errors import Invalid
+from carrel.domain.slurm import SlurmRequest
 from carrel.domain.units import MIB, parse_duration, parse_size
 from carrel.tasks.overrides import ResourceOverrides
-from carrel.tasks.section import check_variable
+from carrel.tasks.section import MAX_RETRIES, REQUEUES, check_variable
 from carrel.tasks.suggest import suggest
 
 #: Keys with Slurm's names; a hyphen is as good as an underscore. `docs/tasks.md` describes each one.
 SLURM_KEYS = (
-    "mem", "time", "gres", "gpus", "gpus_per_node", "cpus_per_task", "nodes", "ntasks", "partition", "account", "qos",
-    "environment", "exports", "preemptible", "detach",
+    "mem", "time", "gres", "gpus", "gpus_per_node", "cpus_per_task", "nodes", "ntasks", "ntasks_per_node",
+    "partition", "account", "qos",
+    "environment", "exports", "preemptible", "detach", "constraint", "exclusive", "reservation", "mail_user", "mail_type",
+    "modules", "dependency", "array", "requeue", "signal", "job_name", "output", "error", "sbatch_script_file",
 )  # fmt: skip
 #: Keys that MLflow adds itself.
 MLFLOW_KEYS = (
@@ -28,6 +33,9 @@ MLFLOW_KEYS = (
     "docker_auth", "DOCKER_AUTH",
 )  # fmt: skip
 _GRES = re.compile(r"gpu(?::(?P<type>[A-Za-z][\w.-]*))?(?::(?P<count>\d{1,6}))?")
+_SIGNAL = re.compile(r"(?:[BR]*:)?(?:SIG)?(?P<name>[A-Z0-9]+)(?:@(?P<seconds>[0-9]{1,5}))?")
+#: Slurm's own, where `--signal` names no time (sbatch(1)).
+_SIGNAL_SECONDS = 60
 _GPUS = re.compile(r"(?:(?P<type>[A-Za-z][\w.-]*):)?(?P<count>\d{1,6})")
 
 
@@ -39,9 +47,23 @@ class BackendConfig:
     qos: str | None = None
     account: str | None = None
     partition: str | None = None
+    #: Processes on each node.
+    tasks_per_node: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     #: Whether somebody may take its place while it runs.
     preemptible: bool | None = None
+    slurm: SlurmRequest = field(default_factory=SlurmRequest)
+    #: How often it goes on from its checkpoint after its walltime, and how many seconds before the end it is told.
+    requeue: int | None = None
+    warning: int | None = None
+    #: What it waits for, as `carrel.domain.dependency` reads it.
+    dependency: str | None = None
+    #: As `carrel.domain.array` reads it.
+    array: str | None = None
+    #: Name of the job.
+    name: str | None = None
+    #: What has another meaning in a lab than for Slurm: sentences for the submitter.
+    notes: tuple[str, ...] = ()
     #: MLflow's ``--env-manager``: "local", "virtualenv", "uv", "conda".
     env_manager: str | None = None
     #: True when `mlflow run` shall return without waiting for the end.
@@ -68,27 +90,45 @@ def read_backend_config(config: Mapping[str, Any], *, environ: Mapping[str, str]
                 f'Backend config: "{name}" is there twice, as {slurm[name]!r} and {value!r}.', remedy="Remove one of them."
             )
         slurm[name] = value
-    _only_one_process(slurm)
+    nodes, tasks_per_node = _shape(slurm)
     return BackendConfig(
-        resources=_resources(slurm),
+        resources=_resources(slurm, nodes, tasks_per_node),
+        tasks_per_node=tasks_per_node,
         qos=_word(slurm, "qos"),
         account=_word(slurm, "account"),
         partition=_word(slurm, "partition"),
         variables=_variables(slurm, environ),
         preemptible=None if slurm.get("preemptible") is None else _truth(slurm["preemptible"], "preemptible"),
+        slurm=_slurm_request(slurm),
+        requeue=_requeue(slurm["requeue"]) if slurm.get("requeue") is not None else None,
+        warning=_signal(slurm["signal"]) if slurm.get("signal") is not None else None,
+        dependency=_checked(slurm, "dependency", read_dependency),
+        array=_checked(slurm, "array", read_array),
+        name=_word(slurm, "job_name"),
+        notes=_notes(slurm),
         env_manager=_mlflow(config),
         detach=_truth(slurm.get("detach"), "detach"),
     )
 
 
-def _resources(slurm: Mapping[str, Any]) -> ResourceOverrides:
+def _resources(slurm: Mapping[str, Any], nodes: int | None, tasks_per_node: int | None) -> ResourceOverrides:
     cpus = slurm.get("cpus_per_task")
     resources = ResourceOverrides(
-        cpus=None if cpus is None else _count(cpus, "cpus_per_task", at_least=1),
+        nodes=nodes,
+        # The lab counts processors of a node, Slurm those of a process.
+        cpus=None if cpus is None else _count(cpus, "cpus_per_task", at_least=1) * (tasks_per_node or 1),
         memory=_memory(slurm["mem"]) if slurm.get("mem") is not None else None,
         time=_time(slurm["time"]) if slurm.get("time") is not None else None,
     )
     asked = {key: _gpus(slurm[key], key) for key in ("gres", "gpus", "gpus_per_node") if slurm.get(key) is not None}
+    if "gpus" in asked and (nodes or 1) > 1:  # Slurm's word for those of all nodes together
+        number, kind = asked["gpus"]
+        if number % (nodes or 1):
+            raise Invalid(
+                f"Backend config: gpus is {number}, which {nodes} nodes cannot share evenly.",
+                remedy="Say gpus_per_node, which is for each node.",
+            )
+        asked["gpus"] = (number // (nodes or 1), kind)
     counts, kinds = {count for count, _ in asked.values()}, {kind for _, kind in asked.values() if kind}
     if len(counts) > 1 or len(kinds) > 1:
         raise Invalid(f"Backend config: {' and '.join(asked)} ask for different GPUs.", remedy="Keep one of them.")
@@ -137,12 +177,95 @@ def _gpus(value: Any, key: str) -> tuple[int, str | None]:
     return int(match["count"] or 1), match["type"]
 
 
-def _only_one_process(slurm: Mapping[str, Any]) -> None:
-    for key in ("nodes", "ntasks"):
-        if slurm.get(key) is not None and _text(slurm[key], key) not in ("1", "1-1"):
-            raise Invalid(
-                f"Backend config: {key} is {slurm[key]}.", remedy="A task is one process on one node; it may start others there."
-            )
+def _shape(slurm: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the nodes and the processes on each; None where nothing says so."""
+    nodes, tasks, each = (
+        None if slurm.get(key) is None else _count(_exactly(slurm[key], key), key, at_least=1)
+        for key in ("nodes", "ntasks", "ntasks_per_node")
+    )
+    if tasks is None:
+        return nodes, each
+    if each is not None and nodes is None and tasks % each == 0:
+        nodes = tasks // each
+    if tasks % (nodes or 1) or each not in (None, tasks // (nodes or 1)):
+        raise Invalid(
+            f"Backend config: ntasks is {tasks}, with nodes {nodes or 1} and ntasks_per_node {each or 'not said'}.",
+            remedy="ntasks is nodes times ntasks_per_node; leave one of them out.",
+        )
+    # One process for each node is what everybody writes who says nothing about processes.
+    return nodes, each or (tasks // (nodes or 1) if tasks > (nodes or 1) else None)
+
+
+def _exactly(value: Any, key: str) -> Any:
+    """Slurm takes a range of nodes; a job of the lab has so many and no others."""
+    least, dash, most = _text(value, key).partition("-")
+    return least if dash and least == most else value
+
+
+def _slurm_request(slurm: Mapping[str, Any]) -> SlurmRequest:
+    exclusive = slurm.get("exclusive")
+    if isinstance(exclusive, bool):
+        exclusive = "exclusive" if exclusive else ""
+    events = _words(slurm, "mail_type")
+    return SlurmRequest(
+        constraint=_word(slurm, "constraint") or "",
+        exclusive="" if exclusive is None else _text(exclusive, "exclusive"),
+        reservation=_word(slurm, "reservation") or "",
+        mail=_word(slurm, "mail_user") or "",
+        mail_events=tuple(event.strip().upper() for text in events for event in text.split(",") if event.strip()),
+        modules=_words(slurm, "modules"),
+    )
+
+
+def _words(slurm: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Return a list of texts; a text alone is a list of one."""
+    given = slurm.get(key)
+    if given is None:
+        return ()
+    items = given if isinstance(given, (list, tuple)) else [given]
+    words = tuple(_text(item, key) for item in items)
+    if not all(words):
+        raise Invalid(f"Backend config: {key} has an empty entry.", remedy="Write names, or leave it out.")
+    return words
+
+
+def _checked(slurm: Mapping[str, Any], key: str, read: Callable[[str], object]) -> str | None:
+    text = _word(slurm, key)
+    if text is not None:
+        try:
+            read(text)
+        except Invalid as error:
+            raise Invalid(f"Backend config: {error.message}", remedy=error.remedy) from None
+    return text
+
+
+def _requeue(value: Any) -> int:
+    if isinstance(value, bool):
+        return REQUEUES if value else 0
+    number = _count(value, "requeue", at_least=0)
+    if number > MAX_RETRIES:
+        raise Invalid(f"Backend config: requeue is {number}.", remedy=f"At most {MAX_RETRIES}.")
+    return number
+
+
+def _signal(value: Any) -> int:
+    """Return how many seconds before the end a signal is wanted; it is always SIGTERM."""
+    text = _text(value, "signal")
+    match = _SIGNAL.fullmatch(text)
+    if match is None or match["name"] not in ("TERM", "15"):
+        raise Invalid(
+            f'Backend config: signal is "{text}".', remedy='The lab sends SIGTERM before the end: write it like "TERM@300".'
+        )
+    return int(match["seconds"] or _SIGNAL_SECONDS)
+
+
+def _notes(slurm: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what has to be said of keys that name files which nobody writes here."""
+    kept = "the lab keeps standard output and error together as the log"
+    notes = [f'{key} "{name}": no such file is written; {kept}.' for key in ("output", "error") if (name := _word(slurm, key))]
+    if (name := _word(slurm, "sbatch_script_file")) is not None:
+        notes.append(f'sbatch-script-file "{name}": no such file is written; the lab makes the batch script itself.')
+    return tuple(notes)
 
 
 def _variables(slurm: Mapping[str, Any], environ: Mapping[str, str] | None) -> dict[str, str]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from carrel.domain.errors import Invalid
-from carrel.domain.task import EnvironmentRecipe, InputSpec
+from carrel.domain.slurm import SlurmRequest
+from carrel.domain.task import EnvironmentRecipe, InputSpec, Launcher
 from carrel.tasks.command import append, fill, script_command
 from carrel.tasks.environment import find_recipe
 from carrel.tasks.files import DirectoryFiles, ProjectFiles
@@ -35,13 +36,20 @@ class TaskDescription:
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[str, ...] = DEFAULT_OUTPUTS
     retries: int | None = None
+    requeue: int | None = None
+    #: Seconds.
+    warning: int | None = None
     preemptible: bool | None = None
+    slurm: SlurmRequest = field(default_factory=SlurmRequest)
     resources: ResourceOverrides = field(default_factory=ResourceOverrides)
     qos: str | None = None
     partition: str | None = None
     account: str | None = None
     experiment: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    launcher: Launcher | None = None
+    tasks_per_node: int | None = None
+    array: str | None = None
 
 
 def describe(
@@ -82,6 +90,9 @@ def describe(
         inputs=section.inputs,
         outputs=section.outputs,
         retries=section.retries,
+        requeue=section.requeue,
+        warning=section.warning,
+        slurm=section.slurm,
         preemptible=section.preemptible,
         resources=section.resources,
         qos=section.qos,
@@ -89,6 +100,9 @@ def describe(
         account=section.account,
         experiment=section.experiment,
         variables=section.variables,
+        launcher=section.launcher,
+        tasks_per_node=section.tasks_per_node,
+        array=section.array,
     )
 
 

@@ -11,6 +11,8 @@ from carrel.domain.resources import Resources
 class ResourceOverrides:
     """What one source (a file, a backend config, a command line) says about resources, and no more."""
 
+    nodes: int | None = None
+    #: On each node.
     gpus: int | None = None
     gpu_type: str | None = None
     #: Bytes that each GPU has at least.

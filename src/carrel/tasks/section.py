@@ -7,21 +7,28 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from carrel.domain.array import read_array
 from carrel.domain.errors import Invalid
-from carrel.domain.task import InputSpec
+from carrel.domain.slurm import SlurmRequest
+from carrel.domain.task import InputSpec, Launcher
 from carrel.domain.units import parse_duration, parse_size
 from carrel.tasks.document import Value
 from carrel.tasks.overrides import ResourceOverrides
 from carrel.tasks.parameters import is_uri, refuse_credentials
+from carrel.tasks.shape import SAME_GPUS, read_launcher
 
 #: Keys of the section, and of its parts. `docs/tasks.md` describes each one.
 SECTION_KEYS = (
     *("resources", "qos", "partition", "account", "experiment"),
-    *("inputs", "outputs", "retries", "preemptible", "variables"),
+    *("inputs", "outputs", "retries", "requeue", "warning", "preemptible", "variables", "slurm"),
+    *("launcher", "tasks_per_node", "array"),
 )
-RESOURCE_KEYS = ("gpus", "gpu_type", "gpu_memory", "cpus", "memory", "time")
+RESOURCE_KEYS = ("nodes", "gpus", "gpus_per_node", "gpu_type", "gpu_memory", "cpus", "memory", "time")
 INPUT_KEYS = ("path", "uri", "digest")
+SLURM_TABLE_KEYS = ("constraint", "exclusive", "reservation", "mail", "mail_events", "modules", "options")
 MAX_RETRIES = 100
+#: How often a task goes on that says only that it does.
+REQUEUES = 20
 DEFAULT_OUTPUTS = ("outputs/**",)
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -42,8 +49,17 @@ class Section:
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[str, ...] = DEFAULT_OUTPUTS
     retries: int | None = None
+    #: How often it goes on from its checkpoint after its walltime.
+    requeue: int | None = None
+    #: Seconds before the end of its walltime at which it is told.
+    warning: int | None = None
     preemptible: bool | None = None
+    slurm: SlurmRequest = field(default_factory=SlurmRequest)
     variables: Mapping[str, str] = field(default_factory=dict)
+    launcher: Launcher | None = None
+    tasks_per_node: int | None = None
+    #: As `carrel.domain.array` reads it.
+    array: str | None = None
 
 
 def read_section(value: Value) -> Section:
@@ -53,6 +69,7 @@ def read_section(value: Value) -> Section:
     retries = said["retries"].integer() if "retries" in said else None
     if retries is not None and retries > MAX_RETRIES:
         raise said["retries"].wrong(f"retries is {retries}.", f"At most {MAX_RETRIES}.")
+    requeue = _requeue(said["requeue"]) if "requeue" in said else None
     return Section(
         resources=_resources(said["resources"]) if "resources" in said else ResourceOverrides(),
         qos=names.get("qos"),
@@ -62,8 +79,14 @@ def read_section(value: Value) -> Section:
         inputs=_inputs(said["inputs"]) if "inputs" in said else (),
         outputs=tuple(_glob(item) for item in said["outputs"].items()) if "outputs" in said else DEFAULT_OUTPUTS,
         retries=retries,
+        requeue=requeue,
+        warning=_measured(said["warning"], parse_duration) if "warning" in said else None,
+        slurm=_slurm(said["slurm"]) if "slurm" in said else SlurmRequest(),
         preemptible=said["preemptible"].truth() if "preemptible" in said else None,
         variables=_variables(said["variables"]) if "variables" in said else {},
+        launcher=_launcher(said["launcher"]) if "launcher" in said else None,
+        tasks_per_node=_at_least_one(said["tasks_per_node"]) if "tasks_per_node" in said else None,
+        array=_array(said["array"]) if "array" in said else None,
     )
 
 
@@ -78,17 +101,71 @@ def check_variable(name: str) -> str | None:
 
 def _resources(value: Value) -> ResourceOverrides:
     said = value.mapping(RESOURCE_KEYS)
-    cpus = said["cpus"].integer() if "cpus" in said else None
-    if cpus == 0:
-        raise said["cpus"].wrong("cpus is 0.", "A job needs at least 1.")
+    gpus = [said[key].integer() for key in ("gpus", "gpus_per_node") if key in said]
+    if len(set(gpus)) > 1:
+        raise said["gpus_per_node"].wrong(f"gpus is {gpus[0]} and gpus_per_node is {gpus[1]}.", SAME_GPUS)
     return ResourceOverrides(
-        gpus=said["gpus"].integer() if "gpus" in said else None,
+        nodes=_at_least_one(said["nodes"]) if "nodes" in said else None,
+        gpus=gpus[0] if gpus else None,
         gpu_type=said["gpu_type"].text() if "gpu_type" in said else None,
         gpu_memory=_measured(said["gpu_memory"], parse_size) if "gpu_memory" in said else None,
-        cpus=cpus,
+        cpus=_at_least_one(said["cpus"]) if "cpus" in said else None,
         memory=_measured(said["memory"], parse_size) if "memory" in said else None,
         time=_measured(said["time"], parse_duration) if "time" in said else None,
     )
+
+
+def _requeue(value: Value) -> int:
+    """Return how often: a number, or true for as often as is usual."""
+    if value.text().lower() in ("true", "false"):
+        return REQUEUES if value.truth() else 0
+    number = value.integer()
+    if number > MAX_RETRIES:
+        raise value.wrong(f"requeue is {number}.", f"At most {MAX_RETRIES}.")
+    return number
+
+
+def _slurm(value: Value) -> SlurmRequest:
+    said = value.mapping(SLURM_TABLE_KEYS)
+
+    def word(key: str) -> str:
+        return said[key].text() if key in said else ""
+
+    def words(key: str) -> tuple[str, ...]:
+        return tuple(item.text() for item in said[key].items()) if key in said else ()
+
+    exclusive = word("exclusive")
+    return SlurmRequest(
+        constraint=word("constraint"),
+        exclusive={"true": "exclusive", "false": ""}.get(exclusive.lower(), exclusive),
+        reservation=word("reservation"),
+        mail=word("mail"),
+        mail_events=tuple(event.upper() for event in words("mail_events")),
+        modules=words("modules"),
+        options=words("options"),
+    )
+
+
+def _at_least_one(value: Value) -> int:
+    number = value.integer()
+    if number == 0:
+        raise value.wrong(f"{value.key} is 0.", "A job needs at least 1.")
+    return number
+
+
+def _launcher(value: Value) -> Launcher:
+    try:
+        return read_launcher(value.text())
+    except Invalid as error:
+        raise value.wrong(error.message, error.remedy) from None
+
+
+def _array(value: Value) -> str:
+    try:
+        read_array(value.text())
+    except Invalid as error:
+        raise value.wrong(error.message, error.remedy) from None
+    return value.text()
 
 
 def _measured(value: Value, parse: Callable[[str], int]) -> int:

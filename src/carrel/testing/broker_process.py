@@ -88,10 +88,21 @@ class BrokerProcess:
         """What the broker said."""
         return self.directory / "broker.log"
 
-    def session(self, job: int, *, owner: str = "alice", gpus: int = 1, reserve: bool = False, attempt: int = 1) -> FakeJob:
-        """A running session that borrows `gpus` devices for a cell."""
+    def session(
+        self,
+        job: int,
+        *,
+        owner: str = "alice",
+        gpus: int = 1,
+        reserve: bool = False,
+        attempt: int = 1,
+        shares: tuple[int, ...] = (),
+        memory: int = 2 * GIB,
+    ) -> FakeJob:
+        """A running session that borrows `gpus` devices for a cell; `shares` and `memory` are what it has of Slurm."""
         spec = SessionSpec(directory=str(self.directory), gpus=gpus, reserve=reserve)
-        return self._job(job, attempt, owner, JobKind.SESSION, spec, self.devices[:gpus] if reserve else ())
+        given = self.devices[:gpus] if reserve else ()
+        return self._job(job, attempt, owner, JobKind.SESSION, spec, given, shares=shares, memory=memory)
 
     def task(self, job: int, *, devices: int | tuple[Device, ...] = 1, owner: str = "alice", attempt: int = 1) -> FakeJob:
         """A running task that placement gave these devices (a number: the first so many)."""
@@ -103,7 +114,16 @@ class BrokerProcess:
         os.close(self._claims.pop(job.id))
 
     def _job(
-        self, job: int, attempt: int, owner: str, kind: JobKind, session: SessionSpec | None, devices: tuple[Device, ...]
+        self,
+        job: int,
+        attempt: int,
+        owner: str,
+        kind: JobKind,
+        session: SessionSpec | None,
+        devices: tuple[Device, ...],
+        *,
+        shares: tuple[int, ...] = (),
+        memory: int = 2 * GIB,
     ) -> FakeJob:
         at = Spool(Path(self.config.spool)).attempt(job, attempt)
         at.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -117,8 +137,9 @@ class BrokerProcess:
             qos="interactive",
             node=self.config.node,
             task=TaskSpec(entry_point="main", command="true", snapshot="", session=session),
-            resources=Resources(gpus=len(devices)),
+            resources=Resources(gpus=len(devices), memory=memory),
             devices=devices,
+            shares=shares,
             paths=LaunchPaths(environments="", snapshots="", blobs="", broker=str(self.socket)),
         )
         at.launch.write_text(json.dumps(to_plain(launch)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 #: A browser that asks nobody anything, also where it runs as root.
 _FLAGS = (
@@ -21,6 +21,10 @@ _FLAGS = (
 )
 
 
+#: Milliseconds that something may take to appear; on a busy machine it may take long.
+_PATIENCE = 30_000
+
+
 @contextmanager
 def a_chromium() -> Iterator[Browser]:
     """The Chromium of this machine. Where it is missing the test is skipped, and fails in CI."""
@@ -30,6 +34,7 @@ def a_chromium() -> Iterator[Browser]:
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
+    expect.set_options(timeout=_PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=_FLAGS)
         try:

@@ -135,7 +135,7 @@ class EngineContract:
         assert ear.ended(again).state is JobState.COMPLETED
         assert home.attempt(again).log.read_bytes() == b"41\n"
         engine.forget(1, 2)
-        assert not home.attempt(again).checkpoint.exists()
+        wait_until(lambda: not home.attempt(again).checkpoint.exists())
 
     def test_a_job_that_does_not_end_by_itself_is_ended(self, home: LabHome, engine: Engine, ear: Ear) -> None:
         """SIGKILL after the time that it was given."""
@@ -333,6 +333,7 @@ class EngineContract:
         directory = home.attempt(launch)
         assert directory.journal.exists()
         assert directory.log.read_bytes() == b"hello\n"
+        wait_until(lambda: not directory.token.exists())
         assert not any(TOKEN.encode() in path.read_bytes() for path in directory.path.iterdir() if path.is_file())
 
     def test_nodes_have_what_jobs_ask_for(self, engine: Engine) -> None:

@@ -64,11 +64,19 @@ class LabProcess:
 
 
 def start_lab(
-    home: Path, *options: str, tracking: bool = False, simulate_gpus: int = 4, variables: Mapping[str, str] | None = None
+    home: Path,
+    *options: str,
+    tracking: bool = False,
+    simulate_gpus: int = 4,
+    variables: Mapping[str, str] | None = None,
+    python: Sequence[str] = (sys.executable,),
 ) -> LabProcess:
-    """Start a lab in `home` on a free port and wait until it is ready. Raises `RuntimeError` with its output when it ends."""
+    """Start a lab in `home` on a free port and wait until it is ready. Raises `RuntimeError` with its output when it ends.
+
+    `python` are the words of the interpreter, or of what runs it as somebody else.
+    """
     words: Sequence[str] = (
-        *(sys.executable, "-m", "carrel.cli.main", "up", "--home", str(home), "--port", "0"),
+        *(*python, "-m", "carrel.cli.main", "up", "--home", str(home), "--port", "0"),
         *(("--simulate-gpus", str(simulate_gpus)) if simulate_gpus else ()),
         *(() if tracking else ("--no-tracking",)),
         *options,

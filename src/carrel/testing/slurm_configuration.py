@@ -5,6 +5,7 @@ Nothing here starts anything; `carrel.testing.slurm_site` does.
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ class Layout:
     #: One for each node.
     node_ports: tuple[int, ...]
     gpus: int = 4
+    #: Shares of the GPUs of each node (gres/shard); 0: the cluster has none.
+    shards: int = 0
     cpus: int = 8
     #: MB of each node.
     memory: int = 16000
@@ -31,6 +34,8 @@ class Layout:
     node_timeout: int = 60
     #: False: no slurmdbd, so no QoS, no limits and no sacct.
     accounting: bool = True
+    #: True: the daemons know users by tokens, too (auth/jwt).
+    tokens: bool = False
     #: Further lines of slurm.conf.
     lines: tuple[str, ...] = ()
 
@@ -50,6 +55,11 @@ class Layout:
         return self.root / "run" / "mariadb"
 
     @property
+    def token_key(self) -> Path:
+        """The key with which tokens are signed."""
+        return self.root / "etc" / "jwt.key"
+
+    @property
     def nodes(self) -> tuple[str, ...]:
         """Names of the nodes."""
         return tuple(f"node{number}" for number, _ in enumerate(self.node_ports, 1))
@@ -67,6 +77,9 @@ def write_configuration(layout: Layout) -> None:
     layout.conf.write_text(slurm_conf(layout))
     (etc / "gres.conf").write_text(gres_conf(layout))
     (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainRAMSpace=no\nConstrainDevices=no\n")
+    if layout.tokens:
+        layout.token_key.touch(mode=0o600)
+        layout.token_key.write_bytes(secrets.token_bytes(32))
     if layout.accounting:
         (etc / "slurmdbd.conf").write_text(slurmdbd_conf(layout))
         (etc / "slurmdbd.conf").chmod(0o600)
@@ -76,7 +89,8 @@ def gres_conf(layout: Layout) -> str:
     """Return gres.conf."""
     if not layout.gpus:
         return "AutoDetect=off\n"
-    return f"AutoDetect=off\nName=gpu Type=fake File={layout.root}/dev/gpu[0-{layout.gpus - 1}]\n"
+    shards = f"Name=shard Count={layout.shards}\n" if layout.shards else ""
+    return f"AutoDetect=off\nName=gpu Type=fake File={layout.root}/dev/gpu[0-{layout.gpus - 1}]\n{shards}"
 
 
 def slurmdbd_conf(layout: Layout) -> str:
@@ -116,10 +130,12 @@ PriorityWeightQOS=10000"""
     nodes = "\n".join(
         f"NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={layout.cpus} RealMemory={layout.memory}"
         + (f" Gres=gpu:fake:{layout.gpus}" if layout.gpus else "")
+        + (f",shard:{layout.shards}" if layout.shards else "")
         + f" Feature={'fast' if number % 2 else 'slow'} State=UNKNOWN"
         for number, (name, port) in enumerate(zip(layout.nodes, layout.node_ports, strict=True), 1)
     )
     everywhere = ",".join(layout.nodes)
+    tokens = f"AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key={layout.token_key}\n" if layout.tokens else ""
     return f"""\
 ClusterName={CLUSTER}
 SlurmctldHost=localhost(127.0.0.1)
@@ -145,14 +161,14 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
-GresTypes=gpu
+GresTypes=gpu{",shard" if layout.shards else ""}
 DefMemPerCPU=256
 KillWait=2
 MinJobAge=60
 SlurmdTimeout={layout.node_timeout}
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1,bf_continue
 {accounting}
-{"".join(f"{line}{chr(10)}" for line in layout.lines)}{nodes}
+{tokens}{"".join(f"{line}{chr(10)}" for line in layout.lines)}{nodes}
 PartitionName=main Nodes={everywhere} Default=YES MaxTime=INFINITE State=UP
 PartitionName=debug Nodes={layout.nodes[0]} MaxTime=10 DefaultTime=1 PriorityTier=10 State=UP
 """

@@ -13,6 +13,7 @@ import pwd
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -26,11 +27,13 @@ from typing import Any
 from carrel.testing.slurm_configuration import CLUSTER, Layout, write_configuration
 from carrel.testing.slurm_leftovers import PREFIX, SiteError, free_ports, kill_marked, lock, sweep
 
-__all__ = ["PACKAGES", "USERS", "SiteError", "SlurmSite", "missing_programs", "sweep"]
+__all__ = ["PACKAGES", "REST_PACKAGES", "USERS", "SiteError", "SlurmSite", "missing_for_rest", "missing_programs", "sweep"]
 
 #: The programs without which there is no cluster, and Debian's packages of them.
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "slurmdbd", "mariadbd", "mysql_install_db", "setpriv")
 PACKAGES = "munge slurmctld slurmd slurm-client slurmdbd mariadb-server util-linux"
+#: Debian's packages of slurmrestd, which few tests need.
+REST_PACKAGES = "slurmrestd slurm-wlm-jwt-plugin"
 
 #: Users that every Debian has, so that nobody has to be added to the machine: name in the tests -> name there.
 USERS = {"alice": "games", "bob": "news"}
@@ -60,6 +63,12 @@ class Finished:
 def missing_programs() -> list[str]:
     """Return which programs a cluster lacks here."""
     return [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]
+
+
+def missing_for_rest() -> list[str]:
+    """Return what slurmrestd lacks here."""
+    tokens = any(Path("/usr/lib").glob("*/slurm*/auth_jwt.so"))
+    return [*([] if shutil.which("slurmrestd", path=_PATH) else ["slurmrestd"]), *([] if tokens else ["auth_jwt.so"])]
 
 
 class SlurmSite:
@@ -193,8 +202,42 @@ class SlurmSite:
         self._daemon("slurmdbd", "slurmdbd", "-D")
         self._wait("slurmdbd", lambda: self.run("sacctmgr", "-n", "show", "cluster", check=False).code == 0)
 
+    def start_rest(self, user: str = "") -> str:
+        """Start slurmrestd on a socket, as whoever runs the tests or as `user` (which takes root), and return its address."""
+        name = f"slurmrestd.{user}" if user else "slurmrestd"
+        path = self.shared / f".{name}"
+        path.unlink(missing_ok=True)  # of one that was killed
+        self._start_rest(name, user, "rest_auth/local", f"unix:{path}")
+        self._wait(name, lambda: _listens(socket.AF_UNIX, str(path)))
+        return f"unix:{path}"
+
+    def start_rest_with_tokens(self) -> str:
+        """Start one on TCP, as nobody in particular; the cluster has to have been made with `tokens`."""
+        (port,) = free_ports(1)
+        user = "nobody" if os.getuid() == 0 else ""
+        self._start_rest("slurmrestd.tcp", user, "rest_auth/jwt", f"127.0.0.1:{port}")
+        self._wait("slurmrestd.tcp", lambda: _listens(socket.AF_INET, ("127.0.0.1", port)))
+        return f"http://127.0.0.1:{port}"
+
+    def stop_rest(self) -> None:
+        """End every slurmrestd."""
+        for name in [name for name in self._daemons if name.startswith("slurmrestd")]:
+            self.kill(name)
+
+    def _start_rest(self, name: str, user: str, authentication: str, address: str) -> None:
+        # A process that becomes another user outlives its parent again, unless it says so once more.
+        become = (f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups", "--pdeathsig=KILL") if user else ()
+        prefix = ("setpriv", *become) if user else ()
+        # It would not run as the user of the daemons; and with a token in its environment it takes those of others.
+        variables = ("SLURMRESTD_SECURITY=disable_user_check", *(["SLURM_JWT=daemon"] if "jwt" in authentication else []))
+        daemon = ("slurmrestd", "-f", str(self.layout.conf), "-a", authentication, "-s", "openapi/v0.0.38", address)
+        self._daemon(name, *prefix, "env", *variables, *daemon)
+
     def kill(self, daemon: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to "slurmctld", "slurmdbd" or a node's slurmd, and wait for its end. What it had started goes on."""
+        """Send a signal to a daemon ("slurmctld", "slurmrestd", …) or a node's slurmd, and wait for its end.
+
+        What it had started goes on.
+        """
         process = self._daemons.pop(daemon)
         process.send_signal(number)
         try:
@@ -373,3 +416,8 @@ class SlurmSite:
             with suppress(OSError):
                 lines += path.read_text(errors="replace").splitlines()[-15:]
         return "\n".join(lines)
+
+
+def _listens(family: socket.AddressFamily, address: Any) -> bool:
+    with socket.socket(family) as probe:
+        return probe.connect_ex(address) == 0

@@ -37,16 +37,25 @@ class Describer:
         """A job was submitted: its run is made, or taken over from ``mlflow run``."""
         if not _described(job, task):
             return ()
-        adopted = task.tracking.run_id if task.tracking else None
+        given = task.tracking.run_id if task.tracking else None
+        adopted = given if job.element is None else None
+        name, tags = job.name, self._tags(job, task, user, adopted=adopted is not None)
+        if job.element is not None:
+            name = f"{job.name}_{job.element.index}"
+            tags |= {"carrel.array_job_id": str(job.element.array_id), "carrel.array_task_id": str(job.element.index)}
+            if task.tracking is not None:  # made by `mlflow run`, for all of them
+                tags["mlflow.parentRunId"] = task.tracking.run_id
         payload: dict[str, Any] = {
             "owner": job.owner,
             "user": user.name,
             "experiment": task.experiment,
-            "run_name": job.name,
+            "run_name": name,
             "start_time": _ms(job.submitted_at),
             "params": {key: _cut(value, PARAM_LENGTH) for key, value in task.parameters.items()},
-            "tags": _cut_all(self._tags(job, task, user, adopted=adopted is not None)),
+            "tags": _cut_all(tags),
         }
+        if job.element is not None and task.tracking is not None:
+            payload["experiment_id"] = task.tracking.experiment_id
         entries = [OutboxEntry(kind="create_run", payload=payload | ({"adopt": adopted} if adopted else {}))]
         if task.git is not None and task.git.diff:
             text = {"owner": job.owner, "artifact_path": "carrel/uncommitted.diff", "text": task.git.diff}
@@ -115,7 +124,7 @@ class Describer:
         self._samples[job.id] = (entry.at, usage.cpu_seconds)
         # A requeued job starts from zero again.
         if before is not None and entry.at > before[0] and usage.cpu_seconds >= before[1]:
-            share = (usage.cpu_seconds - before[1]) / (entry.at - before[0]) / job.resources.cpus
+            share = (usage.cpu_seconds - before[1]) / (entry.at - before[0]) / (job.resources.cpus * job.resources.nodes)
             values["system/cpu_utilization_percentage"] = 100 * share
         step = max(0, int(entry.at - began)) if began is not None else 0
         return [{"key": key, "value": value, "timestamp": _ms(entry.at), "step": step} for key, value in values.items()]
@@ -176,13 +185,30 @@ def _usage_metrics(job: Job, usage: Usage) -> dict[str, float]:
     """Under the names that MLflow's own system metrics have; CPU and memory are relative to what the job asked for."""
     values = {
         "system/system_memory_usage_megabytes": usage.memory / _MB,
-        "system/system_memory_usage_percentage": 100 * usage.memory / job.resources.memory,
+        "system/system_memory_usage_percentage": 100 * usage.memory / (job.resources.memory * job.resources.nodes),
     }
+    if not job.devices:
+        return values | _gpu_metrics_on_cluster(usage, nodes=job.resources.nodes)
     for index, uuid in enumerate(job.devices):
         if uuid in usage.gpu_utilization:
             values[f"system/gpu_{index}_utilization_percentage"] = usage.gpu_utilization[uuid]
         if uuid in usage.gpu_memory:
             values[f"system/gpu_{index}_memory_usage_megabytes"] = usage.gpu_memory[uuid] / _MB
+    return values
+
+
+def _gpu_metrics_on_cluster(usage: Usage, *, nodes: int) -> dict[str, float]:
+    """Of GPUs that are named by node and position; several nodes stand in the names as MLflow has them for runs on several."""
+    values = {}
+    for name in (*usage.gpu_utilization, *usage.gpu_memory):
+        node, _, position = name.rpartition("/gpu")
+        if not node or not position.isdecimal():
+            continue
+        prefix = f"system/{node}/gpu_{position}" if nodes > 1 else f"system/gpu_{position}"
+        if name in usage.gpu_utilization:
+            values[f"{prefix}_utilization_percentage"] = usage.gpu_utilization[name]
+        if name in usage.gpu_memory:
+            values[f"{prefix}_memory_usage_megabytes"] = usage.gpu_memory[name] / _MB
     return values
 
 

@@ -65,8 +65,10 @@ class _Run:
 class CarrelSubmittedRun(SubmittedRun):  # type: ignore[misc]
     """A job of the lab, as MLflow sees it."""
 
-    def __init__(self, client: Client, job_id: int, run: _Run) -> None:
+    def __init__(self, client: Client, job_id: int, run: _Run, *, is_array: bool = False) -> None:
+        """Of an array `job_id` is the number, and `run` the parent of its jobs' runs."""
         super().__init__()
+        self._is_array = is_array
         self._client = client
         self._run = run
         #: The lab's number for it.
@@ -82,8 +84,10 @@ class CarrelSubmittedRun(SubmittedRun):  # type: ignore[misc]
         return self.finish().state == JobState.COMPLETED
 
     def finish(self) -> v1.JobView:
-        """`wait`, with the job as it ended."""
+        """`wait`, with the job as it ended; of an array the first that did not end well."""
         try:
+            if self._is_array:
+                return self._finish_array()
             for text in self._client.stream_log(self.job_id):
                 sys.stdout.write(text)
                 sys.stdout.flush()
@@ -95,16 +99,38 @@ class CarrelSubmittedRun(SubmittedRun):  # type: ignore[misc]
         self._settle(job)
         return job
 
+    def _finish_array(self) -> v1.JobView:
+        worst: v1.JobView | None = None
+        for job in self._client.wait_array(self.job_id):
+            _say(f"Job {_name(job)} ended {job.state}.")
+            if worst is None or (worst.state == JobState.COMPLETED and job.state != JobState.COMPLETED):
+                worst = job
+        assert worst is not None
+        # The lab ends the runs of the jobs; their parent was made here.
+        MlflowClient().set_terminated(self.run_id, status_of(JobState(worst.state)))
+        return worst
+
     def cancel(self) -> None:
-        """Cancel the job and wait until its processes are gone."""
+        """Cancel the job, or all jobs of the array, and wait until their processes are gone."""
+        if self._is_array:
+            self._client.cancel_array(self.job_id)
+            self._finish_array()
+            return
         self._client.cancel(self.job_id)
         self._settle(self._client.wait(self.job_id))
 
+    def leave(self) -> None:
+        """Nobody waits here: the parent of an array's runs, which says nothing itself, is over."""
+        if self._is_array:
+            MlflowClient().set_terminated(self.run_id)
+
     def get_status(self) -> str:
         """MLflow's word for the state of the job."""
-        state = JobState(self._client.job(self.job_id).state)
-        if state.ended:
-            return status_of(state)
+        jobs = self._client.array(self.job_id).jobs if self._is_array else [self._client.job(self.job_id)]
+        states = [JobState(job.state) for job in jobs]
+        if all(state.ended for state in states):
+            return status_of(next((state for state in states if state is not JobState.COMPLETED), JobState.COMPLETED))
+        state = next((state for state in states if state not in _NOT_STARTED), states[0])
         return str(RunStatus.to_string(RunStatus.SCHEDULED if state in _NOT_STARTED else RunStatus.RUNNING))
 
     def _settle(self, job: v1.JobView) -> None:
@@ -141,13 +167,15 @@ class CarrelBackend(AbstractBackend):  # type: ignore[misc]
             where = _Where.find(client, lab.token, tracking_uri)
             experiment = where.experiment(experiment_id)
             submitted = _submit(client, where, experiment, project_uri, entry_point, params or {}, version, settings)
+            if detach:
+                submitted.leave()
             if detach or _command_line() is None:
                 return submitted
             job = submitted.finish()
         except CarrelError as error:
             raise ExecutionException(str(error)) from error
         if job.state != JobState.COMPLETED:
-            raise ExecutionException(f"Job {job.id} ended {job.state}: {job.message}")
+            raise ExecutionException(f"Job {_name(job)} ended {job.state}: {job.message}")
         return submitted
 
 
@@ -223,8 +251,10 @@ def _submit(
         if made:  # it would stay RUNNING for ever
             MlflowClient().set_terminated(run.run_id, "FAILED")
         raise
-    _say(f"Job {job.id} ({job.name}), run {run.run_id}")
-    return CarrelSubmittedRun(client, job.id, run)
+    is_array = job.array_job_id is not None
+    what = f"Array {job.id} ({job.name}, {job.array}), parent run" if is_array else f"Job {job.id} ({job.name}), run"
+    _say(f"{what} {run.run_id}")
+    return CarrelSubmittedRun(client, job.id, run, is_array=is_array)
 
 
 def _run(
@@ -285,6 +315,10 @@ def _run_name() -> str | None:
     context = _command_line()
     name = context.params.get("run_name") if context is not None else None
     return str(name) if name else None
+
+
+def _name(job: v1.JobView) -> str:
+    return str(job.id) if job.array_job_id is None else f"{job.array_job_id}_{job.array_task_id}"
 
 
 def _user() -> str:

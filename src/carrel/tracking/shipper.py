@@ -193,7 +193,7 @@ class Shipper:
         name = payload.get("experiment") or DEFAULT_EXPERIMENT_NAME
         tags = payload.get("tags") or {}
         for attempt in (1, 2):
-            experiment_id = self._rest.experiment(workspace, name)
+            experiment_id = payload.get("experiment_id") or self._rest.experiment(workspace, name)
             old = payload["start_time"] / 1000 < self._since + _CLOCK_MARGIN
             if old or item.id in self._uncertain:
                 found = self._rest.find_run(workspace, experiment_id, {key: tags[key] for key in _NAMING_TAGS if key in tags})

@@ -16,24 +16,33 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from carrel.domain.launch import Ended
+from carrel.domain.launch import Ended, Launch
 from carrel.domain.node import Device
 from carrel.domain.serial import to_plain
-from carrel.runner.cgroups import find_parent
+from carrel.engines.slurm.environ import MODULES, command_environ, read_environ
 from carrel.runner.hardware import machine_facts
 from carrel.runner.main import Surroundings, run_attempt
 from carrel.spool import AttemptDirectory, read_claim, read_entries
 
+if TYPE_CHECKING:
+    from carrel.runner.group.plan import Allocation
+
 #: Passed on to the runner. What it makes of SIGTERM is in its cancel file. Slurm sends a step's signals to all its processes, so
 #: the engine sends SIGURG, which the command does not notice; the runner gets SIGTERM for it.
 _FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
-#: What the interpreter is told to do. Nothing that is imported becomes garbage, so nobody needs to look for some meanwhile.
-START = "import gc, sys; gc.disable(); from carrel.engines.slurm.batch import main; sys.exit(main(sys.argv[1:]))"
+#: What the interpreter is told to do. Nothing that is imported becomes garbage: nobody needs to look for some meanwhile, nor to
+#: take it all down at the end.
+START = "import gc, os, sys; gc.disable(); from carrel.engines.slurm.batch import main; os._exit(main(sys.argv[1:]))"
 #: The argument of the guardian of an allocation.
 GIVE_BACK = "--give-back"
+#: Seconds that a broker has to take a connection.
+_ANSWER = 2.0
 #: The note that an allocation was given back.
 RELEASED = "slurm.released"
+#: The note that a SIGTERM came that the lab did not send: Slurm, or whoever commands it, ends the job.
+TERMINATED = "slurm.terminated"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -56,6 +65,9 @@ def main(arguments: Sequence[str]) -> int:
     def forward(number: int, _frame: FrameType | None) -> None:
         nonlocal ended_by_slurm
         ended_by_slurm = ended_by_slurm or number == signal.SIGTERM
+        if number == signal.SIGTERM and not directory.cancel.exists() and not directory.preempt.exists():
+            with suppress(OSError):
+                (directory.path / TERMINATED).touch(mode=0o600)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM if number == signal.SIGURG else number)
 
@@ -80,12 +92,13 @@ def give_back(directory: AttemptDirectory, *, silent: bool) -> None:
 
     Slurm will say that it was cancelled. Unless `silent`, because Slurm itself had begun to end it, a note says that this was us.
     """
-    number = os.environ.get("SLURM_JOB_ID", "")
+    number, name = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_JOB_NAME", "")
     with suppress(OSError):
         if not silent:
             (directory.path / RELEASED).touch(mode=0o600)
-        if number.isdigit():
-            os.execvp("scancel", ["scancel", "--quiet", number])
+        if number.isdigit() and name:
+            # By name too: a controller that was killed may have given the number to somebody else's job.
+            os.execvp("scancel", ["scancel", "--quiet", f"--name={name}", number])
 
 
 def code_of(directory: AttemptDirectory) -> int:
@@ -106,21 +119,78 @@ def _be_runner(directory: AttemptDirectory) -> None:
         os.setsid()
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
-        surroundings = Surroundings(environ=dict(os.environ), facts=machine_facts, cgroups=find_parent(trial=False))
+        environ = job_environ(directory, os.environ)
+        surroundings = Surroundings(
+            environ=environ,
+            more=command_environ(environ),
+            facts=job_facts,
+            # No cgroup of its own: those of Slurm's steps are root's, and entering one takes the kernel 15 ms.
+            allocate=_allocate,
+        )
         run_attempt(directory.path, surroundings)
         status = 0
     finally:
         os._exit(status)
 
 
+def job_facts() -> dict[str, str]:
+    """Return what the machine is, and which job of Slurm's on which nodes this is."""
+    named = {"slurm_job": "SLURM_JOB_ID", "slurm_nodes": "SLURM_JOB_NODELIST", "node": "SLURMD_NODENAME"}
+    return machine_facts() | {fact: value for fact, name in named.items() if (value := os.environ.get(name))}
+
+
+def job_environ(directory: AttemptDirectory, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the job has been given, with its modules loaded."""
+    try:
+        return read_environ((directory.path / MODULES).read_bytes())
+    except FileNotFoundError:
+        return dict(environ)
+
+
+def _allocate(launch: Launch) -> Allocation:
+    """How the runner starts processes on all nodes of its job."""
+    from carrel.engines.slurm.steps import allocation_of
+
+    return allocation_of(launch, os.environ)
+
+
 def note_allocation(directory: AttemptDirectory, environ: Mapping[str, str]) -> None:
     """Write into the launch file which node and which GPUs Slurm has given: it knows only now."""
     launch = json.loads(directory.launch.read_bytes())  # the runner makes a `Launch` of it, and complains if it is none
-    devices = allocated(environ, launch["resources"].get("gpu_type") or "gpu")
-    launch |= {"node": environ.get("SLURMD_NODENAME") or launch["node"], "devices": to_plain(devices)}
+    paths = launch["paths"]
+    session = launch["task"].get("session") or {}
+    shares = shared(environ) if session.get("shards") and answers(paths.get("broker", "")) else ()
+    # What the broker lends is seen by a cell that has it, and by no other.
+    devices = () if shares else allocated(environ, launch["resources"].get("gpu_type") or "gpu")
+    launch |= {"node": environ.get("SLURMD_NODENAME") or launch["node"], "devices": to_plain(devices), "shares": list(shares)}
+    launch["paths"] = {**paths, "broker": paths["broker"] if shares else ""}
     draft = directory.launch.with_name(f"launch.{environ.get('SLURM_JOB_ID', '')}.{os.getpid()}")
     draft.write_text(json.dumps(launch, separators=(",", ":")))
     draft.rename(directory.launch)
+
+
+def shared(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the positions on the node of the GPUs on which the allocation's shards lie."""
+    listed = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or ""
+    found: list[int] = []
+    for part in listed.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            found += range(int(first), int(last or first) + 1)
+    return tuple(found)
+
+
+def answers(broker: str) -> bool:
+    """Return whether a broker listens on this node at the path `broker`."""
+    if not broker:
+        return False
+    import socket
+
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_ANSWER)
+        probe.connect(broker)
+        return True
+    return False
 
 
 def allocated(environ: Mapping[str, str], kind: str) -> tuple[Device, ...]:

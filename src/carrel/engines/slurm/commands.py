@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from carrel.domain.errors import Invalid, Unavailable
+from carrel.engines.slurm.limits import FIELDS, parse_limits
 from carrel.engines.slurm.listing import (
     SACCT_FIELDS,
     Garbage,
@@ -31,11 +32,23 @@ from carrel.engines.slurm.listing import (
     squeue_format,
 )
 
-__all__ = ["Garbage", "SlurmCommands", "SlurmDown", "SlurmEmpty", "SlurmFailed", "SlurmMissing", "SlurmRefused", "SlurmSlow"]
+__all__ = [
+    "Garbage",
+    "SlurmCommands",
+    "SlurmDown",
+    "SlurmEmpty",
+    "SlurmFailed",
+    "SlurmMissing",
+    "SlurmRefused",
+    "SlurmSlow",
+    "trouble",
+]
 
 #: What the commands get of the caller's variables. Not those of Slurm's own, which would change what is asked and how it is
 #: answered (sbatch(1), INPUT ENVIRONMENT VARIABLES), but for the one that says where the cluster is.
-_PASSED = frozenset({"HOME", "USER", "LOGNAME", "LANG", "TZ", "PATH", "SLURM_CONF", "LD_LIBRARY_PATH"})
+_PASSED = frozenset(
+    {"HOME", "USER", "LOGNAME", "LANG", "TZ", "PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "MODULESHOME", "MODULEPATH"}
+)
 #: Job numbers and names in one question: arguments are limited (execve(2), 128 KiB for each).
 _BATCH = 500
 #: From this version on, the JSON of squeue honours its filters and is documented.
@@ -47,13 +60,15 @@ _DOWN = re.compile(
     r"|Unable to connect to database|Database connection"
 )
 _SLOW = re.compile(r"Socket timed out|Resource temporarily unavailable|temporarily unable to accept job|[Tt]imed out")
-_REFUSED = re.compile(
-    r"Batch job submission failed: (?!.*(?:I/O error|Unexpected message|Insane message|Transport endpoint))[^\n]*"
-    r"|unrecognized option[^\n]*|unrecognized arguments[^\n]*|invalid option[^\n]*|error: Invalid [^\n]*"
-    r"|Access/permission denied"
-)
-_NO_ALLOCATION = re.compile(
-    r"(?:Unable to allocate resources|Job submit/allocate failed): (?!.*(?:I/O error|Unexpected message|Insane message))([^\n]*)"
+_REFUSED = re.compile(r"Batch job submission failed: [^\n]*|error: Invalid [^\n]*|Access/permission denied")
+_NO_OPTION = re.compile(r"unrecognized option[^\n]*|unrecognized arguments[^\n]*|invalid option[^\n]*")
+_NO_ALLOCATION = re.compile(r"(?:Unable to allocate resources|Job submit/allocate failed): ([^\n]*)")
+#: What Slurm says (slurm_strerror(3)) of the way to its controller, or of the controller's own troubles, and not of the job: then
+#: it may have taken the job all the same.
+_TROUBLE = re.compile(
+    r"socket|connect|communicat|message|transport|bytes were|broken pipe|reset by peer|timed? ?out|i/o error|input/output"
+    r"|credential|authenticat|internal error|try again|standby|database|memory management|job record",
+    re.IGNORECASE,
 )
 _UNKNOWN_JOB = re.compile(r"Invalid job id specified")
 _OVER = re.compile(r"Job/step already completing or completed|Invalid job id specified")
@@ -117,6 +132,11 @@ class SlurmCommands:
         self._json = json
         self._mark = mark
 
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The variables that the commands get."""
+        return self._environ
+
     def version(self) -> tuple[int, int]:
         """Major and minor version: (22, 5)."""
         text = self._run("sbatch", "--version").out
@@ -141,7 +161,7 @@ class SlurmCommands:
         try:
             answer = self._run("salloc", "--no-shell", "--immediate", *arguments)
         except SlurmFailed as error:
-            if refusal := _NO_ALLOCATION.search(error.message):
+            if (refusal := _NO_ALLOCATION.search(error.message)) and not _TROUBLE.search(refusal[1]):
                 raise SlurmRefused(error.message, reason=refusal[1].strip()) from error
             raise
         return parse_granted(answer.err)
@@ -157,6 +177,22 @@ class SlurmCommands:
         null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
         try:
             return os.posix_spawn(program, ["srun", *arguments], self._environ, file_actions=null, setsid=True)
+        except OSError as error:
+            raise SlurmFailed(f"srun cannot be started: {error.strerror}.", remedy="Install Slurm's commands here.") from error
+
+    def conversation(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a step in an allocation whose standard input and output are pipes to here; it ends its own way."""
+        try:
+            return subprocess.Popen(
+                ["srun", *arguments],
+                env=self._environ,
+                cwd="/",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                start_new_session=True,
+            )
         except OSError as error:
             raise SlurmFailed(f"srun cannot be started: {error.strerror}.", remedy="Install Slurm's commands here.") from error
 
@@ -198,29 +234,31 @@ class SlurmCommands:
                 found += parse_sacct(self._something("sacct", answer))
         return tuple(found)
 
-    def cancel(self, numbers: Sequence[int]) -> None:
-        """End jobs, whatever their state; those that have ended already are no error."""
-        self._cancel([], numbers)
+    def cancel(self, number: int, *, name: str) -> None:
+        """End a job, whatever its state; one that has ended already is no error.
 
-    def cancel_waiting(self, numbers: Sequence[int]) -> None:
-        """End those of the jobs that have not started."""
-        self._cancel(["--state=PENDING"], numbers)
+        It has to be called `name`: a controller that was killed gives numbers again, and nobody else's job must be hit.
+        """
+        self._cancel([], number, name)
 
-    def signal(self, numbers: Sequence[int], name: str) -> None:
-        """Send a signal to the batch scripts of jobs that run, and to nothing else of them."""
-        self._cancel(["--batch", f"--signal={name}"], numbers)
+    def cancel_waiting(self, number: int, *, name: str) -> None:
+        """End the job if it has not started."""
+        self._cancel(["--state=PENDING"], number, name)
 
-    def wake(self, numbers: Sequence[int]) -> None:
-        """Send all processes in allocations SIGURG, which means nothing to those that do not ask for it."""
-        self._cancel(["--signal=URG"], numbers)
+    def signal(self, number: int, signal_name: str, *, name: str) -> None:
+        """Send a signal to the batch script of a job that runs, and to nothing else of it."""
+        self._cancel(["--batch", f"--signal={signal_name}"], number, name)
 
-    def _cancel(self, options: Sequence[str], numbers: Sequence[int]) -> None:
-        for start in range(0, len(numbers), _BATCH):
-            try:
-                self._run("scancel", *options, *map(str, numbers[start : start + _BATCH]))
-            except SlurmFailed as error:
-                if not _OVER.search(error.message):
-                    raise
+    def wake(self, number: int, *, name: str) -> None:
+        """Send all processes in an allocation SIGURG, which means nothing to those that do not ask for it."""
+        self._cancel(["--signal=URG"], number, name)
+
+    def _cancel(self, options: Sequence[str], number: int, name: str) -> None:
+        try:
+            self._run("scancel", *options, f"--name={name}", str(number))
+        except SlurmFailed as error:
+            if not _OVER.search(error.message):
+                raise
 
     def nodes(self) -> tuple[Mapping[str, str], ...]:
         """Return the nodes, as `scontrol show node` has them."""
@@ -238,9 +276,24 @@ class SlurmCommands:
         pairs = (line.split("=", 1) for line in lines if "=" in line)
         return {name.strip(): value.strip() for name, value in pairs}
 
+    def token(self, lifespan: int) -> str:
+        """Return a new token by which Slurm's daemons know this user for `lifespan` seconds. It is a secret."""
+        found = re.fullmatch(r"SLURM_JWT=([\w.=-]+)\s*", self._run("scontrol", "token", f"lifespan={lifespan}").out)
+        if found is None:
+            raise Garbage("The token that scontrol gave", "")
+        return found[1]
+
     def classes(self) -> tuple[str, ...]:
         """Return the names of the classes of service (QoS) in the accounting database."""
         return tuple(self._run("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name").out.split())
+
+    def limits(self) -> Mapping[str, Mapping[str, str]]:
+        """Return how much each class of service (QoS) in the accounting database allows."""
+        return parse_limits(self._run("sacctmgr", "--noheader", "--parsable2", "show", "qos", f"format={','.join(FIELDS)}").out)
+
+    def qos_of(self, number: int) -> str:
+        """Return the class of service of a job that the controller knows."""
+        return self._run("squeue", "--noheader", f"--jobs={number}", "--format=%q").out.strip()
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
@@ -286,11 +339,17 @@ class SlurmCommands:
 def _failure(program: str, answer: _Answer) -> Unavailable | SlurmRefused:
     said = answer.err or f"exit code {answer.code}"
     message = f"{program} failed: {said}"
+    error = trouble(message, said)
+    refusal = _NO_OPTION.search(said) or _REFUSED.search(said)
+    if isinstance(error, SlurmFailed) and refusal and (refusal.re is _NO_OPTION or not _TROUBLE.search(refusal[0])):
+        return SlurmRefused(message, reason=refusal[0].removeprefix("Batch job submission failed: ").strip())
+    return error
+
+
+def trouble(message: str, said: str) -> SlurmDown | SlurmSlow | SlurmFailed:
+    """Return what a sentence of Slurm's means that is no refusal; it says nothing about what was done."""
     if _DOWN.search(said):
         return SlurmDown(message, remedy="Slurm cannot be reached; nothing is concluded from this.")
     if _SLOW.search(said):
         return SlurmSlow(message, remedy="Slurm is too busy to answer; nothing is concluded from this.")
-    refusal = _REFUSED.search(said)
-    if refusal:
-        return SlurmRefused(message, reason=refusal[0].removeprefix("Batch job submission failed: ").strip())
     return SlurmFailed(message, remedy="Nothing is concluded from this.")

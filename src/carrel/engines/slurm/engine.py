@@ -17,14 +17,17 @@ from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Device, Node
 from carrel.domain.ports import Attempt, Clock
 from carrel.engines.attempts import Watched, clear, write_cancel, write_launch
-from carrel.engines.doorbells import Doorbells
+from carrel.engines.doorbells import Doorbells, NetworkDoorbells
 from carrel.engines.slurm.batch import START
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.followed import Followed
 from carrel.engines.slurm.follower import Follower
 from carrel.engines.slurm.immediate import Allocations, never
 from carrel.engines.slurm.options import SlurmOptions
+from carrel.engines.slurm.pilot import START as PILOT
+from carrel.engines.slurm.pilots import Pilots, no_time
 from carrel.engines.slurm.reconciler import Reconciler
+from carrel.engines.slurm.transport import Transport
 from carrel.spool import Spool, read_claim, write_preempt
 
 #: Seconds beyond a job's walltime that Slurm is asked for, so that the runner's own limit comes first.
@@ -32,6 +35,7 @@ MARGIN = 60
 #: Bytes beyond a job's memory that the runner itself needs.
 _OVERHEAD = 128 * 1024**2
 _LAB = re.compile(r"[A-Za-z0-9_-]+")
+_SHARDS = re.compile(r"(?<![\w/])shard(?::[^:,()]+)?:(\d{1,6})(?![\d.])")
 _GRES = re.compile(r"gpu(?::(?P<type>[^:,()]+))?:(?P<number>\d{1,4})(?![\d.])")
 
 
@@ -45,6 +49,7 @@ def options_for(launch: Launch) -> SlurmOptions:
         gpus=wanted.gpus,
         gpu_type=wanted.gpu_type or "",
         nodes=wanted.nodes,
+        shards=launch.task.session.shards if launch.task.session is not None else 0,
     )
 
 
@@ -63,9 +68,12 @@ class SlurmEngine:
         lab: str,
         environ: Mapping[str, str],
         commands: SlurmCommands | None = None,
+        transport: Transport | None = None,
         options: Callable[[Launch], SlurmOptions] = options_for,
         immediate: Callable[[Launch], bool] = never,
+        hold: Callable[[Launch], float] = no_time,
         user: str = "",
+        host: str = "",
         python: str = sys.executable,
         interval: float = 5.0,
         monotonic: Clock = time.monotonic,
@@ -73,10 +81,13 @@ class SlurmEngine:
     ) -> None:
         """Make the socket; no command is run yet.
 
+        `transport` submits and ends batch jobs in the place of `commands`, as the same user.
         `immediate` says which jobs are to have an allocation at once where Slurm gives one, instead of being submitted
-        (`carrel.engines.slurm.immediate.short_or_session` is the rule of most sites). `lab` tells labs apart that share a
-        cluster. `user` is who owns the jobs ("": names alone are believed). `python` is the interpreter with Carrel in it, at
-        the same path on all nodes. `interval` is the seconds between two listings.
+        (`carrel.engines.slurm.immediate.short_or_session` is the rule of most sites). `hold` says for how many seconds an
+        allocation stays with its user for the next short task, 0 for none. `lab` tells labs apart that share a cluster. `user` is
+        who owns the jobs ("": names alone are believed). `host` is the name by which nodes reach this machine, so that runners
+        can ring there ("": they cannot, and news are looked for). `python` is the interpreter with Carrel in it, at the same path
+        on all nodes. `interval` is the seconds between two listings.
         """
         if not _LAB.fullmatch(lab):
             raise Invalid(f"The lab's name for Slurm is {lab!r}.", remedy="Use letters, digits, _ and -.")
@@ -88,11 +99,16 @@ class SlurmEngine:
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._spool.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._bell = str(run_dir / "doorbell")
-        self._doorbells = Doorbells(run_dir / "doorbell")
+        self._doorbells: list[Doorbells | NetworkDoorbells] = [Doorbells(run_dir / "doorbell")]
+        self._far_bell = ""
+        if host:
+            far = NetworkDoorbells(run_dir / "bell", host)
+            self._doorbells.append(far)
+            self._far_bell = far.address
         self._receivers: list[Callable[[Sequence[Observation]], None]] = []
         self._follower = Follower(doorbells=self._doorbells, deliver=self._deliver, monotonic=monotonic, clock=clock)
         self._reconciler = Reconciler(
-            commands=self._commands,
+            slurm=transport or self._commands,
             follower=self._follower,
             options=options,
             command=self._command,
@@ -102,6 +118,16 @@ class SlurmEngine:
                 wanted=immediate,
                 spool=self._spool,
                 lab=lab,
+                monotonic=monotonic,
+            ),
+            pilots=lambda do, again: Pilots(
+                commands=self._commands,
+                command=[python, "-P", "-c", PILOT],
+                hold=hold,
+                lab=lab,
+                directory=self._spool.root,
+                do=do,
+                again=again,
                 monotonic=monotonic,
             ),
             user=user,
@@ -173,6 +199,7 @@ class SlurmEngine:
         if preemption is None:
             followed.directory.preempt.unlink(missing_ok=True)
         else:
+            followed.directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_preempt(followed.directory.preempt, preemption)
         self._reconciler.alert(followed)
 
@@ -191,10 +218,11 @@ class SlurmEngine:
         """Stop observing. Jobs go on."""
         self._reconciler.close()
         self._follower.close()
-        self._doorbells.close()
+        for doorbells in self._doorbells:
+            doorbells.close()
 
     def _make(self, launch: Launch, token: str) -> Followed:
-        launch = replace(launch, paths=replace(launch.paths, doorbell=self._bell))
+        launch = replace(launch, paths=replace(launch.paths, doorbell=self._bell, bell=self._far_bell))
         watched = Watched(launch=launch, token=token, directory=self._spool.attempt(launch.job_id, launch.attempt))
         followed = Followed(watched=watched, name=f"carrel.{self._lab}.{launch.job_id}.{launch.attempt}")
         followed.recall()
@@ -224,6 +252,7 @@ def node_of(record: Mapping[str, str]) -> Node:
         cpus=_number(record.get("CPUTot", "")),
         memory=_number(record.get("RealMemory", "")) * 1024**2,
         devices=tuple(devices),
+        shards=sum(int(number) for number in _SHARDS.findall(record.get("Gres", ""))),
         drained=f"Slurm says {drained}." if drained else None,
     )
 

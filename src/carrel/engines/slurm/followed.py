@@ -11,7 +11,7 @@ from pathlib import Path
 from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import Ended, Preparing
 from carrel.engines.attempts import Watched
-from carrel.engines.slurm.batch import RELEASED
+from carrel.engines.slurm.batch import RELEASED, TERMINATED
 from carrel.engines.slurm.states import SlurmEnd
 from carrel.spool import AttemptDirectory, append_entry, read_claim, take_claim
 
@@ -41,6 +41,8 @@ class Followed:
     held: bool = False
     #: True when it is not to be given an allocation (again): it is submitted.
     batch_only: bool = False
+    #: What its own job is called, while a pilot runs it in another; "" otherwise.
+    own: str = ""
     #: The srun that put its runner into the allocation, -1 without one; how many there were, and when the last one was started.
     srun: int = -1
     sruns: int = 0
@@ -51,6 +53,9 @@ class Followed:
     failures: int = 0
     #: Since when, in monotonic seconds: its runner is gone, and Slurm has not said why.
     dead_since: float | None = None
+    #: Since when Slurm, which answers, does not know its job; and how often it was submitted again for that.
+    missing_since: float | None = None
+    again: int = 0
     #: Since when Slurm says that it ended while its runner lives.
     ended_since: float | None = None
     #: What Slurm says of an end that may be its own doing, and when that end was first seen.
@@ -83,6 +88,11 @@ class Followed:
         """There once the allocation was given back because its runner was through: Slurm then says that it was cancelled."""
         return self.directory.path / RELEASED
 
+    @property
+    def terminated(self) -> Path:
+        """There once a SIGTERM came that was not the lab's: whatever the command made of it, Slurm may know why it ended."""
+        return self.directory.path / TERMINATED
+
     def remember(self, number: int | None) -> None:
         """Write the number down, so that the next engine finds it."""
         self.asked = True
@@ -95,9 +105,24 @@ class Followed:
             self.held = held
             self.name = f"{self.name}{HELD}" if held else self.name.removesuffix(HELD)
 
+    def board(self, pilot: str, number: int) -> None:
+        """A pilot runs it, in the job `number` that is called `pilot`; that is written down."""
+        if not self.own:
+            self.own, self.name = self.name, pilot
+        self.held = True
+        self.remember(number)
+
+    def leave(self) -> None:
+        """No pilot runs it; there is no job of its own name."""
+        if self.own:
+            self.name, self.own = self.own, ""
+        self.held, self.number = False, None
+        self.unask()
+
     def _write(self, number: str) -> None:
         words = [
             *(["held"] if self.held else []),
+            *([f"pilot={self.name}"] if self.own else []),
             *([number] if number else []),
             *([f"srun={self.srun}"] if self.srun > 0 else []),
         ]
@@ -122,7 +147,11 @@ class Followed:
         except OSError:
             return
         self.asked = True
-        self.hold("held" in words)
+        pilots = [word.removeprefix("pilot=") for word in words if word.startswith("pilot=")]
+        if pilots:
+            self.own, self.name, self.held = self.name, pilots[0], True
+        else:
+            self.hold("held" in words)
         self.number = next((int(word) for word in words if word.isascii() and word.isdigit()), None)
         pids = [word.removeprefix("srun=") for word in words if word.startswith("srun=")]
         self.srun = int(pids[0]) if pids and pids[0].isascii() and pids[0].isdigit() else -1
@@ -141,9 +170,14 @@ class Followed:
         return ""
 
 
-def is_doubtful(ended: Ended) -> bool:
-    """True when the runner saw its command killed, and could not see by whom: Slurm kills all processes of a job alike."""
-    return ended.state is JobState.FAILED and (ended.signal in _KILLS or (ended.exit_code or 0) - 128 in _KILLS)
+def is_doubtful(ended: Ended, *, terminated: bool = False) -> bool:
+    """True when the runner saw its command killed, and could not see by whom: Slurm kills all processes of a job alike.
+
+    Also when it failed after a SIGTERM that was not the lab's (`terminated`): who writes a checkpoint then ends as it likes.
+    """
+    if ended.state is not JobState.FAILED:
+        return False
+    return terminated or ended.signal in _KILLS or (ended.exit_code or 0) - 128 in _KILLS
 
 
 def explained(ended: Ended, end: SlurmEnd | None) -> Ended:

@@ -15,11 +15,13 @@ from functools import partial
 from carrel.domain.launch import Ended, Journaled, Observation, Preparing
 from carrel.domain.ports import Clock
 from carrel.engines.attempts import Key
-from carrel.engines.doorbells import Doorbells
+from carrel.engines.doorbells import Doorbells, NetworkDoorbells
 from carrel.engines.slurm.followed import Followed, explained, is_doubtful
 
 #: Seconds between two looks at all journals: the bell of the lab is not heard on other machines.
 POLL = 0.5
+#: Looks a second at most, however many there are.
+_LOOKS = 100.0
 #: Seconds that Slurm has for saying why a job was killed.
 SAYS_WHY = 20.0
 
@@ -30,7 +32,12 @@ class Follower:
     """Delivers what journals say, in order. Its methods may be called from any thread."""
 
     def __init__(
-        self, *, doorbells: Doorbells, deliver: Callable[[Sequence[Observation]], None], monotonic: Clock, clock: Clock
+        self,
+        *,
+        doorbells: Sequence[Doorbells | NetworkDoorbells],
+        deliver: Callable[[Sequence[Observation]], None],
+        monotonic: Clock,
+        clock: Clock,
     ) -> None:
         self._doorbells = doorbells
         self._deliver = deliver
@@ -124,7 +131,8 @@ class Follower:
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_read, selectors.EVENT_READ)
-            selector.register(self._doorbells, selectors.EVENT_READ)
+            for doorbells in self._doorbells:
+                selector.register(doorbells, selectors.EVENT_READ)
             while not self._stop:
                 try:
                     self._turn(selector)
@@ -135,13 +143,15 @@ class Follower:
         selector.select(max(0.0, self._poll_at - self._monotonic()))
         with suppress(BlockingIOError):
             os.read(self._wake_read, 4096)
-        self._dirty |= self._doorbells.rings()
+        for doorbells in self._doorbells:
+            self._dirty |= doorbells.rings()
         while self._calls:
             self._calls.popleft()()
         now = self._monotonic()
         if now >= self._poll_at:
-            self._poll_at = now + POLL
-            self._dirty |= {followed.watched.key for followed in self.all()}
+            everybody = self.all()
+            self._poll_at = now + max(POLL, len(everybody) / _LOOKS)
+            self._dirty |= {followed.watched.key for followed in everybody}
         if self._dirty and now >= self._hold_until:
             self._tell(now)
 
@@ -182,7 +192,9 @@ class Follower:
 
     def _with_reason(self, followed: Followed, news: Observation) -> Observation | None:
         """Hold an end back that Slurm may have brought about, until Slurm has said so or had time for it."""
-        if not news.entries or not isinstance(ended := news.entries[-1].record, Ended) or not is_doubtful(ended):
+        if not news.entries or not isinstance(ended := news.entries[-1].record, Ended):
+            return news
+        if not is_doubtful(ended, terminated=followed.terminated.exists()):
             return news
         now = self._monotonic()
         followed.doubtful_since = followed.doubtful_since or now

@@ -20,7 +20,7 @@ from carrel.engines.slurm.batch import GIVE_BACK, RELEASED
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.followed import HELD, Followed, runner_of
 from carrel.engines.slurm.listing import SlurmJob
-from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
+from carrel.engines.slurm.options import SlurmOptions, gres_of, sbatch_arguments
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import is_live
 from carrel.spool import AttemptDirectory, Spool, read_claim
@@ -54,8 +54,6 @@ def may_be_immediate(options: SlurmOptions) -> bool:
     """Return whether an allocation can stand for such a job: some things only a batch job can do."""
     return not (
         options.requeue
-        or options.array
-        or options.dependency
         or options.notice
         or (options.nodes or 1) > 1
         or (options.tasks_per_node or 1) > 1
@@ -71,12 +69,11 @@ def salloc_arguments(options: SlurmOptions, *, name: str, comment: str, director
 
 def srun_arguments(options: SlurmOptions, *, number: int, name: str, directory: str, script: str) -> list[str]:
     """Return the arguments of srun(1) that start `script` once, with everything that allocation `number` has."""
-    gres = ":".join(part for part in ("gpu", options.gpu_type, str(options.gpus)) if part)
     arguments = [f"--jobid={number}", f"--job-name={name}", f"--chdir={directory}"]
     arguments += ["--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--mpi=none", "--export=ALL", "--quiet"]
     if options.cpus:
         arguments.append(f"--cpus-per-task={options.cpus}")
-    if options.gpus:
+    if gres := gres_of(options):
         arguments.append(f"--gres={gres}")
     # Not through srun, which is not needed for long.
     return [*arguments, "--input=none", "--output=none", "--error=none", "/bin/bash", script]
@@ -160,7 +157,7 @@ class Allocations:
         if runner_of(followed) is not None:
             return True
         followed.batch_only = True
-        self._slurm.cancel([followed.number])
+        self._slurm.cancel(followed.number, name=followed.name)
         self._end_srun(followed)
         followed.hold(False)
         followed.srun = -1
@@ -186,14 +183,14 @@ class Allocations:
         """Give back allocations whose runner is gone and whose guardian did not, once they were seen so twice."""
         live = [job for job in jobs if is_live(job)]
         self._made &= {job.id for job in live}
-        idle = {job.id: directory for job in live if (directory := self._without_runner(job)) is not None}
+        idle = {job.id: (directory, job.name) for job in live if (directory := self._without_runner(job)) is not None}
         left = [number for number in sorted(idle) if number in self._idle]
         self._idle = set(idle)
         for number in left:
+            directory, name = idle[number]
             with suppress(OSError):
-                (idle[number].path / RELEASED).touch(mode=0o600)
-        if left:
-            self._slurm.cancel(left)
+                (directory.path / RELEASED).touch(mode=0o600)
+            self._slurm.cancel(number, name=name)
 
     def _without_runner(self, job: SlurmJob) -> AttemptDirectory | None:
         """Return the attempt of an allocation that Slurm has not begun to end, and whose runner was there and is gone."""

@@ -12,7 +12,6 @@ from carrel.engines.slurm.passed import check_passed
 #: Seconds that `--signal` may name at most (sbatch(1)).
 _LONGEST_NOTICE = 65535
 _WORD = re.compile(r"[A-Za-z0-9_.+@:/-]+")
-_DEPENDENCY = r"(?:(?:after|afterany|afternotok|afterok|aftercorr|afterburstbuffer)(?::\d+(?:_\d+)?(?:\+\d+)?)+|singleton)"
 #: What sbatch understands in these options, as far as a pattern says it.
 _PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
     "partition": (re.compile(r"[\w.+-]+(,[\w.+-]+)*"), 'such as "gpu" or "gpu,debug"'),
@@ -22,8 +21,6 @@ _PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
     "reservation": (re.compile(r"[\w.+-]+(,[\w.+-]+)*"), 'such as "course"'),
     "gpu_type": (re.compile(r"[\w.+-]+"), 'such as "a100"'),
     "mail": (re.compile(r"[^\s,;'\"\\]+@[^\s,;'\"\\]+|[\w.+-]+"), "an address or the name of a user"),
-    "array": (re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?"), 'such as "0-31" or "0-31%4"'),
-    "dependency": (re.compile(rf"{_DEPENDENCY}(?:[,?]{_DEPENDENCY})*"), 'such as "afterok:123:124"'),
 }
 MAIL_EVENTS = frozenset(
     {
@@ -64,6 +61,8 @@ class SlurmOptions:
     #: GPUs on each node.
     gpus: int = 0
     gpu_type: str = ""
+    #: Shares of GPUs, in the place of whole ones.
+    shards: int = 0
     nodes: int | None = None
     tasks_per_node: int | None = None
     #: Features of nodes.
@@ -78,9 +77,6 @@ class SlurmOptions:
     modules: tuple[str, ...] = ()
     #: Environment variables of the script.
     variables: Mapping[str, str] = field(default_factory=dict)
-    #: Indices, and how many at a time.
-    array: str = ""
-    dependency: str = ""
     #: True when Slurm may start the job again by itself; False when it must not.
     requeue: bool = False
     notice: Notice | None = None
@@ -117,6 +113,8 @@ class SlurmOptions:
                 raise Invalid(f"{name} is {number}.", remedy="It is at least 1, or left out.")
         if self.gpus < 0:
             raise Invalid(f"gpus is {self.gpus}.", remedy="Ask for 0 or more.")
+        if self.shards < 0 or (self.shards and self.gpus):
+            raise Invalid(f"shards is {self.shards}, gpus is {self.gpus}.", remedy="Ask for the one or the other.")
         notice = self.notice
         if notice is not None and not (notice.signal in _SIGNALS and 1 <= notice.seconds <= _LONGEST_NOTICE):
             raise Invalid(
@@ -137,12 +135,18 @@ def slurm_memory(size: int) -> str:
     return f"{max(1, -(-size // 1024**2))}M"
 
 
+def gres_of(options: SlurmOptions) -> str:
+    """Return the generic resources of each node as Slurm reads them ("gpu:a100:2", "shard:1"); "" for none."""
+    if options.shards:
+        return f"shard:{options.shards}"
+    return ":".join(part for part in ("gpu", options.gpu_type, str(options.gpus)) if part) if options.gpus else ""
+
+
 def sbatch_arguments(options: SlurmOptions, *, name: str, comment: str, directory: str, output: str) -> list[str]:
     """Return the arguments of sbatch, in a fixed order. What is not asked for is not mentioned.
 
     The environment is the caller's, as the script goes on from it; so the caller gives sbatch a clean one.
     """
-    gres = ":".join(part for part in ("gpu", options.gpu_type, str(options.gpus)) if part)
     notice = options.notice
     pairs: Sequence[tuple[str, object]] = (
         ("job-name", name),
@@ -157,11 +161,9 @@ def sbatch_arguments(options: SlurmOptions, *, name: str, comment: str, director
         ("ntasks-per-node", options.tasks_per_node),
         ("cpus-per-task", options.cpus),
         ("mem", slurm_memory(options.memory) if options.memory else None),
-        ("gres", gres if options.gpus else None),
+        ("gres", gres_of(options)),
         ("constraint", options.constraint),
         ("reservation", options.reservation),
-        ("array", options.array),
-        ("dependency", options.dependency),
         ("mail-user", options.mail),
         ("mail-type", ",".join(options.mail_events)),
         ("signal", f"B:{notice.signal}@{notice.seconds}" if notice else None),

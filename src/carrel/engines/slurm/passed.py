@@ -25,7 +25,7 @@ FLAGS = frozenset({"contiguous", "overcommit", "oversubscribe", "spread-job", "u
 
 #: Options that a task sets by other words, or that are the lab's own business; the short form stands for the long one.
 _TAKEN: dict[str, str] = {
-    **dict.fromkeys(("partition", "qos", "account", "nodes", "constraint", "reservation", "array", "dependency"), "{}"),
+    **dict.fromkeys(("partition", "qos", "account", "nodes", "constraint", "reservation"), "{}"),
     "time": "time",
     "mem": "memory",
     "cpus-per-task": "cpus",
@@ -38,7 +38,9 @@ _TAKEN: dict[str, str] = {
     "mail-type": "mail_events",
     "requeue": "requeue",
     "no-requeue": "requeue",
-    "signal": "notice",
+    "signal": "warning",
+    "array": "array",
+    "dependency": "dependency",
 }
 _OURS = {
     "job-name": "finds its jobs by it",

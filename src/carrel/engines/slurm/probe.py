@@ -1,4 +1,4 @@
-"""What a node of the cluster sees of the lab. ``python -m carrel.engines.slurm.probe <directory> <address of the lab>``.
+"""What a node of the cluster sees of the lab. ``python -m carrel.engines.slurm.probe <directory> <address of the lab> <broker>``.
 
 `carrel doctor slurm` submits it as a tiny job. It writes what it found into the directory, all at once.
 """
@@ -16,6 +16,8 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
+from carrel.engines.slurm.batch import answers
+
 #: Names in the directory: what the lab wrote, the file that it holds a lock on, and the answer.
 WORD, LOCK, ANSWER = "word", "lock", "answer.json"
 #: Seconds for an answer of the lab.
@@ -25,6 +27,7 @@ _PATIENCE = 10.0
 def main(arguments: Sequence[str]) -> int:
     """Look, and write down what was seen."""
     directory, url = Path(arguments[0]), arguments[1] if len(arguments) > 1 else ""
+    broker = arguments[2] if len(arguments) > 2 else ""
     found = {
         "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         "time": time.time(),
@@ -33,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         "word": (directory / WORD).read_text(),
         "lock_holds": _lock_holds(directory / LOCK),
         "lab": _reach(url) if url else "",
+        "broker": answers(broker),
     }
     draft = directory / f"{ANSWER}.{os.getpid()}"
     draft.write_text(json.dumps(found))

@@ -18,14 +18,18 @@ from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import Ended, Launch
 from carrel.domain.ports import Clock
 from carrel.engines.attempts import write_cancel, write_launch
-from carrel.engines.slurm.commands import SlurmCommands, SlurmMissing, SlurmRefused
+from carrel.engines.slurm.commands import SlurmMissing, SlurmRefused
 from carrel.engines.slurm.followed import Followed, cancelled, end_without_runner, never_to_run, runner_of, write_end
 from carrel.engines.slurm.follower import SAYS_WHY, Follower
 from carrel.engines.slurm.immediate import Allocations
+from carrel.engines.slurm.limits import QosLimits
 from carrel.engines.slurm.listing import SlurmJob, find
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
+from carrel.engines.slurm.pilots import Pilots
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import SlurmEnd, end_of, is_live, waits_for
+from carrel.engines.slurm.transport import Transport
+from carrel.spool.checkpoint import wrote_checkpoint
 
 #: Seconds before sbatch is tried again after it failed: at first, and at most.
 _AGAIN, _AGAIN_AT_MOST = 2.0, 60.0
@@ -36,6 +40,10 @@ _LIVES_ON = 120.0
 #: Seconds after which a runner that was asked to end is ended by Slurm, beyond its own grace.
 _SLOW_TO_END = 30.0
 
+#: Seconds after which a job that Slurm has forgotten is submitted again, and how often that is done.
+FORGOTTEN = 30.0
+_TIMES_AGAIN = 3
+
 _log = logging.getLogger(__name__)
 
 
@@ -45,22 +53,26 @@ class Reconciler:
     def __init__(
         self,
         *,
-        commands: SlurmCommands,
+        slurm: Transport,
         follower: Follower,
         options: Callable[[Launch], SlurmOptions],
         command: Callable[[Followed], Sequence[str]],
         allocations: Allocations,
+        pilots: Callable[[Callable[[Callable[[], None]], None], Callable[[Followed], None]], Pilots],
         user: str,
         interval: float,
         monotonic: Clock,
         clock: Clock,
     ) -> None:
-        """`command` is what a batch script becomes, `interval` the seconds between two listings; `user` owns the jobs."""
-        self._slurm = commands
+        """`command` is what a batch script becomes, `interval` the seconds between two listings; `user` owns the jobs. `pilots`
+        makes them, from how they speak into the reconciler's thread and how it submits what no pilot will run."""
+        self._slurm = slurm
         self._follower = follower
         self._options = options
         self._command = command
         self._allocations = allocations
+        self._pilots = pilots(self._do, self._submit)
+        self._limits = QosLimits(qos_of=slurm.qos_of, limits=slurm.limits, monotonic=monotonic)
         self._user = user
         self._interval = interval
         self._monotonic = monotonic
@@ -93,9 +105,9 @@ class Reconciler:
 
     def _wake(self, followed: Followed, number: int) -> None:
         if followed.held:
-            self._slurm.wake([number])
+            self._slurm.wake(number, name=followed.name)
         else:
-            self._slurm.signal([number], "TERM")
+            self._slurm.signal(number, "TERM", name=followed.name)
 
     def close(self) -> None:
         """Stop. A command that is being run ends by itself, in time."""
@@ -104,6 +116,7 @@ class Reconciler:
             self._changed.notify()
         if self._thread.ident is not None:
             self._thread.join(5.0)
+        self._pilots.close()
 
     def _do(self, function: Callable[[], None]) -> None:
         with self._changed:
@@ -115,17 +128,27 @@ class Reconciler:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._stop and not self._work and (pause := self._look_at - self._monotonic()) > 0:
+                while not self._stop and not self._work and (pause := self._due() - self._monotonic()) > 0:
                     self._changed.wait(pause)
                 if self._stop:
                     return
-                work = self._work.popleft() if self._work else self._look
+                work = (
+                    self._work.popleft()
+                    if self._work
+                    else self._look
+                    if self._look_at <= self._monotonic()
+                    else self._pilots.tend
+                )
             try:
                 work()
             except CarrelError as error:
                 _log.warning("Slurm: %s", error)
             except Exception:  # noqa: BLE001 - one attempt's trouble must not stop the others
                 _log.exception("the reconciler with Slurm failed and goes on")
+
+    def _due(self) -> float:
+        idle = self._pilots.again_at()
+        return self._look_at if idle is None else min(idle, self._look_at)
 
     def _submit(self, followed: Followed) -> None:
         if followed.watched.over or followed.number is not None or runner_of(followed) is not None:
@@ -142,7 +165,9 @@ class Reconciler:
             else:
                 self._end(followed, cancelled(by))
         except SlurmRefused as error:
-            reason = Reason(code="LaunchFailed", message=f"Slurm refused it: {error.reason}.")
+            reason = Reason(
+                code="LaunchFailed", message=f"Slurm refused it: {error.reason}.{self._may_be_limits(followed, error)}"
+            )
             self._end(followed, Ended(state=JobState.FAILED, reason=reason))
         except (CarrelError, OSError) as error:
             if isinstance(error, SlurmMissing) and not asked:
@@ -154,12 +179,19 @@ class Reconciler:
             message = error.message if isinstance(error, CarrelError) and not isinstance(error, SlurmMissing) else str(error)
             self._follower.say(followed, f"It is not submitted to Slurm yet: {message} This is tried again.")
 
+    def _may_be_limits(self, followed: Followed, error: SlurmRefused) -> str:
+        """Where a limit is the reason Slurm does not say which one: say what the QoS allows, if it is known."""
+        if "QOS" not in error.reason and "policy" not in error.reason:
+            return ""
+        found = self._limits.of_qos(self._options(followed.watched.launch).qos)
+        return f" {found}" if found else ""
+
     def _ask(self, followed: Followed) -> None:
         launch = followed.watched.launch
         if not followed.directory.launch.exists():
             write_launch(followed.watched)
         options = self._options(launch)
-        if self._allocations.take(followed, options):
+        if self._pilots.take(followed, options) or self._allocations.take(followed, options):
             followed.failures = 0
             if followed.cancelled:
                 self._cancel(followed)
@@ -181,6 +213,7 @@ class Reconciler:
         """Look for a job that an earlier call of sbatch may have made; of several, for one that lives."""
         jobs = find(listing, followed.name, self._user)
         live = [job for job in jobs if is_live(job)]
+        jobs = tuple(job for job in jobs if (end := end_of(job)) is None or not end.of_no_script)  # nobody has claimed it
         if not jobs or (followed.held and not live):  # an allocation that was refused is listed as a job that failed
             return False
         followed.remember(max((live or jobs), key=lambda job: job.id).id)
@@ -197,20 +230,20 @@ class Reconciler:
                 self._submit(followed)  # which sees the cancel file
             return
         if now - followed.cancel_since > followed.watched.launch.limits.grace + _SLOW_TO_END:
-            self._slurm.cancel([followed.number])
+            self._slurm.cancel(followed.number, name=followed.name)
             return
         if followed.held:
             by = followed.cancelled_by() or "somebody"
             if runner_of(followed) is None and never_to_run(followed, cancelled(by), self._clock()):
-                self._slurm.cancel([followed.number])
+                self._slurm.cancel(followed.number, name=followed.name)
                 self._follower.look(followed)
             else:
-                self._slurm.wake([followed.number])
+                self._slurm.wake(followed.number, name=followed.name)
             self._look_at = now + min(1.0, self._interval)
             return
         # Only what waits is taken out of the queue: a runner that lives ends its command by itself and keeps its outputs.
-        self._slurm.cancel_waiting([followed.number])
-        self._slurm.signal([followed.number], "TERM")
+        self._slurm.cancel_waiting(followed.number, name=followed.name)
+        self._slurm.signal(followed.number, "TERM", name=followed.name)
         self._look_at = now + min(1.0, self._interval)
 
     def _look(self) -> None:
@@ -262,8 +295,33 @@ class Reconciler:
         elif (by := followed.cancelled_by()) is not None:
             self._end(followed, cancelled(by))
         else:
-            message = f"Slurm does not know job {followed.number} any more, and has no record of its end."
-            self._follower.say(followed, f"{message} It is kept as it is; cancel it to give it up.")
+            self._forgotten(followed)
+
+    def _forgotten(self, followed: Followed) -> None:
+        """No runner began, and Slurm, which answers, knows no such job: a controller that was killed forgets the last ones.
+
+        Another job is no risk: should the first one turn up after all, the second finds the attempt claimed.
+        """
+        now = self._monotonic()
+        followed.missing_since = followed.missing_since or now
+        message = f"Slurm does not know job {followed.number} any more, and has no record of its end."
+        if now - followed.missing_since < FORGOTTEN:
+            self._follower.say(followed, f"{message} It is submitted again should that stay so.")
+        elif followed.again >= _TIMES_AGAIN:
+            self._follower.say(followed, f"{message} It was submitted {followed.again + 1} times; cancel it to give it up.")
+        else:
+            self._submit_again(followed)
+
+    def _submit_again(self, followed: Followed) -> None:
+        followed.again += 1
+        followed.missing_since = None
+        if followed.own:
+            followed.leave()
+        else:
+            followed.hold(False)
+            followed.unask()
+            followed.number = None
+        self._submit(followed)
 
     def _guard(self, followed: Followed, function: Callable[[Followed], None]) -> None:
         """Call `function`; one attempt's trouble (a full disk, a command that fails) must not stop the others."""
@@ -274,8 +332,21 @@ class Reconciler:
 
     def _compare(self, followed: Followed, job: SlurmJob) -> None:
         end = end_of(job)
+        followed.missing_since = None
         # First the lock, then the journal: a runner writes its end before it lets go.
         alive = runner_of(followed)
+        if followed.own and alive is None:  # a pilot was to run it
+            if not self._pilots.has(followed):
+                followed.leave()
+                followed.batch_only = True
+                self._submit(followed)
+            return
+        if followed.own and end is None and alive is False:
+            end_seen = SlurmEnd(state=JobState.FAILED, reason=Reason(code="", message=""))
+            followed.explanation = followed.explanation or end_seen  # its allocation lives: Slurm has not ended it
+            if not followed.watched.ended() and not self._pilots.has(followed):
+                self._follower.gone(followed)
+                return
         if end is not None and end.state is JobState.CANCELLED and followed.held and followed.released.exists():
             end = replace(end, state=JobState.COMPLETED)  # it was cancelled because its runner was through
         if end is not None and end.state is JobState.CANCELLED and not job.cancelled_by and followed.cancelled_by() is None:
@@ -292,7 +363,8 @@ class Reconciler:
                 self._submit(followed)
                 return
         elif alive is None:
-            self._follower.say(followed, waits_for(job) if is_live(job) else f"Slurm says {job.state} of job {job.id}.")
+            said = waits_for(job, self._limits.of_job(job.id, job.reason))
+            self._follower.say(followed, said if is_live(job) else f"Slurm says {job.state} of job {job.id}.")
         elif alive and followed.held:
             self._allocations.tend_running(followed)
         if end is None and followed.cancelled and not followed.watched.over:
@@ -312,6 +384,9 @@ class Reconciler:
 
     def _conclude(self, followed: Followed, end: SlurmEnd, *, alive: bool | None) -> None:
         now = self._monotonic()
+        if alive is None and end.of_no_script and not followed.cancelled and followed.again < _TIMES_AGAIN:
+            self._submit_again(followed)
+            return
         if alive is None:
             self._end(followed, end_without_runner(followed, end))
             return
@@ -325,7 +400,13 @@ class Reconciler:
             return
         write_end(
             followed.directory,
-            Ended(state=end.state, reason=end.reason, signal=end.signal, retryable=end.retryable),
+            Ended(
+                state=end.state,
+                reason=end.reason,
+                signal=end.signal,
+                retryable=end.retryable,
+                checkpointed=followed.watched.launch.task.requeue > 0 and wrote_checkpoint(followed.directory),
+            ),
             self._clock(),
         )
         self._follower.look(followed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Sequence
@@ -13,12 +12,11 @@ from carrel.domain.launch import Launch
 from carrel.domain.node import Node
 from carrel.domain.partition import Partition, SlurmPartition
 from carrel.domain.ports import Clock
+from carrel.domain.slurm import SlurmRequest, read_options
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import node_of, options_for
 from carrel.engines.slurm.options import SlurmOptions
 
-#: Options with a field of their own that a partition may set for all its jobs.
-_FIELDS = re.compile(r"--(constraint|reservation|exclusive)(?:=(.*))?", re.DOTALL)
 #: Seconds after which the nodes are asked for again, and for which a submission waits for the first answer.
 _FRESH, _FIRST = 60.0, 5.0
 
@@ -28,37 +26,43 @@ def site_options(part: SlurmPartition, *, qos: str = "", account: str = "") -> S
 
     Raises `Invalid` for what Slurm would refuse or read as something else.
     """
-    fields: dict[str, str] = {}
-    passed: list[str] = []
-    for option in part.options:
-        match = _FIELDS.fullmatch(option)
-        if match is None:
-            passed.append(option)
-        else:
-            fields[match[1]] = match[2] or ("exclusive" if match[1] == "exclusive" else "")
-    named = {"{qos}": qos, "{account}": account}
-    return SlurmOptions(
-        partition=part.partition,
-        qos=named.get(part.qos, part.qos),
-        account=named.get(part.account, part.account),
-        constraint=fields.get("constraint", ""),
-        reservation=fields.get("reservation", ""),
-        exclusive=fields.get("exclusive", ""),
-        passed=tuple(passed),
-    )
+    return _options(part, read_options(part.options), qos=qos, account=account)
 
 
 def options_in(part: SlurmPartition, launch: Launch) -> SlurmOptions:
     """Return what is asked of Slurm for one job of the partition."""
-    site, wanted = site_options(part, qos=launch.qos, account=launch.account), options_for(launch)
+    asked = (launch.task.slurm or SlurmRequest()).within(read_options(part.options))
+    wanted = options_for(launch)
     return replace(
-        site,
+        _options(part, asked, qos=launch.qos, account=launch.account),
         time=wanted.time,
         memory=wanted.memory,
         cpus=wanted.cpus,
         gpus=wanted.gpus,
         gpu_type=wanted.gpu_type,
         nodes=wanted.nodes,
+        shards=wanted.shards,
+    )
+
+
+def check_request(part: SlurmPartition, request: SlurmRequest) -> None:
+    """Raise `Invalid`, by name, for what a task of this partition cannot ask of Slurm."""
+    _options(part, request.within(read_options(part.options)), qos="lab", account="lab")
+
+
+def _options(part: SlurmPartition, asked: SlurmRequest, *, qos: str, account: str) -> SlurmOptions:
+    named = {"{qos}": qos, "{account}": account}
+    return SlurmOptions(
+        partition=part.partition,
+        qos=named.get(part.qos, part.qos),
+        account=named.get(part.account, part.account),
+        constraint=asked.constraint,
+        exclusive=asked.exclusive,
+        reservation=asked.reservation,
+        mail=asked.mail,
+        mail_events=asked.mail_events,
+        modules=asked.modules,
+        passed=asked.options,
     )
 
 

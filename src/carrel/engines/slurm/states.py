@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from carrel.domain.job import JobState, Reason
+from carrel.engines.slurm.limits import in_words
 from carrel.engines.slurm.listing import SlurmJob
 
 #: States of jobs that have not ended, and what they are to us. A job that is COMPLETING may still be writing.
@@ -56,6 +57,15 @@ class SlurmEnd:
     #: True when it was not the job's own doing: another attempt may go well.
     retryable: bool = False
 
+    @property
+    def of_no_script(self) -> bool:
+        """True when Slurm says that the script ended, and with exit code 0.
+
+        Where nobody has claimed the attempt that was not its script, which ends so only after a claim: a controller that was
+        killed has mixed it up with another job, or has lost it.
+        """
+        return self.reason.code in ("Completed", "NonZeroExitCode") and not self.exit_code and not self.signal
+
 
 def has_ended(job: SlurmJob) -> bool:
     """True when Slurm says that the job ended; False when it has not, or when the state is a word that nobody knows."""
@@ -82,13 +92,14 @@ def end_of(job: SlurmJob) -> SlurmEnd | None:
     )
 
 
-def waits_for(job: SlurmJob) -> str:
-    """Return one sentence about a job that has not ended, for its owner."""
+def waits_for(job: SlurmJob, limit: str = "") -> str:
+    """Return what there is to say about a job that has not ended, for its owner; `limit` says how much of what may be had."""
     if job.state == "SUSPENDED":
         return f"Slurm has suspended it (job {job.id})."
-    reason = "" if job.reason in ("None", "") else f": {job.reason}"
+    words = in_words(job.reason)
+    reason = "" if job.reason in ("None", "") else f": {job.reason}{f' ({words})' if words else ''}"
     if _LIVE.get(job.state) is JobState.CONFIGURING:
-        return f"It waits in Slurm as job {job.id}, {job.state}{reason}."
+        return f"It waits in Slurm as job {job.id}, {job.state}{reason}.{f' {limit}' if limit else ''}"
     return f"It is job {job.id} in Slurm, {job.state}{f' on {job.nodes}' if job.nodes else ''}{reason}."
 
 
@@ -123,6 +134,8 @@ def _reason(job: SlurmJob) -> tuple[str, str]:
         return "LaunchFailed", f"Slurm could not start it{where}: {job.reason} (job {job.id})."
     if job.signal:
         return "RaisedSignal", f"Signal {job.signal} ended it{where} (Slurm job {job.id})."
+    if not job.exit_code:
+        return "NonZeroExitCode", f"Slurm says that it failed{where}, with exit code 0 (job {job.id})."
     return "NonZeroExitCode", f"It ended with exit code {job.exit_code}{where} (Slurm job {job.id})."
 
 

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from carrel.domain.ports import Clock
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.options import sbatch_arguments
 from carrel.engines.slurm.probe import ANSWER, LOCK, WORD
+from carrel.engines.slurm.rest import SlurmRest
+from carrel.engines.slurm.rest_body import API
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.site import site_options
 
@@ -29,6 +31,7 @@ OLDEST = (22, 5)
 CLOCKS = 2.0
 #: Seconds between two looks whether the tiny job has answered.
 _LOOK = 0.2
+_NAME = "carrel.doctor"
 _MEMORY = 256 * 1024**2
 
 
@@ -50,9 +53,12 @@ class Survey:
         self,
         commands: SlurmCommands,
         *,
+        rest: SlurmRest | None = None,
         home: Path,
         url: str,
         partitions: Sequence[Partition],
+        interactive: Collection[str] = (),
+        broker: str = "",
         patience: float = 60.0,
         python: str = sys.executable,
         monotonic: Clock = time.monotonic,
@@ -60,11 +66,15 @@ class Survey:
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """`home` is what nodes have to see, `url` how they are to reach the lab ("" when none runs), `partitions` those of the
-        lab's that are Slurm's; `patience` is how many seconds a tiny job may take to start."""
+        lab's that are Slurm's, `interactive` the names of those that take sessions, `broker` where nodes have a broker's socket;
+        `rest` is the lab's way over slurmrestd, if it has one; `patience` is how many seconds a tiny job may take to start."""
         self._slurm = commands
+        self._rest = rest
         self._home = home
         self._url = url
         self._partitions = [partition for partition in partitions if partition.slurm is not None]
+        self._interactive = interactive
+        self._broker = broker
         self._patience = patience
         self._python = python
         self._monotonic = monotonic
@@ -76,9 +86,11 @@ class Survey:
         looks: list[tuple[str, Callable[[], Finding]]] = [
             ("version", self._version),
             ("controller", self._controller),
+            ("slurmrestd", self._slurmrestd),
             ("accounting", self._accounting),
             ("qos", self._qos),
             ("gpus", self._gpus),
+            ("sessions", self._sessions),
         ]
         for name, look in looks:
             found = self._safely(name, look)
@@ -126,6 +138,20 @@ class Survey:
             return Finding("accounting", "fail", error.message, "Start slurmdbd, or look at its log.")
         return Finding("accounting", "ok", "slurmdbd answers")
 
+    def _slurmrestd(self) -> Finding:
+        if self._rest is None:
+            return Finding("slurmrestd", "ok", "not used: jobs are submitted by sbatch")
+        try:
+            site = self._rest.look()
+        except CarrelError as error:
+            works = "Works without it: Slurm's commands do its work. docs/slurm.md says how to start it."
+            return Finding("slurmrestd", "warn", error.message, works)
+        message = f"{self._rest.address} answers with {API} of Slurm {site.version}, as {site.user}"
+        if site.sbatch_only:
+            works = "sbatch asks plugins of the site about each job, slurmrestd does not; so slurm_rest is of little use here."
+            return Finding("slurmrestd", "warn", f"{message}; jobs are submitted by sbatch: {site.sbatch_only}", works)
+        return Finding("slurmrestd", "ok", message)
+
     def _qos(self) -> Finding:
         asked = {part.slurm.qos for part in self._partitions if part.slurm and part.slurm.qos not in ("", "{qos}")}
         try:
@@ -151,7 +177,27 @@ class Survey:
         if not kinds:
             return Finding("gpus", "warn", "no node has GPUs (GRES)", "Jobs without GPUs work. For GPUs: gres.conf(5).")
         message = ", ".join(f"{count} of type {kind}" for kind, count in sorted(kinds.items()))
-        return Finding("gpus", "ok", f"{message}; {f'{shards} shards' if shards else 'no shards (nothing needs them yet)'}")
+        return Finding("gpus", "ok", f"{message}; {f'{shards} shards' if shards else 'no shards'}")
+
+    def _sessions(self) -> Finding:
+        there = [partition for partition in self._partitions if partition.name in self._interactive]
+        if not there:
+            return Finding("sessions", "ok", "no partition of Slurm's takes any: they run on the lab's own machine")
+        names = _named({partition.name for partition in there})
+        wanted = {part for partition in there if partition.slurm for part in partition.slurm.partition.split(",")}
+        nodes = [node for node in self._slurm.nodes() if wanted & set(node.get("Partitions", "").split(","))]
+        if not any("gpu" in node.get("Gres", "") for node in nodes):
+            return Finding("sessions", "ok", f"partition {names} takes them; its nodes have no GPUs")
+        if not any("shard" in node.get("Gres", "") for node in nodes):
+            message = (
+                f"partition {names} takes them, but its nodes have no shards: a session that asks for a GPU holds a whole one"
+            )
+            return Finding("sessions", "warn", message, "Works without it. To share GPUs: Name=shard in gres.conf(5).")
+        slow = [partition.name for partition in there if partition.slurm and not partition.slurm.immediate]
+        if slow:
+            message = f"partition {names} takes them, with shards, and each waits for the timer of sbatch"
+            return Finding("sessions", "warn", message, f"slurm_immediate = true for partition {_named(set(slow))}.")
+        return Finding("sessions", "ok", f"partition {names} takes them at once, and shares GPUs by shards")
 
     def _partition(self, partition: Partition) -> Iterator[Finding]:
         assert partition.slurm is not None
@@ -195,8 +241,8 @@ class Survey:
         # The names of the lab's own class and account are those of each job: what they are here is not known.
         options = replace(site_options(partition.slurm), time=60, memory=_MEMORY, cpus=1)
         output = directory / "output"
-        arguments = sbatch_arguments(options, name="carrel.doctor", comment="", directory="/", output=str(output))
-        command = [self._python, "-P", "-m", "carrel.engines.slurm.probe", str(directory), self._url]
+        arguments = sbatch_arguments(options, name=_NAME, comment="", directory="/", output=str(output))
+        command = [self._python, "-P", "-m", "carrel.engines.slurm.probe", str(directory), self._url, self._broker]
         before = self._clock()
         try:
             number = self._slurm.submit(arguments, batch_script(command, options))
@@ -211,11 +257,11 @@ class Survey:
         if answer is not None:
             yield from self._judge(partition.name, answer, word, before, after)
         elif state in ("PENDING", "CONFIGURING"):
-            self._slurm.cancel([number])
+            self._slurm.cancel(number, name=_NAME)
             message = f"A job of a minute did not start within {self._patience:g} s, so nothing was tried on a node."
             yield Finding(name, "warn", message, "Try again when the cluster is less busy, or with --patience.")
         else:
-            self._slurm.cancel([number])
+            self._slurm.cancel(number, name=_NAME)
             yield self._unseen(name, state, output)
 
     def _unseen(self, name: str, state: str, output: Path) -> Finding:
@@ -271,6 +317,8 @@ class Survey:
             yield Finding(f"{name}: clock", "warn", message, remedy)
         else:
             yield Finding(f"{name}: clock", "ok", f"that of {node} agrees with this one")
+        if self._broker and name in self._interactive:
+            yield self._lends(name, node, answers=answer["broker"])
         if not self._url:
             yield Finding(f"{name}: lab", "warn", "no lab runs here, so whether nodes reach it was not tried", "carrel up")
         elif answer["lab"]:
@@ -279,6 +327,12 @@ class Survey:
             yield Finding(f"{name}: lab", "warn", message, works)
         else:
             yield Finding(f"{name}: lab", "ok", f"{node} reaches the lab at {self._url}")
+
+    def _lends(self, name: str, node: str, *, answers: bool) -> Finding:
+        if answers:
+            return Finding(f"{name}: broker", "ok", f"{node} has a broker, which lends GPUs to cells")
+        message = f"{node} has no broker at {self._broker}: sessions there keep their share of a GPU from start to end."
+        return Finding(f"{name}: broker", "warn", message, "Start `carrel broker` on each node; docs/slurm.md says how.")
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:

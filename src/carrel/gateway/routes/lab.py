@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Response
 from carrel import __version__
 from carrel.domain.user import Role
 from carrel.gateway.context import NO_ZERO, Base, Ctx, Who
-from carrel.gateway.views import node_view, partition_view, qos_view, share_view, user_view
+from carrel.gateway.views import cluster_node_view, node_view, partition_view, qos_view, share_view, user_view
 from carrel.wire.v1 import API, DrainChange, DrainRequest, LabView, NewUser, NodeList, Reloaded, ShareView, UserList, UserRequest
 
 NodeName = Annotated[str, Path(max_length=255, pattern=NO_ZERO)]
@@ -49,7 +49,10 @@ def reload_rules(ctx: Ctx, who: Who) -> Reloaded:
 @router.get("/nodes", summary="The machines, and who holds what")
 def list_nodes(ctx: Ctx, who: Who) -> NodeList:
     """Of the jobs of others only that they are there."""
-    return NodeList(nodes=[node_view(status) for status in ctx.lab.devices(who)])
+    return NodeList(
+        nodes=[node_view(status) for status in ctx.lab.devices(who)],
+        cluster=[cluster_node_view(node, partitions) for node, partitions in ctx.lab.cluster_nodes()],
+    )
 
 
 @router.post("/nodes/{name:path}/drain", summary="Start nothing new on a node (administrators)")

@@ -101,8 +101,9 @@ def join_hub(job_id: JobId, request: HubRequest, ctx: Ctx, who: Who) -> HubView:
 
 @router.get("/gpus", summary="Who has which GPU now, who waits, whose state is where")
 def list_gpus(ctx: Ctx, who: Who) -> LendingView:
-    """As the node's broker says; of others only that they are there."""
-    return lending_view(_sessions(ctx).gpus(who))
+    """As the brokers say: the lab's own now, those of a cluster's nodes last; of others only that they are there."""
+    sessions = _sessions(ctx)
+    return lending_view(sessions.gpus(who), sessions.nodes(who))
 
 
 def _sessions(ctx: Gateway) -> Sessions:

@@ -136,10 +136,15 @@ class CarrelSpawner(Spawner):  # type: ignore[misc]
         session = await self._submit(request)
         session = await self._until(session, lambda view: view.ready)
         self._attempt = session.job.attempt
+        if session.host and self.ip not in _EVERYWHERE:
+            raise LabRefused(
+                f"Session {session.job.id} runs on a node of a cluster, at {session.host}, and cannot listen on {self.ip} there. "
+                'An administrator of the hub can set c.CarrelSpawner.ip = "0.0.0.0".'
+            )
         variables = variables_for(self.get_env(), self.environment)
         port = await self._ask(lambda lab: lab.join_hub(session.job.id, variables))
         self._tell(Step(80, f"Session {session.job.id} starts JupyterLab."))
-        host = await self._host()
+        host = session.host or await self._host()
         await self._until_up(session, host, port)
         return host, port
 

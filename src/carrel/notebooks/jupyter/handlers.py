@@ -171,7 +171,13 @@ def add_handlers(app: Any) -> None:
     """Add the handlers to a notebook server."""
     session = Surroundings.read(os.environ)
     settings = app.web_app.settings
-    settings[_LENDING] = Lending(session.broker, session.token)
+    # On a node of a cluster without a broker.
+    keeps: dict[str, Any] = (
+        {"why": "This node lends no GPUs: the session keeps what Slurm gave it until its end."} if session.address else {}
+    )
+    if session.address:
+        keeps["attempt"] = session.address.parent
+    settings[_LENDING] = Lending(session.broker, session.token, **keeps)
     settings[_FACTS] = SessionFacts(session, time.monotonic)
     places = {
         "activity": ActivityHandler,

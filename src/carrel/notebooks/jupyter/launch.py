@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from carrel.notebooks.hook.kernelspec import install
 from carrel.notebooks.jupyter.config import STATE, bash_start, page_config, server_config, variables
 from carrel.notebooks.jupyter.surroundings import Surroundings
 
+#: Seconds before a relay that died is started again.
+_PAUSE = 1.0
 #: Modules that take longer to import than the rest of the server, and that those who import them do without when they are
 #: missing: checks of internationalised addresses (jsonschema), the command line of httpx.
 _NOT_NEEDED = ("rfc3987_syntax", "httpx._main")
@@ -40,12 +45,30 @@ def launch(session: Surroundings) -> None:
         ) from error
     # A socket of an earlier attempt would be in the way.
     session.socket.unlink(missing_ok=True)
+    if session.address is not None:
+        keep_relay(session, session.address)
     if session.hub:
         from carrel.notebooks.hub.singleuser import serve
 
         serve(session, load=_lab_app)
         return
     _lab_app().launch_instance(argv=[])
+
+
+def keep_relay(session: Surroundings, address: Path) -> None:
+    """Have a process that carries the lab's connections to the session's socket, as long as this one lives."""
+    from carrel.notebooks.relay import NO_WAY
+
+    words = [sys.executable, "-P", "-m", "carrel.notebooks.relay", str(session.socket), str(address), session.ports, session.url]
+
+    def keep() -> None:
+        while True:
+            process = subprocess.Popen(words, stdin=subprocess.PIPE)
+            if process.wait() == NO_WAY:
+                os._exit(NO_WAY)  # nobody could ever reach the session; the relay has said why
+            time.sleep(_PAUSE)
+
+    threading.Thread(target=keep, name="relay", daemon=True).start()
 
 
 def _shell(session: Surroundings, private: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 from carrel.leases.protocol import LONGEST, OBSERVER, VERSION, Message, decode, encode
@@ -20,14 +21,21 @@ Listener = Callable[[Mapping[str, Any]], None]
 class Lending:
     """The broker, seen by one session. Belongs to one event loop."""
 
-    def __init__(self, path: str | None, token: str) -> None:
-        """`path` is the broker's socket, or None where devices are not lent."""
+    def __init__(
+        self, path: str | None, token: str, *, attempt: Path | None = None, why: str = "This lab lends no GPUs."
+    ) -> None:
+        """`path` is the broker's socket, or None where devices are not lent; then `why` says so.
+
+        `attempt` is the directory of the session's attempt, on a node of a cluster.
+        """
         self._path = path
-        self._token = token
+        self._hello: Message = {"v": VERSION, "role": OBSERVER, "token": token}
+        if attempt is not None:
+            self._hello["attempt"] = str(attempt)
         self._listeners: set[Listener] = set()
         self._task: asyncio.Task[None] | None = None
         self._connected = False
-        self._why = "" if path else "This lab lends no GPUs."
+        self._why = "" if path else why
         self._welcome: Message = {}
         self._status: Message = {}
         self._news = asyncio.Event()
@@ -92,7 +100,7 @@ class Lending:
         """One connection, from its beginning to its end."""
         reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(path, limit=LONGEST), _ANSWER)
         try:
-            writer.write(encode("hello", v=VERSION, role=OBSERVER, token=self._token))
+            writer.write(encode("hello", **self._hello))
             welcome = await asyncio.wait_for(_next(reader), _ANSWER)
             if welcome["op"] != "welcome":
                 raise _Refused(welcome.get("message") or "The node's broker refused this session.")

@@ -34,6 +34,9 @@ class Surroundings:
     #: Address at the JupyterHub that it is run for, "" for the lab's own.
     hub: str
     temporary: Path
+    #: File in which it says where the lab finds it, on another machine than the lab's, and the ports that it may listen on.
+    address: Path | None = None
+    ports: str = ""
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> Surroundings:
@@ -54,6 +57,8 @@ class Surroundings:
                 visible=variables.get("CUDA_VISIBLE_DEVICES", ""),
                 hub=variables.get("CARREL_SESSION_HUB", ""),
                 temporary=Path(variables["TMPDIR"]),
+                address=Path(variables["CARREL_SESSION_ADDRESS"]) if variables.get("CARREL_SESSION_ADDRESS") else None,
+                ports=variables.get("CARREL_SESSION_PORTS", ""),
             )
         except (KeyError, ValueError) as error:
             raise Invalid(f"This is no session of Carrel's: {error}.", remedy="Start one with `carrel notebook`.") from error

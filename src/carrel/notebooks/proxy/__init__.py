@@ -2,6 +2,7 @@
 
 from carrel.notebooks.proxy.door import Door, lab_path
 from carrel.notebooks.proxy.hosts import SessionHosts
+from carrel.notebooks.proxy.reach import base_url, takes_connections, transport
 from carrel.notebooks.proxy.sessions import Session, Sessions
 
-__all__ = ["Door", "Session", "SessionHosts", "Sessions", "lab_path"]
+__all__ = ["Door", "Session", "SessionHosts", "Sessions", "base_url", "lab_path", "takes_connections", "transport"]

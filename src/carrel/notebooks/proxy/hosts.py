@@ -102,7 +102,7 @@ class SessionHosts:
         if session is None or session.owner != subject:
             return pages.not_let_in()
         if session.over:
-            await self._forwarder.forget(session.socket)
+            await self._forwarder.forget(session)
             return pages.over(session.message)
         if not from_this_origin(headers, scope["method"]):
             return pages.other_site()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 import httpx
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
+from carrel.notebooks.address import Address
 from carrel.notebooks.proxy.headers import request_headers, response_headers
+from carrel.notebooks.proxy.reach import async_transport, base_url
 from carrel.notebooks.proxy.sessions import Session
 
 #: Bytes of an answer from which on it is worth to look whether the browser is still there.
 _LONG = 1024**2
-#: Clients that are kept before those of sessions that are gone are looked for.
+#: Sessions to which connections are kept, before those are closed that nobody has used for the longest time.
 _CLIENTS = 32
 
 
@@ -33,22 +35,45 @@ class Carried(Enum):
     UNREADABLE = "unreadable"
 
 
+@dataclass(slots=True)
+class _Known:
+    """The connections to one session."""
+
+    address: Address
+    client: httpx.AsyncClient
+    #: Requests that are being carried.
+    carried: int = 0
+
+
 class HttpForwarder:
-    """HTTP connections to the sessions' sockets. Belongs to one event loop."""
+    """HTTP connections to the sessions. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._clients: dict[str, httpx.AsyncClient] = {}
+        #: By job and attempt, in the order of their last use.
+        self._clients: dict[tuple[int, int], _Known] = {}
 
     async def carry(self, session: Session, scope: Scope, receive: Receive, send: Send, identity: Mapping[str, str]) -> Carried:
         """Carry one request. Unless it is `ANSWERED`, nothing was sent to the browser."""
+        if session.address is None:
+            return Carried.NOT_REACHED
         request = Request(scope, receive)
         try:
-            outgoing = _outgoing(scope, request, identity)
+            outgoing = _outgoing(scope, request, identity, base_url(session.address))
         except (httpx.InvalidURL, UnicodeDecodeError):
             return Carried.UNREADABLE
+        known, superfluous = self._take((session.job_id, session.attempt), session.address)
+        known.carried += 1
         try:
-            answer = await (await self._client(session.socket)).send(outgoing, stream=True)
-        except httpx.ConnectError:
+            for client in superfluous:
+                await client.aclose()
+            return await self._carry(known.client, outgoing, receive, send)
+        finally:
+            known.carried -= 1
+
+    async def _carry(self, client: httpx.AsyncClient, outgoing: httpx.Request, receive: Receive, send: Send) -> Carried:
+        try:
+            answer = await client.send(outgoing, stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout):
             return Carried.NOT_REACHED
         except httpx.LocalProtocolError:
             return Carried.UNREADABLE
@@ -66,16 +91,19 @@ class HttpForwarder:
                 await answer.aclose()
         return Carried.ANSWERED
 
-    async def forget(self, socket: str) -> None:
+    async def forget(self, session: Session) -> None:
         """The session is over."""
-        client = self._clients.pop(socket, None)
-        if client is not None:
-            await client.aclose()
+        await self._drop((session.job_id, session.attempt))
 
     async def aclose(self) -> None:
         """Close all connections."""
-        for socket in list(self._clients):
-            await self.forget(socket)
+        for key in list(self._clients):
+            await self._drop(key)
+
+    async def _drop(self, key: tuple[int, int]) -> None:
+        known = self._clients.pop(key, None)
+        if known is not None:
+            await known.client.aclose()
 
     async def _answer(self, answer: httpx.Response, receive: Receive, send: Send) -> None:
         headers = response_headers(answer.headers.raw)
@@ -94,29 +122,35 @@ class HttpForwarder:
             with contextlib.suppress(asyncio.CancelledError):
                 await pump
 
-    async def _client(self, socket: str) -> httpx.AsyncClient:
-        client = self._clients.get(socket)
-        if client is None:
-            if len(self._clients) >= _CLIENTS:
-                for known in [known for known in self._clients if not Path(known).exists()]:
-                    await self.forget(known)
+    def _take(self, key: tuple[int, int], address: Address) -> tuple[_Known, list[httpx.AsyncClient]]:
+        """The connections to a session, made when there are none to this address; and those that are to be closed."""
+        before = self._clients.pop(key, None)
+        superfluous: list[httpx.AsyncClient] = []
+        if before is not None and before.address == address:
+            known = before
+        else:
+            if before is not None:
+                superfluous.append(before.client)
+            elif len(self._clients) >= _CLIENTS:
+                unused = [other for other, kept in self._clients.items() if not kept.carried]
+                superfluous += [self._clients.pop(other).client for other in unused[: -_CLIENTS // 2]]
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=8)
-            # There is no TLS on a unix socket: reading the machine's certificates would only take time.
-            transport = httpx.AsyncHTTPTransport(uds=socket, limits=limits, verify=False)
             # An answer may take hours, and an upload as long as it takes.
-            client = httpx.AsyncClient(transport=transport, timeout=httpx.Timeout(None, connect=10.0), trust_env=False)
-            self._clients[socket] = client
-        return client
+            timeout = httpx.Timeout(None, connect=10.0)
+            client = httpx.AsyncClient(transport=async_transport(address, limits), timeout=timeout, trust_env=False)
+            known = _Known(address, client)
+        self._clients[key] = known  # at the end: what was used last is dropped last
+        return known, superfluous
 
 
-def _outgoing(scope: Scope, request: Request, identity: Mapping[str, str]) -> httpx.Request:
+def _outgoing(scope: Scope, request: Request, identity: Mapping[str, str], base: httpx.URL) -> httpx.Request:
     path: bytes = scope.get("raw_path") or scope["path"].encode()
     if not path.startswith(b"/"):
         raise httpx.InvalidURL("not a path")
     query: bytes = scope["query_string"]
     return httpx.Request(
         scope["method"],
-        httpx.URL(scheme="http", host="session", raw_path=path + (b"?" + query if query else b"")),
+        base.copy_with(raw_path=path + (b"?" + query if query else b"")),
         headers=request_headers(scope["headers"], identity),
         content=_body(request) if _has_body(scope) else None,
     )

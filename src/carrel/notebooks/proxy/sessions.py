@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from carrel.notebooks.address import Address
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
@@ -15,8 +17,8 @@ class Session:
     #: Subject of its owner, and what people call them.
     owner: str
     owner_name: str
-    #: Unix socket of its notebook server.
-    socket: str
+    #: Where its notebook server takes connections; None while that is not known.
+    address: Address | None
     #: The job's own token.
     token: str
     #: True when the server takes connections.

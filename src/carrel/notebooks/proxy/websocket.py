@@ -8,11 +8,12 @@ from collections.abc import Mapping
 
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
-from websockets.asyncio.client import ClientConnection, unix_connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.typing import Origin, Subprotocol
 
 from carrel.notebooks.proxy.headers import request_headers
+from carrel.notebooks.proxy.reach import connect_websocket
 from carrel.notebooks.proxy.sessions import Session
 
 #: Said by the websocket library itself, for the connection that it makes.
@@ -44,16 +45,19 @@ async def _connect(session: Session, scope: Scope, identity: Mapping[str, str]) 
     host = next((value.decode("ascii") for name, value in scope["headers"] if name == b"host"), "session")
     path = (scope.get("raw_path") or scope["path"].encode()).decode("ascii")
     query = scope["query_string"].decode("ascii")
-    return await unix_connect(
-        session.socket,
-        f"ws://{host}{path}{'?' + query if query else ''}",
+    if session.address is None:
+        raise OSError("nobody knows where it is")
+    return await connect_websocket(
+        session.address,
+        host,
+        f"{path}{'?' + query if query else ''}",
         additional_headers=headers,
         # The browser's origin was compared with its host before; towards the session both are the session's own name.
         origin=Origin(f"http://{host}"),
         subprotocols=[Subprotocol(name) for name in scope.get("subprotocols", ()) if name] or None,
         max_size=None,
         compression=None,
-        # Whether somebody is there is known: both ends of a unix socket are on this machine.
+        # Whether somebody is there the system tells, of a unix socket at once, of another machine by its keep-alive.
         ping_interval=None,
         open_timeout=60,
         close_timeout=5,

@@ -29,6 +29,22 @@ class MemoryStore:
         """All jobs that have not ended."""
         return tuple(self._jobs.values())
 
+    def get(self, job_id: int) -> Job | None:
+        """The job, while it has not ended."""
+        return self._jobs.get(job_id)
+
+    def elements(self, array_id: int, index: int | None = None) -> Sequence[Job]:  # noqa: ARG002
+        """There are no arrays."""
+        return ()
+
+    def namesake(self, job: Job) -> Job | None:  # noqa: ARG002
+        """Nobody asks for it."""
+        return None
+
+    def request_cancel(self, job_id: int, **_more: object) -> Job | None:
+        """Nobody cancels anything."""
+        return self._jobs.get(job_id)
+
     def task(self, job_id: int) -> TaskSpec | None:
         """The same for all."""
         return TASK if job_id in self._jobs else None

@@ -14,6 +14,7 @@ from carrel.wire.v1.environments import (
     NamedEnvironmentView,
 )
 from carrel.wire.v1.jobs import (
+    ArrayView,
     AttemptView,
     EventPage,
     EventView,
@@ -27,6 +28,7 @@ from carrel.wire.v1.jobs import (
     ResourceRequest,
     ResourceView,
     RunView,
+    SlurmRequest,
     SnapshotView,
     TaskRequest,
     TrackingRequest,
@@ -45,6 +47,7 @@ from carrel.wire.v1.lab import (
     UserView,
 )
 from carrel.wire.v1.nodes import (
+    ClusterNodeView,
     DeviceView,
     DrainChange,
     DrainRequest,
@@ -63,6 +66,7 @@ from carrel.wire.v1.sessions import (
     LeaseView,
     LendingView,
     LentDevice,
+    NodeLendingView,
     SessionLink,
     SessionList,
     SessionRequest,
@@ -75,7 +79,9 @@ API = "/api/v1"
 
 __all__ = [
     "API",
+    "ArrayView",
     "AttemptView",
+    "ClusterNodeView",
     "DeviceView",
     "DrainChange",
     "DrainRequest",
@@ -102,6 +108,7 @@ __all__ = [
     "NamedEnvironmentList",
     "NamedEnvironmentView",
     "NewUser",
+    "NodeLendingView",
     "NodeList",
     "NodeView",
     "OutputList",
@@ -125,6 +132,7 @@ __all__ = [
     "SessionRequest",
     "SessionView",
     "ShareView",
+    "SlurmRequest",
     "SnapshotView",
     "StandingView",
     "StrangerView",

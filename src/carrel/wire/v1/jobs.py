@@ -13,10 +13,14 @@ from carrel.wire.v1.base import Request, Response
 class ResourceRequest(Request):
     """What a task asks for; whatever is None comes from the task's own file, then from the QoS."""
 
+    #: Nodes that it runs on at the same time; the rest is had on each of them.
+    nodes: int | None = None
     cpus: int | None = None
     #: "8G"
     memory: str | None = None
     gpus: int | None = None
+    #: The same as `gpus`.
+    gpus_per_node: int | None = None
     gpu_type: str | None = None
     #: "40G": memory that each of the GPUs has at least.
     gpu_memory: str | None = None
@@ -44,6 +48,21 @@ class TrackingRequest(Request):
     uri: str | None = None
 
 
+class SlurmRequest(Request):
+    """What a task asks of Slurm beyond resources; whatever is None comes from the task's own file."""
+
+    constraint: str | None = None
+    #: "exclusive", "user" or "mcs".
+    exclusive: str | None = None
+    reservation: str | None = None
+    mail: str | None = None
+    #: "END", "FAIL", …
+    mail_events: list[str] | None = None
+    modules: list[str] | None = None
+    #: Options as sbatch takes them: "--nice=100".
+    options: list[str] = Field(default_factory=list)
+
+
 class TaskRequest(Request):
     """Body of ``POST /api/v1/jobs``: the lab reads the task's description out of the snapshot itself.
 
@@ -69,17 +88,32 @@ class TaskRequest(Request):
     #: MLflow's backend-config JSON, with Slurm's names; what is not understood is refused.
     backend_config: dict[str, Any] = Field(default_factory=dict)
     retries: int | None = None
+    #: How often it goes on from its checkpoint after its walltime.
+    requeue: int | None = None
+    #: "afterok:12:13_4,afterany:14": jobs, elements and arrays that have to start or end before it, by their numbers in the lab.
+    dependency: str | None = None
+    #: "0-9%2": it becomes so many jobs, told apart by an index, of which so many run at once.
+    array: str | None = None
+    #: How long before the end of its walltime it gets SIGTERM: "5m".
+    warning: str | None = None
+    #: None: nothing beyond what the task's own file says.
+    slurm: SlurmRequest | None = None
     #: False: nobody may take its place while it runs. None: as the task's own file says, or true.
     preemptible: bool | None = None
     experiment: str | None = None
     variables: dict[str, str] = Field(default_factory=dict)
+    #: "torchrun", "mpi" or "none": what starts the task's processes.
+    launcher: str | None = None
+    #: Processes on each node; None: as the task's own file says, else with torchrun one for each GPU, else one.
+    tasks_per_node: int | None = None
     git: GitRequest | None = None
     tracking: TrackingRequest | None = None
 
 
 class ResourceView(Response):
-    """What a job asked for."""
+    """What a job asked for, on each of its nodes."""
 
+    nodes: int = 1
     cpus: int
     memory: int
     gpus: int
@@ -134,6 +168,23 @@ class JobView(Response):
     ended: bool = False
     #: False: it cannot be interrupted, and nobody takes its place while it runs.
     preemptible: bool = True
+    #: How often it may still go on after its walltime.
+    requeues_left: int = 0
+    #: What it waits for before its first attempt; "" for nothing.
+    dependency: str = ""
+    #: Of an element of an array: the array's number, which is that of its first job, its index, and what was asked for ("0-9%2").
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    array: str = ""
+
+
+class ArrayView(Response):
+    """The jobs of an array by index: all, or the one that was asked for."""
+
+    id: int
+    #: What was asked for: "0-9%2".
+    array: str
+    jobs: list[JobView]
 
 
 class JobPage(Response):
@@ -168,6 +219,9 @@ class AttemptView(Response):
     ended_at: datetime | None = None
     #: For how long it was stopped.
     suspended_seconds: float = 0.0
+    #: Its number in Slurm, and the nodes that Slurm gave it; None and "" where the lab chose the node, or it has not started.
+    slurm_job: int | None = None
+    slurm_nodes: str = ""
     environment: str | None = None
     environment_built: bool | None = None
     usage: UsageView = Field(default_factory=UsageView)
@@ -184,6 +238,13 @@ class JobDetail(JobView):
     git_commit: str | None = None
     git_dirty: bool = False
     rerun_of: int | None = None
+    #: What it asks of Slurm beyond resources, as options of sbatch and "module NAME".
+    slurm: list[str] = Field(default_factory=list)
+    #: What has to be said about what was asked for.
+    notes: list[str] = Field(default_factory=list)
+    launcher: str = "none"
+    #: Processes on each node.
+    tasks_per_node: int = 1
     attempts: list[AttemptView] = Field(default_factory=list)
 
 

@@ -73,6 +73,8 @@ class PartitionView(Response):
     qos: list[str]
     #: The partition of the Slurm cluster that its jobs go to; None where the lab places them itself.
     slurm: str | None = None
+    #: Seconds for which an allocation stays with its user after a short task, for the next; None where none is made at once.
+    slurm_hold_time: int | None = None
 
 
 class LabView(Response):

@@ -43,10 +43,25 @@ class NodeView(Response):
     devices: list[DeviceView]
 
 
+class ClusterNodeView(Response):
+    """One machine of a Slurm cluster, as Slurm says: which jobs run there is Slurm's decision."""
+
+    name: str
+    #: Parts of the lab whose jobs may run there.
+    partitions: list[str]
+    cpus: int
+    memory: int
+    #: How many GPUs of which type it has.
+    gpus: dict[str, int] = Field(default_factory=dict)
+    #: Why nothing new starts there, or None.
+    drained: str | None = None
+
+
 class NodeList(Response):
-    """All machines of the lab."""
+    """All machines of the lab, and those of clusters as far as Slurm has said."""
 
     nodes: list[NodeView]
+    cluster: list[ClusterNodeView] = Field(default_factory=list)
 
 
 class DrainRequest(Request):

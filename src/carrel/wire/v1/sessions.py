@@ -53,6 +53,12 @@ class SessionView(Response):
     idle_end: datetime | None = None
     #: Address at the JupyterHub that it is run for; it is opened there.
     hub: str | None = None
+    #: What there is to know about its GPUs, where that is not as it was asked for; "" for nothing.
+    note: str = ""
+    #: Why the lab does not reach it although it runs; "" for nothing.
+    trouble: str = ""
+    #: Address of the cluster's node that it runs on, once it is ready; "" for the lab's own machine.
+    host: str = ""
 
 
 class SessionList(Response):
@@ -157,15 +163,33 @@ class LeaseRequestView(Response):
     mine: bool = False
 
 
-class LendingView(Response):
-    """``GET /api/v1/gpus``: who has which GPU now, who waits, whose state is where."""
+class Lending(Response):
+    """Who has which GPU of one machine, who waits, whose state is where."""
 
-    #: False while the node's broker does not answer; then the lists are empty.
-    available: bool
-    #: "suspend", "hold" or "simulated".
+    #: "suspend", "hold" or "simulated"; "" where nothing is lent.
     tier: str = ""
     simulated: bool = False
     devices: list[LentDevice] = Field(default_factory=list)
     tenants: list[TenantView] = Field(default_factory=list)
     leases: list[LeaseView] = Field(default_factory=list)
     queue: list[LeaseRequestView] = Field(default_factory=list)
+
+
+class NodeLendingView(Lending):
+    """One node of a cluster, as its broker said last."""
+
+    node: str
+    #: Seconds since it said so.
+    age: float
+    #: False when that is too long ago to be what is now, or when its broker has ended.
+    current: bool
+    #: True when its broker was ended; cells that run go on.
+    ended: bool = False
+
+
+class LendingView(Lending):
+    """``GET /api/v1/gpus``: the lab's own machine, and the nodes of clusters that have a broker."""
+
+    #: False while the broker of the lab's own machine does not answer; then its lists are empty.
+    available: bool
+    nodes: list[NodeLendingView] = Field(default_factory=list)

@@ -194,6 +194,8 @@ class Link:
     def __init__(self, path, token, kernel_id, label, on_message):
         self._path = path
         self._hello = {"v": VERSION, "role": "kernel", "token": token, "kernel": kernel_id, "label": label}
+        if address := os.environ.get("CARREL_SESSION_ADDRESS"):
+            self._hello["attempt"] = os.path.dirname(address)
         self._on_message = on_message
         self._guard = threading.RLock()
         self._socket = None

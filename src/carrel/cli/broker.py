@@ -1,0 +1,55 @@
+"""`carrel broker`: what lends a cluster node's GPUs to the cells of its sessions."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from carrel.cli.endings import OK
+from carrel.cli.options import AsJson, Home
+from carrel.client.locate import default_home
+from carrel.domain.errors import Invalid
+from carrel.domain.node import Node
+
+
+def broker_command(
+    home: Home = None,
+    secret: Annotated[
+        Path | None,
+        typer.Option("--secret", metavar="FILE", help="The lab's secret, where its home does not show it.  [HOME/secret]"),
+    ] = None,
+    simulate_gpus: Annotated[
+        int | None, typer.Option("--simulate-gpus", min=0, metavar="N", help="Offer simulated GPUs instead of the node's own.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Lend this cluster node's GPUs to the cells of sessions, until SIGTERM or Ctrl-C.
+
+    One runs on each node, for all sessions that Slurm starts there; where none does, a session keeps its share from start to end.
+    Its socket is the setting slurm_broker. See docs/slurm.md.
+    """
+    from carrel.server.home import LabHome
+    from carrel.server.node_broker import run_broker
+    from carrel.server.settings import read_settings
+
+    place = LabHome((home or default_home(os.environ)).expanduser().absolute())
+    settings = read_settings(place.settings, os.environ, {})
+    if not settings.slurm_broker:
+        raise Invalid("slurm_broker is not set.", remedy='Write slurm_broker = "/run/carrel/broker" into carrel.toml.')
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    socket = Path(settings.slurm_broker)
+
+    def say(node: Node) -> None:
+        simulated = any(device.simulated for device in node.devices)
+        about = {"node": node.name, "socket": str(socket), "gpus": len(node.devices), "simulated": simulated}
+        gpus = f"{len(node.devices)} GPUs{' (simulated)' if simulated else ''}"
+        print(json.dumps(about) if as_json else f"The broker of {node.name} lends {gpus} at {socket}.", flush=True)
+
+    run_broker(place, settings, socket=socket, secret=secret, simulate=simulate_gpus, say=say)
+    return OK

@@ -1,0 +1,112 @@
+"""The rules that a submission meets: which class, which account, which partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from carrel.control.rules import RuleBook
+from carrel.domain.errors import CarrelError, Denied, Impossible
+from carrel.domain.node import Node
+from carrel.domain.partition import Partition, SlurmPartition
+from carrel.domain.qos import JobKind, QoS
+from carrel.domain.resources import Resources
+from carrel.domain.slurm import SlurmRequest
+from carrel.domain.user import User
+from carrel.policy.accounts import choose_account
+from carrel.policy.feasible import ClusterNodes, feasible, nothing_known
+from carrel.policy.partitions import choose_partitions, choose_qos_in, find_partition, refuse_without_cluster
+
+
+def the_labs_own(_subject: str) -> str:
+    """Everybody is who the lab itself is."""
+    return ""
+
+
+def everything_understood(_partition: SlurmPartition, _asked: SlurmRequest) -> None:
+    """Slurm is left to refuse what it does not understand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabPolicy:
+    """The pure rules that a submission meets."""
+
+    rules: RuleBook
+    #: Which nodes Slurm has for a partition, as far as that is known.
+    cluster: ClusterNodes = nothing_known
+    #: Tells who a user is where Slurm chooses the node. Raises `Denied` for somebody who is nobody there.
+    unix_user: Callable[[str], str] = the_labs_own
+    #: Raises `Invalid` for what a task of a cluster's partition cannot ask of Slurm.
+    understood: Callable[[SlurmPartition, SlurmRequest], None] = everything_understood
+
+    @property
+    def qos(self) -> Mapping[str, QoS]:
+        """Classes of service by name; insertion order is the order of listing."""
+        return self.rules.current.qos
+
+    @property
+    def partitions(self) -> Mapping[str, Partition]:
+        """Parts of the lab by name; empty for a lab that is one."""
+        return self.rules.current.partitions
+
+    def choose(self, name: str | None, kind: JobKind, partition: str | None = None) -> QoS:
+        """The class of service called `name`, or the one for work of this kind (in `partition`) that names none.
+
+        Raises `Invalid`.
+        """
+        rules = self.rules.current
+        part = None if partition is None else find_partition(partition, rules.partitions)
+        return choose_qos_in(name, kind, rules.qos, part, default=rules.default_for(kind))
+
+    def account(self, name: str | None, user: User) -> str:
+        """The account that work of `user` is charged to. Raises `Invalid` and `Denied`."""
+        return choose_account(name, user.subject, user.account, self.rules.current.accounts)
+
+    def admits(self, name: str, user: User) -> bool:
+        """True when `user` may charge the account called `name` now."""
+        accounts = self.rules.current.accounts
+        return not accounts or (name in accounts and accounts[name].admits(user.subject))
+
+    def check(
+        self,
+        resources: Resources,
+        kind: JobKind,
+        qos: QoS,
+        nodes: Sequence[Node],
+        partition: str | None = None,
+        asked: SlurmRequest | None = None,
+        *,
+        owner: str,
+    ) -> str:
+        """Return the partition that the job runs in: the one it names, or the first that can hold it; "" where there are none.
+
+        `asked` is what it asks of Slurm. Raises `Impossible` when such a job can never run here, `Invalid` for a partition that
+        does not take it, and `Denied` for one where `owner` is nobody.
+        """
+        parts = self.partitions
+        refuse_without_cluster(asked, None if partition is None else parts.get(partition), parts.values())
+        if not parts and partition is None:
+            feasible(resources, kind, qos, nodes, others=self.qos.values())
+            return ""
+        found = choose_partitions(partition, qos, parts)
+        refused: CarrelError | None = None
+        for part in found:
+            if asked is not None and part.slurm is None:
+                continue  # only a cluster can do what it asks for
+            try:
+                feasible(
+                    resources, kind, qos, nodes,
+                    others=self.qos.values(), partition=part, partitions=parts.values(), cluster=self.cluster,
+                )  # fmt: skip
+                if part.cluster:
+                    self.unix_user(owner)
+            except (Impossible, Denied) as error:
+                refused = refused or error
+            else:
+                if asked is not None and part.slurm is not None:
+                    self.understood(part.slurm, asked)
+                return part.name
+        raise refused or Impossible(
+            f'No partition{" of a cluster" if asked is not None else ""} takes QoS "{qos.name}" any more.',
+            remedy="Choose another QoS; `carrel lab` lists them.",
+        )

@@ -1,0 +1,439 @@
+"""The lab's side of a deputy: an engine whose work is done by a process of another Unix user."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+import carrel
+from carrel.domain.errors import CarrelError, StorageFull, Unavailable
+from carrel.domain.job import Preemption
+from carrel.domain.launch import Launch, Observation
+from carrel.domain.node import Node
+from carrel.domain.ports import Attempt, Clock
+from carrel.domain.serial import to_plain
+from carrel.engines.attempts import Key
+from carrel.engines.deputy.conversation import converse
+from carrel.engines.deputy.followed import Followed, ended_before_start, note_user, user_file
+from carrel.engines.deputy.frames import CHUNK, VERSION, NotAFrame, frame, observation_from_plain
+from carrel.engines.deputy.takings import Takings
+from carrel.engines.slurm.options import SlurmOptions
+from carrel.engines.slurm.pilots import no_time
+from carrel.spool import Spool
+
+#: Seconds before a deputy that could not be started, or that ended, is started again: at first, and at most.
+_AGAIN, _AGAIN_AT_MOST = 2.0, 60.0
+#: Seconds after which a deputy that has nothing to do is sent away.
+_IDLE = 300.0
+#: Seconds in which a deputy has to say hello, and to answer a question.
+_HELLO = 60.0
+_ANSWERS = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class DeputyEngine:
+    """`carrel.domain.ports.Engine` over a deputy of one Unix user.
+
+    Everything returns at once: a user whose files hang keeps nobody waiting but themselves. The deputy may be killed at any
+    moment; the next one takes up what it followed.
+    """
+
+    def __init__(
+        self,
+        *,
+        user: str,
+        command: Sequence[str],
+        lab: str,
+        spool: Spool,
+        snapshots: Path,
+        blobs: Path,
+        log: Path,
+        options: Callable[[Launch], SlurmOptions],
+        immediate: Callable[[Launch], bool],
+        files: Path | None = None,
+        hold: Callable[[Launch], float] = no_time,
+        host: str = "",
+        environ: Mapping[str, str],
+        interval: float = 5.0,
+        timeout: float = 30.0,
+        monotonic: Clock = time.monotonic,
+        clock: Clock = time.time,
+    ) -> None:
+        """Nothing is started before there is something to do.
+
+        `command` starts the deputy of `user`; what it says beside the conversation goes to the file `log`. `spool`, `snapshots`
+        and `blobs` are the lab's own, and so is `files`: sessions that would work there work in the user's directory. `interval`
+        and `timeout` are the seconds between two listings, and those that Slurm's commands have.
+        """
+        self._user = user
+        self._command = list(command)
+        self._lab = lab
+        self._spool = spool
+        self._snapshots = snapshots
+        self._log = log
+        self._options = options
+        self._immediate = immediate
+        self._hold = hold
+        self._environ = {name: environ[name] for name in ("PATH", "LANG", "SLURM_CONF") if name in environ}
+        self._settings = {"interval": interval, "timeout": timeout, "files": "" if files is None else str(files), "host": host}
+        self._answers: dict[int, Queue[bytes | None]] = {}
+        self._asked = 0
+        self._monotonic = monotonic
+        self._clock = clock
+        self._takings = Takings(user=user, spool=spool, blobs=blobs)
+        self._receivers: list[Callable[[Sequence[Observation]], None]] = []
+        self._followed: dict[Key, Followed] = {}
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        #: What is to be written to the deputy, and whether there is one that follows attempts.
+        self._outgoing: deque[Iterator[bytes]] = deque()
+        self._ready = False
+        self._code: set[str] = set()
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    # --- the port: called from any thread -------------------------------------------------------------------------------------
+
+    def nodes(self) -> tuple[Node, ...]:
+        """None of its own."""
+        return ()
+
+    def withheld(self) -> frozenset[str]:
+        """No devices."""
+        return frozenset()
+
+    def observe(self, deliver: Callable[[Sequence[Observation]], None]) -> None:
+        """Call `deliver` with news from a thread of the engine's; once."""
+        with self._changed:
+            self._receivers.append(deliver)
+            self._go()
+
+    def start(self, launch: Launch, *, token: str) -> None:
+        """Have the deputy start the attempt; again is harmless. What keeps it from doing so is told as news."""
+        self._follow(launch, token, 0)
+
+    def adopt(self, attempts: Iterable[tuple[Attempt, Launch, str]]) -> None:
+        """After a restart of the lab: have the deputy follow these attempts again."""
+        for attempt, launch, token in attempts:
+            self._follow(launch, token, attempt.offset)
+
+    def cancel(self, job_id: int, attempt: int, *, by: str) -> None:
+        """Ask for the end of the job, in the name of `by`. What no deputy has ever heard of ends here."""
+        with self._changed:
+            followed = self._followed.get((job_id, attempt))
+            if followed is None:
+                return
+            followed.cancelled_by = followed.cancelled_by or by
+            self._send(followed.cancel_frame())
+            self._changed.notify_all()
+
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+        """Make the job give way, or go on where `preemption` is None."""
+        with self._changed:
+            followed = self._followed.get((job_id, attempt))
+            if followed is None:
+                return
+            followed.preemption, followed.preempted = preemption, True
+            self._send(followed.preempt_frame())
+
+    def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
+        """The end of the attempt is recorded."""
+        with self._changed:
+            if self._followed.pop((job_id, attempt), None) is not None:
+                self._send({"is": "forget", "job": job_id, "attempt": attempt, "over": over})
+
+    def read_address(self, job_id: int, attempt: int) -> bytes | None:
+        """Return what a session has written about where it is; None when it has not, or that cannot be found out now."""
+        answer: Queue[bytes | None] = Queue()
+        with self._changed:
+            if not self._ready or (job_id, attempt) not in self._followed:
+                return None
+            self._asked += 1
+            number = self._asked
+            self._answers[number] = answer
+            self._send({"is": "read", "id": number, "job": job_id, "attempt": attempt})
+        try:
+            return answer.get(timeout=_ANSWERS)
+        except Empty:
+            return None
+        finally:
+            self._answers.pop(number, None)
+
+    def close(self) -> None:
+        """Send the deputy away. Jobs go on."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._wake()
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    # --- what is written -----------------------------------------------------------------------------------------------------
+
+    def _follow(self, launch: Launch, token: str, offset: int) -> None:
+        key = launch.job_id, launch.attempt
+        with self._changed:
+            if key in self._followed:
+                return
+            followed = self._followed[key] = Followed(launch, token, offset)
+            if self._ready:
+                try:
+                    self._tell(followed)
+                except OSError as error:  # no deputy has heard of it, and none will
+                    del self._followed[key]
+                    raise StorageFull(f"The lab's spool cannot be written: {error.strerror}.", remedy="Free the disk.") from error
+            self._go()
+
+    def _go(self) -> None:
+        """See to it that somebody looks after what is followed."""
+        if self._followed and self._receivers and not self._closed and self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"carrel-deputy-{self._user}", daemon=True)
+            self._thread.start()
+
+    def _tell(self, followed: Followed) -> None:
+        """Tell a deputy everything about an attempt; it may have heard it before."""
+        launch = followed.launch
+        head: dict[str, Any] = {
+            "is": "follow",
+            "launch": to_plain(launch),
+            "token": followed.token,
+            "offset": followed.offset,
+            "log": self._takings.log_size(launch.job_id, launch.attempt),
+            "immediate": self._immediate(launch),
+            "hold": self._hold(launch),
+        }
+        try:
+            head["options"] = to_plain(self._options(launch))
+        except CarrelError as error:
+            head["trouble"] = str(error)
+        note_user(self._spool, launch, self._user)
+        if launch.task.snapshot and launch.task.snapshot not in self._code:
+            self._code.add(launch.task.snapshot)
+            self._put(self._code_frames(launch.task.snapshot))
+        self._send(head)
+        if followed.cancelled_by is not None:
+            self._send(followed.cancel_frame())
+        if followed.preempted:
+            self._send(followed.preempt_frame())
+
+    def _code_frames(self, digest: str) -> Iterator[bytes]:
+        # Without it the runner fails, and says so.
+        with suppress(OSError), open(self._snapshots / f"{digest.removeprefix('sha256:')}.tar", "rb") as file:
+            data = file.read(CHUNK)
+            while data:
+                following = file.read(CHUNK)
+                yield frame({"is": "code", "digest": digest, "last": not following}, data)
+                data = following
+
+    def _send(self, head: Mapping[str, Any]) -> None:
+        self._put(iter((frame(head),)))
+
+    def _put(self, frames: Iterator[bytes]) -> None:
+        if self._ready:
+            self._outgoing.append(frames)
+            self._wake()
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError, OSError):
+            os.write(self._wake_write, b"!")
+
+    # --- in the thread --------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._closed:
+            began = self._monotonic()
+            try:
+                with open(self._log, "wb") as log:
+                    sent_away, why = self._converse(log), "It ended."
+            except CarrelError as error:
+                sent_away, why = False, str(error)
+            except Exception as error:  # noqa: BLE001 - the lab goes on, whatever a deputy did
+                _log.exception("the conversation with the deputy of %s failed", self._user)
+                sent_away, why = False, str(error)
+            with self._changed:
+                self._ready = False
+                self._takings.close()
+                if self._closed or (sent_away and not self._followed):
+                    self._thread = None
+                    return
+            if not sent_away:
+                failures = 1 if self._monotonic() - began > _AGAIN_AT_MOST else failures + 1
+                self._wait(self._last_words() or why, min(_AGAIN_AT_MOST, _AGAIN * 2 ** (failures - 1)))
+
+    def _wait(self, why: str, seconds: float) -> None:
+        """Let some time pass before there is another deputy, and tell those who wait for it."""
+        self._deliver(self._explained(f"{why} It is tried again in {seconds:.0f} s."))
+        until = self._monotonic() + seconds
+        while not self._closed and (left := until - self._monotonic()) > 0:
+            self._deliver(self._ended_unheard())
+            with self._changed:
+                if not self._closed and not self._unheard():
+                    self._changed.wait(left)
+
+    def _last_words(self) -> str:
+        with suppress(OSError):
+            lines = self._log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
+            if lines:
+                _log.warning("The deputy of %s: %s", self._user, lines[-1])
+                return lines[-1]
+        return ""
+
+    def _explained(self, why: str) -> list[Observation]:
+        """Return the news that there is no deputy, and why, for everybody who does not know it."""
+        message = f"The lab cannot act as the Unix user {self._user} at the moment: {why}"
+        with self._lock:
+            waiting = [followed for followed in self._followed.values() if followed.said != message]
+            for followed in waiting:
+                followed.said = message
+        return [followed.beside(message, self._clock()) for followed in waiting]
+
+    def _unheard(self) -> list[tuple[Key, str]]:
+        """Return what was cancelled before any deputy heard of it, and by whom: it has no runner and never will."""
+        return [
+            (key, followed.cancelled_by)
+            for key, followed in self._followed.items()
+            if followed.cancelled_by is not None and not user_file(self._spool, *key).exists()
+        ]
+
+    def _ended_unheard(self) -> list[Observation]:
+        with self._lock:
+            unheard = self._unheard()
+            for key, _ in unheard:
+                del self._followed[key]
+        return [ended_before_start(key, by, self._clock()) for key, by in unheard]
+
+    def _converse(self, log: Any) -> bool:
+        """Start a deputy and speak with it until it ends; True when it was sent away."""
+        idle_since = began = self._monotonic()
+
+        def is_over(pending: bool) -> bool:
+            nonlocal idle_since
+            with self._changed:
+                now = self._monotonic()
+                if self._followed:
+                    idle_since = now
+                if self._closed or (now - idle_since > _IDLE and not pending and not self._outgoing):
+                    self._ready = False
+                    return True
+                if not self._ready and now - began > _HELLO:
+                    raise Unavailable(f"It did not say that it is ready within {_HELLO:.0f} s.")
+                return False
+
+        return converse(
+            self._command,
+            environ=self._environ,
+            log=log,
+            wake=self._wake_read,
+            say=self._next,
+            hear=self._hear,
+            is_over=is_over,
+        )
+
+    def _next(self) -> memoryview:
+        """Return what is to be written next."""
+        with self._changed:
+            while self._outgoing:
+                piece = next(self._outgoing[0], None)
+                if piece is not None:
+                    return memoryview(piece)
+                self._outgoing.popleft()
+        return memoryview(b"")
+
+    def _hear(self, head: Mapping[str, Any], body: bytes) -> None:
+        try:
+            kind = head["is"]
+            if kind == "hello":
+                self._greet(head)
+            elif kind == "ready":
+                self._begin(head)
+            elif kind in ("log", "offer", "news"):
+                self._take(kind, head, body)
+            elif kind == "file":
+                if (waiting := self._answers.get(int(head["id"]))) is not None:
+                    waiting.put(body if head["found"] else None)
+            elif kind == "blob":
+                self._insist(lambda: self._takings.take_blob(str(head["digest"]), body, last=bool(head["last"])))
+            else:
+                raise NotAFrame(f'"{kind}" is not understood.')
+        except (KeyError, ValueError, TypeError) as error:
+            raise NotAFrame(f"The deputy of {self._user} said something that makes no sense: {error}.") from error
+
+    def _greet(self, head: Mapping[str, Any]) -> None:
+        if head["version"] != VERSION:
+            raise Unavailable(
+                f"The deputies are of Carrel {head['carrel']}, the lab is of {carrel.__version__}.",
+                remedy="Install the same for both.",
+            )
+        if head["user"] != self._user:
+            raise Unavailable(f"The deputy runs as {head['user']}, not as {self._user}.", remedy="Mend slurm_deputy.")
+        with self._changed:
+            self._outgoing = deque([iter((frame({"is": "open", "lab": self._lab, **self._settings}),))])
+            self._wake()
+
+    def _begin(self, head: Mapping[str, Any]) -> None:
+        with self._changed:
+            self._ready = True
+            self._code = {str(digest) for digest in head["code"]}
+            for followed in self._followed.values():
+                followed.said = ""
+                self._tell(followed)
+
+    def _take(self, kind: str, head: Mapping[str, Any], body: bytes) -> None:
+        if kind == "news":
+            observation = observation_from_plain(head["observation"])
+            key = observation.job_id, observation.attempt
+        else:
+            key = int(head["job"]), int(head["attempt"])
+        with self._changed:
+            followed = self._followed.get(key)
+        if followed is None:  # forgotten meanwhile, or never this user's
+            if kind == "offer":
+                self._send({"is": "wanted", "digests": []})
+        elif kind == "log":
+            self._insist(lambda: self._takings.take_log(followed.launch, int(head["at"]), body))
+        elif kind == "offer":
+            self._send({"is": "wanted", "digests": self._takings.want(followed.launch, list(head["digests"]))})
+        else:
+            observation = self._takings.told(observation, list(head["lost"]))
+            self._deliver([observation])
+            if not observation.beside:
+                followed.offset = observation.offset
+
+    def _insist(self, write: Callable[[], None]) -> None:
+        """Write to the lab's disk, and wait while it is full: nothing is lost."""
+        while not self._closed:
+            try:
+                write()
+            except OSError as error:
+                _log.error("What the deputy of %s says cannot be kept: %s. It is tried again.", self._user, error)
+                threading.Event().wait(1.0)
+            else:
+                return
+
+    def _deliver(self, observations: Sequence[Observation]) -> None:
+        if not observations:
+            return
+        for receiver in self._receivers:
+            while not self._closed:
+                try:
+                    receiver(observations)
+                except Exception:  # noqa: BLE001 - whatever the receiver's trouble is, its news must not be lost
+                    _log.exception("news were not taken and are delivered again")
+                    threading.Event().wait(0.5)
+                else:
+                    break

@@ -1,0 +1,70 @@
+"""What the lab remembers of an attempt that it has given to a deputy, in memory and on its own disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from carrel.domain.job import JobState, Preemption, Reason
+from carrel.domain.launch import Ended, Journaled, Launch, Observation, Preparing
+from carrel.domain.serial import to_plain
+from carrel.engines.attempts import Key
+from carrel.spool import Spool
+
+
+@dataclass(slots=True)
+class Followed:
+    """An attempt that a deputy looks after."""
+
+    launch: Launch
+    token: str
+    #: Bytes of its journal whose news were delivered.
+    offset: int
+    cancelled_by: str | None = None
+    #: Whether it is to give way, once somebody has said so.
+    preemption: Preemption | None = None
+    preempted: bool = False
+    #: The last thing that was said of it beside its journal.
+    said: str = ""
+
+    def cancel_frame(self) -> dict[str, Any]:
+        """What a deputy is told about its cancellation."""
+        return {"is": "cancel", "job": self.launch.job_id, "attempt": self.launch.attempt, "by": self.cancelled_by}
+
+    def preempt_frame(self) -> dict[str, Any]:
+        """What a deputy is told about whom it gives way to."""
+        plain = None if self.preemption is None else to_plain(self.preemption)
+        return {"is": "preempt", "job": self.launch.job_id, "attempt": self.launch.attempt, "preemption": plain}
+
+    def beside(self, message: str, at: float) -> Observation:
+        """Return the news of what stands in no journal: why its runner has not begun."""
+        return Observation(
+            job_id=self.launch.job_id,
+            attempt=self.launch.attempt,
+            entries=(Journaled(at=at, record=Preparing(message=message)),),
+            offset=self.offset,
+            beside=True,
+        )
+
+
+def ended_before_start(key: Key, by: str, at: float) -> Observation:
+    """Return the news that an attempt was cancelled of which no deputy has ever heard."""
+    reason = Reason(code="Cancelled", message=f"Cancelled by {by} before it started.")
+    ended = Journaled(at=at, record=Ended(state=JobState.CANCELLED, reason=reason))
+    return Observation(job_id=key[0], attempt=key[1], entries=(ended,), offset=1)
+
+
+def user_file(spool: Spool, job_id: int, attempt: int) -> Path:
+    """Where the lab writes down which Unix user's deputy an attempt was given to."""
+    return spool.attempt(job_id, attempt).path / "user"
+
+
+def note_user(spool: Spool, launch: Launch, user: str) -> None:
+    """Write that down, before the deputy hears of it: the mapping may be another tomorrow. Raises `OSError` on a full disk."""
+    path = user_file(spool, launch.job_id, launch.attempt)
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = path.with_suffix(".new")
+        draft.write_text(f"{user}\n")
+        draft.rename(path)

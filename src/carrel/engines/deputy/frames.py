@@ -1,0 +1,103 @@
+"""The lines between the lab and a deputy: a JSON object and a newline, then as many raw bytes as its `bytes` says.
+
+Neither end believes the other further than it must, so sizes have limits and whatever is no frame ends the conversation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from carrel.domain.errors import CarrelError
+from carrel.domain.launch import Observation
+from carrel.spool import entry_from_plain, entry_to_plain
+
+#: The form of the conversation. Lab and deputy have to agree on it; after an update both are started anew.
+VERSION = 1
+#: Bytes of raw data in one frame at most.
+CHUNK = 256 * 1024
+#: Bytes of a JSON line at most: the names of very many outputs.
+_LONGEST = 64 * 1024**2
+
+
+class NotAFrame(CarrelError):
+    """What came is no frame: the other side is not what it should be."""
+
+    code = "not_a_frame"
+
+
+def frame(head: Mapping[str, Any], data: bytes = b"") -> bytes:
+    """Return the bytes of one frame."""
+    assert len(data) <= CHUNK
+    line = json.dumps({**head, "bytes": len(data)} if data else head, separators=(",", ":"))
+    return line.encode() + b"\n" + data
+
+
+class FrameReader:
+    """Puts frames together from the pieces in which they arrive."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._looked = 0
+        self._head: dict[str, Any] | None = None
+
+    def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Yield what is complete with `data`. Raises `NotAFrame`."""
+        self._buffer += data
+        while True:
+            if self._head is None:
+                end = self._buffer.find(b"\n", self._looked)
+                if end < 0:
+                    self._looked = len(self._buffer)
+                    if self._looked > _LONGEST:
+                        raise NotAFrame(f"A line of more than {_LONGEST} bytes came.")
+                    return
+                self._head = _head(bytes(self._buffer[:end]))
+                del self._buffer[: end + 1]
+                self._looked = 0
+            size = self._head.get("bytes", 0)
+            if len(self._buffer) < size:
+                return
+            head, self._head = self._head, None
+            data = bytes(self._buffer[:size])
+            del self._buffer[:size]
+            yield head, data
+
+
+def _head(line: bytes) -> dict[str, Any]:
+    try:
+        head = json.loads(line)
+    except ValueError as error:
+        raise NotAFrame(f"This came where a frame was expected: {line[:200].decode(errors='replace')!r}.") from error
+    size = head.get("bytes", 0) if isinstance(head, dict) else None
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= CHUNK or not isinstance(head.get("is"), str):
+        raise NotAFrame(f"This came where a frame was expected: {line[:200].decode(errors='replace')!r}.")
+    return dict(head)
+
+
+def observation_to_plain(observation: Observation) -> dict[str, Any]:
+    """Return news as JSON has them."""
+    return {
+        "job_id": observation.job_id,
+        "attempt": observation.attempt,
+        "entries": [entry_to_plain(entry.at, entry.record) for entry in observation.entries],
+        "offset": observation.offset,
+        "beside": observation.beside,
+        "log_size": observation.log_size,
+        "gone": observation.gone,
+    }
+
+
+def observation_from_plain(plain: Mapping[str, Any]) -> Observation:
+    """Return the news that `observation_to_plain` wrote; raise `KeyError`, `ValueError` or `TypeError` on anything else."""
+    log_size = plain["log_size"]
+    return Observation(
+        job_id=int(plain["job_id"]),
+        attempt=int(plain["attempt"]),
+        entries=tuple(entry_from_plain(entry) for entry in plain["entries"]),
+        offset=int(plain["offset"]),
+        beside=bool(plain["beside"]),
+        log_size=None if log_size is None else int(log_size),
+        gone=bool(plain["gone"]),
+    )

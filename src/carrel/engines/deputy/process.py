@@ -1,0 +1,321 @@
+"""The deputy: a process of one Unix user that runs the engine for Slurm for the lab, with that user's rights and no others.
+
+The lab starts it through sudo and speaks to it over its standard input and output (`carrel.engines.deputy.frames`). It ends
+when the lab closes the line. Nothing that matters is in its memory: the user's spool has it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import re
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import carrel
+from carrel.domain.errors import CarrelError, Conflict, Invalid, Unavailable
+from carrel.domain.job import Preemption
+from carrel.domain.launch import Ended, EnvironmentReady, Launch, LaunchPaths, Observation
+from carrel.domain.ports import Attempt
+from carrel.domain.serial import from_plain
+from carrel.domain.task import TaskSpec
+from carrel.engines.deputy.configuration import DeputyConfiguration, Forbidden, read_configuration
+from carrel.engines.deputy.frames import CHUNK, VERSION, FrameReader, NotAFrame, frame, observation_to_plain
+from carrel.engines.slurm.commands import SlurmCommands
+from carrel.engines.slurm.engine import SlurmEngine
+from carrel.engines.slurm.options import SlurmOptions
+from carrel.engines.slurm.rest import rest_of
+from carrel.spool import Spool
+
+#: Seconds for which an earlier deputy of the same user and lab may still be there.
+_PATIENCE = 10.0
+#: Code that no job has used for so long goes.
+_KEEP_CODE = 30 * 24 * 3600.0
+
+_LAB = re.compile(r"[A-Za-z0-9_-]+")
+
+Send = Callable[[Mapping[str, Any], bytes], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``carrel-deputy [--config FILE]``: serve the lab at the other end of the line; return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    os.umask(0o077)
+    line = os.dup(1)
+    os.dup2(2, 1)  # whatever is printed by accident is no frame
+    lock = threading.Lock()
+
+    def send(head: Mapping[str, Any], data: bytes = b"") -> None:
+        with lock, open(line, "wb", buffering=0, closefd=False) as file:
+            view = memoryview(frame(head, data))
+            while view:
+                view = view[file.write(view) :]
+
+    try:
+        if words and (len(words) != 2 or words[0] != "--config"):
+            raise Invalid("carrel-deputy takes --config FILE, and nothing else.", remedy="It is the lab that starts it.")
+        account = pwd.getpwuid(os.geteuid())
+        given = {name: os.environ[name] for name in ("PATH", "SLURM_CONF") if name in os.environ}
+        configuration = read_configuration(Path(words[1])) if words else DeputyConfiguration(environment=given)
+        configuration.check_user(account)
+        os.chdir("/")
+        os.environ.clear()
+        os.environ.update(configuration.environ_of(account))
+        send({"is": "hello", "version": VERSION, "carrel": carrel.__version__, "user": account.pw_name})
+        Service(configuration, account, send).run(0)
+    except BrokenPipeError:
+        return 0  # the lab has gone
+    except (CarrelError, OSError, KeyError, ValueError, TypeError) as error:
+        print(f"carrel-deputy: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+class Service:
+    """The deputy's side of the conversation."""
+
+    def __init__(self, configuration: DeputyConfiguration, account: pwd.struct_passwd, send: Send) -> None:
+        self._configuration = configuration
+        self._account = account
+        self._send = send
+        self._engine: SlurmEngine | None = None
+        self._root = Path()
+        #: Where the lab keeps the files of its users.
+        self._files = ""
+        self._asked: dict[tuple[int, int], Mapping[str, Any]] = {}
+        #: Bytes of each attempt's log that the lab has.
+        self._sent: dict[tuple[int, int], int] = {}
+        self._code: dict[str, int] = {}
+        #: What the lab wants of the last offer.
+        self._wanted: list[str] | None = None
+        self._answered = threading.Condition()
+        self._over = False
+
+    def run(self, fd: int) -> None:
+        """Do what the lab says until it closes the line."""
+        reader = FrameReader()
+        try:
+            while data := os.read(fd, 1024**2):
+                for head, body in reader.feed(data):
+                    self._hear(head, body)
+        finally:
+            with self._answered:
+                self._over = True
+                self._answered.notify_all()
+            if self._engine is not None:
+                self._engine.close()
+
+    def _hear(self, head: Mapping[str, Any], body: bytes) -> None:
+        kind = head["is"]
+        if kind == "open":
+            self._open(head)
+        elif self._engine is None:
+            raise NotAFrame(f'"{kind}" came before "open".')
+        elif kind == "code":
+            self._take_code(str(head["digest"]), body, last=bool(head["last"]))
+        elif kind == "wanted":
+            with self._answered:
+                self._wanted = [str(digest) for digest in head["digests"]]
+                self._answered.notify_all()
+        else:
+            try:
+                self._do(self._engine, kind, head)
+            except NotAFrame:
+                raise
+            except (CarrelError, OSError) as error:  # one attempt's trouble must not end the others
+                print(f"carrel-deputy: {kind}: {error}", file=sys.stderr, flush=True)
+
+    def _do(self, engine: SlurmEngine, kind: str, head: Mapping[str, Any]) -> None:
+        if kind == "follow":
+            self._follow(engine, head)
+        elif kind == "cancel":
+            engine.cancel(int(head["job"]), int(head["attempt"]), by=str(head["by"]))
+        elif kind == "preempt":
+            preemption = None if head.get("preemption") is None else from_plain(Preemption, head["preemption"])
+            engine.preempt(int(head["job"]), int(head["attempt"]), preemption)
+        elif kind == "forget":
+            self._forget(engine, head)
+        elif kind == "read":
+            self._read(head)
+        else:
+            raise NotAFrame(f'"{kind}" is not understood.')
+
+    # --- what the lab asks for ----------------------------------------------------------------------------------------------
+
+    def _open(self, head: Mapping[str, Any]) -> None:
+        lab = str(head["lab"])
+        if not _LAB.fullmatch(lab):
+            raise NotAFrame(f"{lab!r} is not the name of a lab.")
+        self._files = str(head["files"])
+        root = self._root = self._configuration.directory_of(self._account) / lab
+        for directory in (root, root / "snapshots", root / "blobs", root / "environments"):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = root.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise Forbidden(f"{root} is not a directory that only {self._account.pw_name} can use.", remedy="Move it away.")
+        self._lock = _only_one(root / "lock")
+        for archive in (root / "snapshots").iterdir():
+            if archive.suffix != ".tar" or time.time() - archive.stat().st_mtime > _KEEP_CODE:
+                archive.unlink(missing_ok=True)
+        commands = SlurmCommands(environ=os.environ, timeout=float(head["timeout"]))
+        self._engine = SlurmEngine(
+            spool=Spool(root / "spool"),
+            run_dir=root / "run",
+            lab=lab,
+            environ=os.environ,
+            commands=commands,
+            transport=rest_of(self._configuration.slurm_rest, commands),
+            options=self._options,
+            immediate=lambda launch: bool(self._asked[launch.job_id, launch.attempt]["immediate"]),
+            hold=lambda launch: float(self._asked[launch.job_id, launch.attempt]["hold"]),
+            user=self._account.pw_name,
+            host=str(head["host"]),
+            interval=float(head["interval"]),
+        )
+        self._engine.observe(self._deliver)
+        code = [f"sha256:{archive.stem}" for archive in (root / "snapshots").iterdir()]
+        self._send({"is": "ready", "directory": str(root), "code": code}, b"")
+
+    def _take_code(self, digest: str, body: bytes, *, last: bool) -> None:
+        name = digest.removeprefix("sha256:")
+        if not (name.isalnum() and name.isascii()):
+            raise NotAFrame(f"{digest!r} is no digest.")
+        draft = self._root / "snapshots" / f"{name}.new"
+        if name not in self._code:
+            self._code[name] = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        view = memoryview(body)
+        while view:
+            view = view[os.write(self._code[name], view) :]
+        if last:
+            os.close(self._code.pop(name))
+            draft.rename(draft.with_suffix(".tar"))
+
+    def _follow(self, engine: SlurmEngine, head: Mapping[str, Any]) -> None:
+        launch = from_plain(Launch, head["launch"])
+        paths = LaunchPaths(
+            environments=str(self._root / "environments"),
+            snapshots=str(self._root / "snapshots"),
+            blobs=str(self._root / "blobs"),
+            broker=launch.paths.broker,
+        )
+        launch = replace(launch, paths=paths, task=self._at_home(launch.task))
+        key = launch.job_id, launch.attempt
+        self._asked[key] = head
+        self._sent.setdefault(key, int(head["log"]))
+        with suppress(OSError):  # it is used again
+            os.utime(self._root / "snapshots" / f"{launch.task.snapshot.removeprefix('sha256:')}.tar")
+        attempt = Attempt(job_id=launch.job_id, number=launch.attempt, offset=int(head["offset"]))
+        engine.adopt([(attempt, launch, str(head["token"]))])
+
+    def _at_home(self, task: TaskSpec) -> TaskSpec:
+        """A session that would work on files in the lab's own hands works on the user's."""
+        if task.session is None or not self._files or not Path(task.session.directory).is_relative_to(self._files):
+            return task
+        return replace(task, session=replace(task.session, directory=str(self._root / "files")))
+
+    def _options(self, launch: Launch) -> SlurmOptions:
+        head = self._asked[launch.job_id, launch.attempt]
+        if head.get("options") is None:
+            raise Unavailable(str(head.get("trouble") or "The lab does not say what to ask of Slurm."))
+        return from_plain(SlurmOptions, head["options"])
+
+    def _forget(self, engine: SlurmEngine, head: Mapping[str, Any]) -> None:
+        key = int(head["job"]), int(head["attempt"])
+        engine.forget(*key, over=bool(head["over"]))
+        self._asked.pop(key, None)
+        self._sent.pop(key, None)
+
+    def _read(self, head: Mapping[str, Any]) -> None:
+        """Tell where a session is, in its own words."""
+        path = Spool(self._root / "spool").attempt(int(head["job"]), int(head["attempt"])).session_address
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+                self._send({"is": "file", "id": head["id"], "found": True}, file.read(CHUNK))
+        except OSError:
+            self._send({"is": "file", "id": head["id"], "found": False}, b"")
+
+    # --- what the engine has to say: called by its thread --------------------------------------------------------------------
+
+    def _deliver(self, observations: Sequence[Observation]) -> None:
+        assert self._engine is not None
+        for observation in observations:
+            self._send_log(observation)
+            lost = self._hand_over(observation)
+            self._send({"is": "news", "observation": observation_to_plain(observation), "lost": lost}, b"")
+
+    def _send_log(self, observation: Observation) -> None:
+        """The lab keeps a copy of each log: it serves it after the job, and while the user's files cannot be read."""
+        key = observation.job_id, observation.attempt
+        if observation.log_size is None or key not in self._sent:
+            return
+        with suppress(OSError), open(self._root / "spool" / str(key[0]) / str(key[1]) / "log", "rb") as file:
+            file.seek(self._sent[key])
+            while (left := observation.log_size - self._sent[key]) > 0 and (data := file.read(min(CHUNK, left))):
+                self._send({"is": "log", "job": key[0], "attempt": key[1], "at": self._sent[key]}, data)
+                self._sent[key] += len(data)
+
+    def _hand_over(self, observation: Observation) -> list[str]:
+        """Give what was stored to the lab; return the digests of what could not be read."""
+        digests: list[str] = []
+        for entry in observation.entries:
+            if isinstance(entry.record, EnvironmentReady) and entry.record.lock:
+                digests.append(entry.record.lock)
+            elif isinstance(entry.record, Ended):
+                digests += [file.digest for file in entry.record.outputs]
+        if not digests:
+            return []
+        lost = []
+        for digest in self._offer(list(dict.fromkeys(digests)), observation):
+            name = digest.removeprefix("sha256:")
+            path = self._root / "blobs" / name[:2] / name
+            try:
+                with path.open("rb") as file:
+                    data = file.read(CHUNK)
+                    while data:
+                        following = file.read(CHUNK)
+                        self._send({"is": "blob", "digest": digest, "last": not following}, data)
+                        data = following
+                    if file.tell() == 0:
+                        self._send({"is": "blob", "digest": digest, "last": True}, b"")
+            except OSError:
+                lost.append(digest)
+            else:
+                path.unlink(missing_ok=True)
+        return lost
+
+    def _offer(self, digests: Sequence[str], observation: Observation) -> list[str]:
+        with self._answered:
+            self._wanted = None
+            self._send({"is": "offer", "job": observation.job_id, "attempt": observation.attempt, "digests": digests}, b"")
+            self._answered.wait_for(lambda: self._over or self._wanted is not None)
+            if self._wanted is None:
+                raise Unavailable("The lab has gone.")
+            return [digest for digest in self._wanted if digest in digests]
+
+
+def _only_one(path: Path) -> int:
+    """Return a lock that no other deputy of this user and lab has. Raises `Conflict` while there is one."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                os.close(fd)
+                raise Conflict("An earlier deputy of this user is still there.", remedy="It ends with its lab.") from None
+            time.sleep(0.1)
+        else:
+            return fd
+
+
+if __name__ == "__main__":
+    sys.exit(main())

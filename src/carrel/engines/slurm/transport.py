@@ -1,0 +1,42 @@
+"""How the lab's jobs are submitted, found and ended in Slurm: by its commands, or by slurmrestd where a site has one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from carrel.engines.slurm.listing import SlurmJob
+
+
+class Transport(Protocol):
+    """What the reconciler asks of Slurm, as one user. `carrel.engines.slurm.commands` says what each promises and raises.
+
+    Of the errors, `SlurmRefused` alone proves that no job will run.
+    """
+
+    def submit(self, arguments: Sequence[str], script: str) -> int:
+        """Submit `script` with these arguments of sbatch(1), and return the job's number."""
+
+    def listing(self) -> tuple[SlurmJob, ...]:
+        """Return all jobs in the controller's memory."""
+
+    def history(self, jobs: Mapping[str, int | None]) -> tuple[SlurmJob, ...]:
+        """Return what the accounting database knows of jobs."""
+
+    def cancel(self, number: int, *, name: str) -> None:
+        """End a job of this name, whatever its state."""
+
+    def cancel_waiting(self, number: int, *, name: str) -> None:
+        """End the job if it has not started."""
+
+    def signal(self, number: int, signal_name: str, *, name: str) -> None:
+        """Send a signal to the batch script of a job that runs."""
+
+    def wake(self, number: int, *, name: str) -> None:
+        """Send all processes in an allocation SIGURG."""
+
+    def limits(self) -> Mapping[str, Mapping[str, str]]:
+        """Return how much each class of service allows."""
+
+    def qos_of(self, number: int) -> str:
+        """Return the class of service of a job."""

@@ -1,0 +1,70 @@
+"""`carrel broker`: the broker of one node of a cluster, which outlives sessions and serves all of that node."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from carrel.broker.main import run, take_lock
+from carrel.devices import discover, this_node
+from carrel.domain.errors import Conflict, Invalid, Unavailable
+from carrel.domain.node import Node
+from carrel.server.home import LabHome
+from carrel.server.lending import broker_config
+from carrel.server.node_teller import NodeTeller
+from carrel.server.settings import Settings
+
+#: Longest path of a unix socket (unix(7)).
+_LONGEST_PATH = 107
+
+
+def run_broker(
+    home: LabHome,
+    settings: Settings,
+    *,
+    socket: Path,
+    secret: Path | None,
+    simulate: int | None,
+    say: Callable[[Node], None],
+) -> None:
+    """Lend this node's GPUs to the cells of sessions that Slurm starts here, until SIGTERM or SIGINT.
+
+    `say` is told of the node and its devices, just before it listens. `secret` is a file with the lab's secret, where that in the
+    lab's home cannot be read here. Raises `Conflict` when a broker runs at this socket already.
+    """
+    if not socket.is_absolute() or len(os.fsencode(socket)) > _LONGEST_PATH:
+        raise Invalid(
+            f"The broker's socket is {socket}.", remedy='Set slurm_broker to a short path such as "/run/carrel/broker".'
+        )
+    state = socket.with_name(f"{socket.name}.state")
+    try:
+        socket.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        state.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise Unavailable(
+            f"{error.filename} cannot be made: {error.strerror}.",
+            remedy="Start the broker as root, or choose another slurm_broker.",
+        ) from error
+    node = this_node(discover(simulate=simulate, lab=os.uname().nodename, memory=settings.simulate_memory))
+    config = replace(
+        broker_config(home, settings, node),
+        state=str(state),
+        secret_file=str(secret or home.path / "secret"),
+        shared=True,
+    )
+    key = config.secret()  # what cannot be read is said now
+    lock = take_lock(state, config)
+    if lock is None:
+        raise Conflict(f"A broker runs at {socket} already.", remedy="End that one first.")
+    teller = NodeTeller(home, node=node.name, socket=socket, secret=key)
+    try:
+        say(node)
+        teller.start()
+        run(config, state, socket, clock=time.time)
+    finally:
+        teller.close()
+        socket.unlink(missing_ok=True)
+        os.close(lock)

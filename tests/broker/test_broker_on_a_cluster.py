@@ -1,0 +1,135 @@
+"""A broker on a node of a cluster: Slurm says of which GPUs a session has a share."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernels import FakeKernel, tenant_of
+
+from carrel.testing.broker_process import BrokerProcess, FakeJob
+
+Start = Callable[..., BrokerProcess]
+Kernels = Callable[..., FakeKernel]
+
+
+def test_cells_borrow_the_gpu_of_their_share_and_no_other(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=3, shared=True)
+    wanted = broker.devices[1].uuid
+    first, second = (kernels(broker, broker.session(number, owner=f"user{number}", shares=(1,))) for number in (1, 2))
+    assert first.welcome["home"] == [wanted]
+    lease = first.acquire()
+    assert [device["uuid"] for device in lease["devices"]] == [wanted]
+    # Other GPUs are free, and not its own.
+    second.ask()
+    assert second.expect("queued")["code"] == "GpuInUse"
+    first.release(lease)
+    granted = second.expect("granted")
+    assert [device["uuid"] for device in granted["devices"]] == [wanted]
+    elsewhere = kernels(broker, broker.session(3, shares=(2,)))
+    assert [device["uuid"] for device in elsewhere.acquire()["devices"]] == [broker.devices[2].uuid]
+
+
+def test_more_than_the_share_is_refused(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=3, shared=True)
+    kernel = kernels(broker, broker.session(1, shares=(1,)))
+    kernel.ask(gpus=2)
+    assert "a share of 1 in Slurm" in kernel.expect("refused")["message"]
+    kernel.say("home", gpus=2)
+    assert "a share of 1 in Slurm" in kernel.expect("refused")["message"]
+
+
+def test_the_share_is_remembered_by_a_broker_that_was_killed(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=3, shared=True)
+    kernel = kernels(broker, broker.session(1, shares=(2,)))
+    kernel.release(kernel.acquire())
+    broker.restart()
+    assert tenant_of(broker, kernel)["home"] == [broker.devices[2].uuid]
+
+
+@pytest.mark.parametrize("shares", [(), (7,), (0, 7)])
+def test_a_session_without_a_share_of_what_is_lent_is_refused(brokers: Start, kernels: Kernels, shares: tuple[int, ...]) -> None:
+    broker = brokers(devices=2, shared=True)
+    kernel = kernels(broker, broker.session(1, shares=shares))
+    assert kernel.welcome["op"] == "refused"
+    assert "not lent here" in kernel.welcome["message"]
+
+
+def test_everybody_may_connect_and_nobody_gets_in_without_a_token(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(shared=True)
+    assert stat.S_IMODE(broker.socket.stat().st_mode) == 0o666
+    job = broker.session(1, shares=(0,))
+    broker.end(job)
+    assert kernels(broker, job).welcome["op"] == "refused"
+    task = kernels(broker, broker.task(2), role="runner")
+    assert "has its GPUs from Slurm" in task.welcome["message"]
+    own = brokers()
+    assert stat.S_IMODE(own.socket.stat().st_mode) == 0o600
+
+
+def theirs(broker: BrokerProcess, directory: Path, number: int = 1) -> tuple[FakeJob, Path]:
+    """A session whose files are not in the lab's spool but where its owner has them."""
+    job = broker.session(number, shares=(1,))
+    (Path(broker.config.spool) / str(number)).rename(directory / str(number))
+    return job, directory / str(number) / "1"
+
+
+def test_a_session_that_runs_as_its_owner_is_known_by_its_user(brokers: Start, kernels: Kernels, tmp_path: Path) -> None:
+    broker = brokers(devices=3, shared=True)
+    job, place = theirs(broker, tmp_path)
+    kernel = kernels(broker, job, attempt=str(place))
+    lease = kernel.acquire()
+    assert [device["uuid"] for device in lease["devices"]] == [broker.devices[1].uuid]
+    # Not by the name that its files say.
+    assert tenant_of(broker, kernel)["owner"] == f"uid:{os.getuid()}"
+    kernel.release(lease)
+    assert [(row["job"], row["attempt"]) for row in broker.status()["charges"]] == [(1, 1)]
+    broker.end(job)
+    assert "does not run" in kernels(broker, job, attempt=str(place)).welcome["message"]
+
+
+def rewrite(place: Path, **changes: Any) -> None:
+    launch = json.loads((place / "launch.json").read_text())
+    (place / "launch.json").write_text(json.dumps(launch | changes))
+
+
+def put_pipe(place: Path) -> None:
+    (place / "launch.json").unlink()
+    os.mkfifo(place / "launch.json")
+
+
+def put_link(place: Path) -> None:
+    (place / "launch.json").rename(place / "real")
+    (place / "launch.json").symlink_to("real")
+
+
+SPOILED: list[Callable[[Path], Any]] = [
+    put_pipe,
+    put_link,
+    lambda place: rewrite(place, job_id=1000),
+    lambda place: rewrite(place, shares=[-1]),
+    lambda place: rewrite(place, shares="1"),
+    lambda place: rewrite(place, shares=[7]),
+    lambda place: rewrite(place, resources={"memory": -5}),
+    lambda place: rewrite(place, task={"session": {"gpus": -1}}),
+    lambda place: rewrite(place, task=[]),
+    lambda place: (place / "launch.json").write_text("[" * 100_000),
+    lambda place: (place / "launch.json").write_text(" " * 2_000_000),
+]
+
+
+def test_what_an_owner_can_write_harms_no_broker(brokers: Start, kernels: Kernels, tmp_path: Path) -> None:
+    broker = brokers(devices=3, shared=True)
+    for number, spoil in enumerate(SPOILED, 1):
+        job, place = theirs(broker, tmp_path, number)
+        spoil(place)
+        assert kernels(broker, job, attempt=str(place)).welcome["op"] == "refused", number
+    good, place = theirs(broker, tmp_path, 99)
+    for path in ("relative", "/", 7, "/nowhere", "\0"):
+        assert kernels(broker, good, attempt=path).welcome["op"] == "refused", path
+    assert kernels(broker, good, attempt=str(place)).welcome["op"] == "welcome"

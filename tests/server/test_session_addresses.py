@@ -1,0 +1,146 @@
+"""What the lab knows of where its sessions take connections."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.qos import JobKind
+from carrel.domain.resources import Resources
+from carrel.notebooks.address import TlsAddress, UnixAddress, make_certificate, write_address
+from carrel.server.addresses import SessionAddresses, read_from
+from carrel.spool import Spool
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+@pytest.fixture
+def address(listener: socket.socket) -> TlsAddress:
+    certificate, key = make_certificate("test", datetime.now(UTC))
+    return TlsAddress(host="127.0.0.1", port=listener.getsockname()[1], certificate=certificate, key=key)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    return Spool(tmp_path)
+
+
+@pytest.fixture
+def addresses(spool: Spool, clock: Clock) -> SessionAddresses:
+    return SessionAddresses(spool=spool, read=read_from(spool), monotonic=clock)
+
+
+def job(spool: Spool, node: str = "slurm:gpu") -> Job:
+    spool.attempt(1, 1).path.mkdir(parents=True, exist_ok=True)
+    return Job(
+        id=1,
+        kind=JobKind.SESSION,
+        owner="ada",
+        account="lab",
+        name="notebook",
+        qos="normal",
+        resources=Resources(),
+        state=JobState.RUNNING,
+        reason=Reason(code="Running", message=""),
+        submitted_at=0.0,
+        attempt=1,
+        node=node,
+    )
+
+
+def test_on_the_labs_own_machine_it_is_the_socket(spool: Spool, addresses: SessionAddresses) -> None:
+    here = job(spool, "ws1")
+    path = spool.attempt(1, 1).session_socket
+    assert addresses.find(here) == UnixAddress(str(path))
+    assert not addresses.ready(here)
+    assert addresses.trouble(here) == ""
+
+
+def test_a_session_elsewhere_says_where_it_is(
+    spool: Spool, addresses: SessionAddresses, clock: Clock, address: TlsAddress, listener: socket.socket
+) -> None:
+    there = job(spool)
+    assert addresses.find(there) is None
+    assert not addresses.ready(there)
+    write_address(spool.attempt(1, 1).session_address, address)
+    assert addresses.find(there) == address
+    assert addresses.ready(there)
+    # Another relay took its place.
+    listener.close()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        moved = replace(address, port=other.getsockname()[1])
+        write_address(spool.attempt(1, 1).session_address, moved)
+        clock.now += 60
+        assert addresses.find(there) == moved
+        assert addresses.ready(there)
+        # That the file cannot be read for a while is no news of the session.
+        spool.attempt(1, 1).session_address.rename(spool.attempt(1, 1).path / "away")
+        clock.now += 60
+        assert addresses.find(there) == moved
+        assert addresses.ready(there)
+    addresses.keep([])
+    clock.now += 60
+    assert not addresses.ready(there)
+
+
+def test_one_that_is_not_reached_says_why_until_it_is(
+    spool: Spool, addresses: SessionAddresses, clock: Clock, address: TlsAddress, listener: socket.socket
+) -> None:
+    there = job(spool)
+    write_address(spool.attempt(1, 1).session_address, address)
+    listener.close()
+    assert not addresses.ready(there)
+    assert f"does not reach it at 127.0.0.1, port {address.port}: Connection refused" in addresses.trouble(there)
+    with socket.create_server(("127.0.0.1", address.port)):
+        clock.now += 60
+        assert addresses.ready(there)
+        assert addresses.trouble(there) == ""
+
+
+def test_what_its_user_writes_there_holds_nobody_up(
+    spool: Spool, addresses: SessionAddresses, tmp_path: Path, address: TlsAddress, clock: Clock
+) -> None:
+    there, file = job(spool), spool.attempt(1, 1).session_address
+    elsewhere = tmp_path / "elsewhere"
+    write_address(elsewhere, address)
+
+    def again(make: object) -> SessionAddresses:
+        file.unlink(missing_ok=True)
+        make()  # type: ignore[operator]
+        clock.now += 60
+        return addresses
+
+    for make in (
+        lambda: os.mkfifo(file),
+        lambda: file.write_text("nonsense"),
+        lambda: file.write_text(json.dumps({"v": 1, **asdict(address), "host": "/etc/passwd"})),
+        lambda: file.write_text("x" * 10_000_000),
+    ):
+        assert again(make).find(there) is None
+        assert "cannot be read" in addresses.trouble(there)
+    # A link to what is somebody else's is not followed.
+    assert again(lambda: file.symlink_to(elsewhere)).find(there) is None

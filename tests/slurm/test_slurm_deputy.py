@@ -1,0 +1,283 @@
+"""The engine whose work is done by a deputy: a process of another Unix user, on a real cluster."""
+
+import os
+import pwd
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from carrel.domain.job import JobState
+from carrel.domain.launch import Preparing
+from carrel.domain.ports import Attempt
+from carrel.engines.deputy.engine import DeputyEngine
+from carrel.engines.slurm.engine import options_for
+from carrel.spool import AttemptDirectory, Spool
+from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.engine_contract import TOKEN, EngineContract
+from carrel.testing.slurm_site import USERS
+from carrel.testing.unix_users import common_ground, python_for_all, run_as
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.xdist_group("slurm"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users"),
+]
+ALICE, BOB = USERS["alice"], USERS["bob"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeputyHome(LabHome):
+    """A lab whose jobs run as alice: their files are hers."""
+
+    user: str = ALICE
+
+    @property
+    def lab(self) -> str:
+        """Tests reuse the numbers of jobs; a lab of its own keeps their jobs in Slurm apart."""
+        return f"t{abs(hash(str(self.root))):x}"
+
+    def attempt(self, launch) -> AttemptDirectory:
+        return Spool(self.root / "users" / self.user / self.lab / "spool").attempt(launch.job_id, launch.attempt)
+
+
+@pytest.fixture(scope="module")
+def python():
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        found = python_for_all(Path(directory) / "python")
+        assert found is not None, "there is no Python that other users can run"
+        yield found
+
+
+@pytest.fixture
+def home(site):
+    with common_ground() as root:
+        (root / "users").mkdir()
+        (root / "users").chmod(0o1777)
+        (root / "run").mkdir(mode=0o700)
+        yield DeputyHome(root)
+
+
+def command_of(home, site, python, user=None):
+    """What starts a deputy, and the file that says what it may do."""
+    file = home.run / f"deputy.{user or home.user}.toml"
+    file.write_text(
+        f'directory = "{home.root}/users/{{user}}"\n'
+        f'[environment]\nPATH = "{site.environ["PATH"]}"\nSLURM_CONF = "{site.layout.conf}"\n'
+    )
+    file.chmod(0o644)
+    home.run.chmod(0o711)
+    return [*run_as(user or home.user), str(python), "-P", "-m", "carrel.engines.deputy.process", "--config", str(file)]
+
+
+def deputy_engine(home, site, python, **options):
+    return DeputyEngine(
+        user=home.user,
+        command=options.pop("command", None) or command_of(home, site, python),
+        lab=home.lab,
+        spool=home.spool,
+        snapshots=home.snapshots,
+        blobs=home.blobs,
+        log=home.run / "deputy.log",
+        options=options_for,
+        immediate=lambda _launch: False,
+        environ=os.environ,
+        interval=0.3,
+        timeout=60.0,
+        **options,
+    )
+
+
+class TestDeputyEngine(EngineContract):
+    @pytest.fixture
+    def make_engine(self, site, home, python):
+        return lambda: deputy_engine(home, site, python)
+
+
+@pytest.fixture
+def engine(home, site, python):
+    engine = deputy_engine(home, site, python)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def ear(engine):
+    return Ear(engine)
+
+
+def said(story, words):
+    return any(isinstance(record, Preparing) and words in record.message for record in story.records)
+
+
+def deputies(home):
+    """The process ids of the deputies of this lab that are not being waited for."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"carrel.engines.deputy.process" in words and any(str(home.root).encode() in word for word in words):
+                found.append(int(entry.name))
+    return found
+
+
+def test_the_job_is_the_users_own_and_so_are_its_files(site, home, engine, ear):
+    launch = make_launch(home, "id -un; mkdir -p outputs; echo 41 > outputs/answer; touch outputs/nothing; sleep 0.2")
+    engine.start(launch, token=TOKEN)
+    ended = ear.ended(launch)
+    assert ended.state is JobState.COMPLETED, ended
+    directory = home.attempt(launch)
+    uid = pwd.getpwnam(ALICE).pw_uid
+    wait_until(lambda: not directory.work.exists())  # the runner tidies up after it has told the end
+    files = [directory.path, *directory.path.rglob("*")]
+    assert {path.lstat().st_uid for path in files} == {uid}
+    assert not any(path.lstat().st_mode & 0o077 for path in [directory.path, home.root / "users" / ALICE / home.lab])
+    # What the lab serves it has itself.
+    own = home.spool.attempt(1, 1)
+    assert own.log.read_text() == f"{ALICE}\n"
+    contents = {file.path: home.blob(file.digest).read_bytes() for file in ended.outputs}
+    assert contents == {"outputs/answer": b"41\n", "outputs/nothing": b""}
+    assert not list((home.root / "users" / ALICE / home.lab / "blobs").glob("??/*"))
+    # Nobody else can read hers, and she cannot read the lab's.
+    for path in (directory.journal, directory.log):
+        assert site.run("cat", str(path), user="bob", check=False).code != 0
+        assert site.run("cat", str(path), user="alice").code == 0
+    for user in ("alice", "bob"):
+        assert site.run("cat", str(own.log), user=user, check=False).code != 0
+
+
+def test_a_deputy_that_is_killed_is_replaced_and_nothing_is_told_twice(home, engine, ear):
+    os.mkfifo(home.root / "go")
+    launch = make_launch(home, f"echo ready; read line < {home.root}/go; echo done")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
+    (pid,) = deputies(home)
+    os.kill(pid, 9)
+    wait_until(lambda: pid not in deputies(home))
+    (home.root / "go").write_text("go\n")
+    assert ear.ended(launch).state is JobState.COMPLETED
+    assert home.spool.attempt(1, 1).log.read_bytes() == b"ready\ndone\n"
+    kinds = [type(record).__name__ for record in ear.story(launch).records]
+    assert kinds.count("Claimed") == kinds.count("Started") == kinds.count("Ended") == 1
+
+
+def test_a_log_that_was_cut_short_is_completed_after_a_restart(home, site, python, engine, ear):
+    os.mkfifo(home.root / "go")
+    launch = make_launch(home, f"echo ready; read line < {home.root}/go; head -c 1000000 /dev/zero")
+    engine.start(launch, token=TOKEN)
+    log = home.spool.attempt(1, 1).log
+    offset = ear.wait(launch, lambda story: log.exists() and story.log_size == 6).offset
+    engine.close()
+    log.write_bytes(b"rea")
+    (home.root / "go").write_text("go\n")
+    second = deputy_engine(home, site, python)
+    try:
+        ear = Ear(second)
+        second.adopt([(Attempt(job_id=1, number=1, offset=offset), launch, TOKEN)])
+        assert ear.ended(launch).state is JobState.COMPLETED
+    finally:
+        second.close()
+    assert log.read_bytes() == b"ready\n" + bytes(1000000)
+
+
+def test_who_has_no_deputy_waits_and_is_told_why(home, site, python):
+    words = ["sh", "-c", "echo sudo: a password is required >&2; exit 1"]
+    engine = deputy_engine(home, site, python, command=words)
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, "true")
+        engine.start(launch, token=TOKEN)
+        ear.wait(launch, lambda story: said(story, f"user {ALICE}") and said(story, "sudo: a password is required"))
+        engine.cancel(1, 1, by="carol")
+        ended = ear.ended(launch)
+    finally:
+        engine.close()
+    assert ended.state is JobState.CANCELLED
+    assert "carol" in ended.reason.message
+
+
+@pytest.mark.parametrize(
+    ("said_by_deputy", "told"),
+    [
+        ("garbage", "This came where a frame was expected: 'garbage'"),
+        ('{"is": "hello", "version": 99, "carrel": "9.9", "user": "games"}', "The deputies are of Carrel 9.9"),
+        ('{"is": "hello", "version": 1, "carrel": "9.9", "user": "root"}', "The deputy runs as root, not as games"),
+        ('{"is": "news", "observation": {"job_id": 1}, "lost": []}', "makes no sense"),
+        ('{"is": "log", "job": 1, "attempt": 1, "at": 0, "bytes": -1}', "frame was expected"),
+    ],
+)
+def test_what_makes_no_sense_is_not_believed(home, site, python, said_by_deputy, told):
+    engine = deputy_engine(home, site, python, command=["sh", "-c", 'echo "$0"; cat > /dev/null', said_by_deputy])
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, "true")
+        engine.start(launch, token=TOKEN)
+        ear.wait(launch, lambda story: said(story, told))
+    finally:
+        engine.close()
+    assert ear.story(launch).ended is None
+
+
+def test_news_of_jobs_of_others_are_not_believed(home, site, python):
+    hello = '{"is":"hello","version":1,"carrel":"1","user":"games"}'
+    ready = '{"is":"ready","code":[]}'
+    ended = '{"at":1.0,"type":"ended","state":"FAILED","reason":{"code":"NonZeroExitCode","message":"ha"}}'
+    lies = [
+        f'{{"is":"news","observation":{{"job_id":{job},"attempt":1,"entries":[{ended}],"offset":9,"beside":false,"log_size":null,'
+        f'"gone":false}},"lost":[]}}'
+        for job in (2, 1)
+    ]
+    log = '{"is":"log","job":2,"attempt":1,"at":0,"bytes":3}\nha\n'
+    script = "".join(f"printf '%s\\n' '{line}'; " for line in (hello, ready)) + "read a; read b; "
+    script += "".join(f"printf '%s\\n' '{line}'; " for line in (log.rstrip("\n"), *lies)) + "cat > /dev/null"
+    engine = deputy_engine(home, site, python, command=["bash", "-c", script])
+    try:
+        ear = Ear(engine)
+        mine, other = make_launch(home, "true"), make_launch(home, "true", job_id=2)
+        engine.start(mine, token=TOKEN)
+        assert ear.ended(mine).reason.message == "ha"
+    finally:
+        engine.close()
+    assert ear.story(other).ended is None
+    assert not home.spool.attempt(2, 1).log.exists()
+
+
+def test_a_deputy_refuses_what_its_administrator_has_not_allowed(home, site, python):
+    def last_words(user, text, mode=0o644):
+        command = command_of(home, site, python, user)
+        Path(command[-1]).write_text(text)
+        Path(command[-1]).chmod(mode)
+        engine = deputy_engine(home, site, python, command=command)
+        try:
+            ear = Ear(engine)
+            launch = make_launch(home, "true")
+            engine.start(launch, token=TOKEN)
+            story = ear.wait(launch, lambda story: story.records)
+        finally:
+            engine.close()
+        return story.records[0].message
+
+    assert "root has no deputy" in last_words("root", "")
+    assert 'games is not in the group "shadow"' in last_words(ALICE, 'group = "shadow"')
+    assert "could have been written by others" in last_words(ALICE, "", 0o666)
+    assert '"grupe" is not understood' in last_words(ALICE, 'grupe = "lab"')
+    assert 'directory is "carrel"' in last_words(ALICE, 'directory = "carrel"')
+
+
+def test_a_directory_that_is_somebody_elses_is_not_used(home, site, python):
+    (home.root / "users" / ALICE).mkdir(mode=0o777)
+    (home.root / "users" / ALICE).chmod(0o777)
+    site.run("mkdir", "-m", "777", str(home.root / "users" / ALICE / home.lab), user="bob")
+    engine = deputy_engine(home, site, python)
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, "true")
+        engine.start(launch, token=TOKEN)
+        ear.wait(launch, lambda story: said(story, "is not a directory that only games can use"))
+    finally:
+        engine.close()

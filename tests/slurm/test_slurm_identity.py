@@ -1,0 +1,375 @@
+"""A lab that belongs to nobody's account, two researchers with their own, and the real sudo between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from carrel import Client
+from carrel.domain.errors import Denied, Impossible, NotFound
+from carrel.testing.builders import wait_until
+from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.notebook_client import SessionBrowser
+from carrel.testing.slurm_site import USERS, SlurmSite
+from carrel.testing.unix_users import common_ground, python_for_all, run_as
+from carrel.wire.v1 import EnvironmentRequest, ResourceRequest, SessionRequest
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.xdist_group("slurm"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users"),
+]
+#: Who the lab runs as: a user that every Debian has, and that is not root.
+KEEPER = "backup"
+ALICE, BOB = USERS["alice"], USERS["bob"]
+
+RULES = """
+default_qos = "normal"
+
+[qos.normal]
+[qos.short]
+
+[partitions.here]
+[partitions.cluster]
+engine = "slurm"
+slurm_partition = "main"
+slurm_qos = "{qos}"
+[partitions.soon]
+engine = "slurm"
+slurm_partition = "main"
+slurm_immediate = true
+"""
+
+
+@pytest.fixture(scope="module")
+def private_site(slurm_programs: None) -> Iterator[SlurmSite]:
+    """A cluster on which nobody sees the jobs of others."""
+    with SlurmSite(nodes=1, lines=("PrivateData=jobs,usage,users",), shards=8) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def sudo() -> None:
+    if shutil.which("sudo") is None:
+        if os.environ.get("CI"):
+            pytest.fail("sudo not found (Debian: apt-get install sudo)")
+        pytest.skip("sudo is not here")
+
+
+class Lab:
+    """A lab that `KEEPER` runs, with two users."""
+
+    def __init__(self, root: Path, site: SlurmSite) -> None:
+        self.root, self.site = root, site
+        self.home = root / "lab"
+        self.home.mkdir(mode=0o700)
+        self.python = python_for_all(root / "python")
+        assert self.python is not None, "there is no Python that other users can run"
+        (root / "users").mkdir()
+        (root / "users").chmod(0o1777)
+        configuration = root / "deputy.toml"
+        configuration.write_text(
+            f'directory = "{root}/users/{{user}}"\n'
+            f'[environment]\nPATH = "{site.environ["PATH"]}"\nSLURM_CONF = "{site.layout.conf}"\n'
+        )
+        configuration.chmod(0o644)
+        command = f"{root}/python/bin/carrel-deputy --config {configuration}"
+        self.rule = Path("/etc/sudoers.d") / f"carrel-test-{os.getpid()}"
+        self.rule.write_text(f"{KEEPER} ALL=({ALICE},{BOB}) NOPASSWD: {command}\n")
+        self.rule.chmod(0o440)
+        self.people = root / "people.toml"
+        self.people.write_text(f'alice = "{ALICE}"\nada = "{ALICE}"\nbob = "{BOB}"\neve = "root"\nmallory = "nobody-here"\n')
+        self.people.chmod(0o644)
+        self.broker = site.root / "b"
+        self.settings = f'slurm_broker = "{self.broker}"\n'
+        self.settings += f'slurm_identity = "map:{self.people}"\nslurm_deputy = "sudo -n -u {{user}} -- {command}"\n'
+        self.write(RULES)
+        account = pwd.getpwnam(KEEPER)
+        os.chown(self.home, account.pw_uid, account.pw_gid)
+        self.variables = {
+            "SLURM_CONF": str(site.layout.conf), "HOME": str(self.home), "USER": KEEPER, "LOGNAME": KEEPER,
+        }  # fmt: skip
+        self.start()
+        self.admin = Client(url=self.process.url, token=self.process.token)
+        self.tokens = {name: self.admin.add_user(name).token for name in ("alice", "bob", "eve", "mallory", "carol")}
+        # She may name an environment by its path.
+        self.tokens["ada"] = self.admin.add_user("ada", "admin").token
+
+    def write(self, rules: str) -> None:
+        (self.home / "carrel.toml").write_text(self.settings + rules)
+        shutil.chown(self.home / "carrel.toml", KEEPER)
+
+    def start(self) -> None:
+        self.process: LabProcess = start_lab(
+            self.home, "--cpus", "4", simulate_gpus=1, variables=self.variables, python=[*run_as(KEEPER), str(self.python)]
+        )
+
+    def client(self, name: str) -> Client:
+        return Client(url=self.process.url, token=self.tokens[name])
+
+    def submit(self, name: str, script: str, partition: str | None = "cluster", **more: object) -> int:
+        directory = self.root / f"work{time.monotonic_ns()}"
+        directory.mkdir()
+        (directory / "work.sh").write_text(script)
+        more = {"resources": ResourceRequest(memory="64M"), **more}
+        with self.client(name) as client:
+            return client.submit_project(directory / "work.sh", partition=partition, **more).id  # type: ignore[arg-type]
+
+    def ended(self, name: str, job: int) -> object:
+        with self.client(name) as client:
+            return client.wait(job, timeout=120)
+
+    def log(self, name: str, job: int) -> str:
+        with self.client(name) as client:
+            return b"".join(client.log(job)).decode()
+
+    def close(self) -> None:
+        try:
+            self.process.end_jobs()
+            self.admin.close()
+            self.process.stop()
+        finally:
+            self.rule.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def lab(private_site: SlurmSite, sudo: None) -> Iterator[Lab]:
+    with common_ground() as root:
+        lab = Lab(root, private_site)
+        yield lab
+        lab.close()
+        private_site.clear()
+
+
+def owner_of(pid: int) -> str:
+    return pwd.getpwuid(Path(f"/proc/{pid}").stat().st_uid).pw_name
+
+
+def test_two_users_have_nothing_of_each_others(lab: Lab, private_site: SlurmSite) -> None:
+    go = lab.root / "go"
+    script = f"id -un; echo $$ > pid; id -un > outputs/who; echo ready; while [ ! -e {go} ]; do sleep 0.1; done"
+    jobs = {name: lab.submit(name, script) for name in ("alice", "bob")}
+    for name, job in jobs.items():
+        wait_until(lambda name=name, job=job: "ready" in lab.log(name, job))
+    users = {"alice": ALICE, "bob": BOB}
+    # Slurm knows whose they are, and shows each only their own; the processes and files are theirs.
+    seen = {name: private_site.run("squeue", "-h", "-o", "%u", user=name).out.split() for name in users}
+    assert seen == {name: [user] for name, user in users.items()}
+    for name, user in users.items():
+        (work,) = (lab.root / "users" / user).glob(f"*/spool/{jobs[name]}/1/work")
+        assert owner_of(int((work / "pid").read_text())) == user
+        assert {path.lstat().st_uid for path in work.parent.rglob("*")} == {pwd.getpwnam(user).pw_uid}
+        other = "bob" if name == "alice" else "alice"
+        for path in ("launch.json", "token", "journal.jsonl", "log"):
+            assert private_site.run("cat", str(work.parent / path), user=other, check=False).code != 0
+            assert subprocess.run([*run_as(KEEPER), "cat", work.parent / path], capture_output=True, check=False).returncode != 0
+        assert not [path for path in lab.home.rglob("*") if path.lstat().st_uid != pwd.getpwnam(KEEPER).pw_uid]
+    # Neither the lab nor Slurm lets one near the other's.
+    number = private_site.run("squeue", "-h", "-o", "%A", user="bob").out.strip()
+    assert private_site.run("scancel", number, user="alice", check=False).code != 0
+    with lab.client("alice") as alice:
+        assert [job.id for job in alice.jobs(limit=None)] == [jobs["alice"]]
+        for forbidden in (
+            lambda: alice.job(jobs["bob"]), lambda: alice.cancel(jobs["bob"]), lambda: b"".join(alice.log(jobs["bob"])),
+        ):  # fmt: skip
+            with pytest.raises(NotFound):
+                forbidden()
+    go.touch()
+    for name, job in jobs.items():
+        assert lab.ended(name, job).state == "COMPLETED"  # type: ignore[attr-defined]
+        assert lab.log(name, job).splitlines()[0] == users[name]
+        with lab.client(name) as client:
+            (path,) = client.download_outputs(job, lab.root / name)
+            assert Path(path).read_text() == f"{users[name]}\n"
+
+
+def test_who_is_nobody_on_the_cluster_starts_nothing_there(lab: Lab) -> None:
+    for name, words in (
+        ("carol", "carol has no user on the cluster"),
+        ("eve", "eve would be root"),
+        ("mallory", 'mallory would be "nobody-here" on the cluster, whom this machine does not know'),
+    ):
+        with pytest.raises(Denied, match=words):
+            lab.submit(name, "id")
+    # Without a partition, it is the first where she is somebody.
+    rules = RULES.replace("[partitions.here]\n", "") + "[partitions.here]\n"
+    lab.write(rules)
+    lab.admin.reload_rules()
+    job = lab.submit("carol", "id -un", partition=None)
+    assert lab.ended("carol", job).partition == "here"  # type: ignore[attr-defined]
+    # Somebody whom the map does not know any more when the job's turn comes.
+    assert lab.ended("alice", lab.submit("alice", "id", partition="soon")).state == "COMPLETED"  # type: ignore[attr-defined]
+
+
+def test_a_lab_that_was_killed_goes_on_as_the_users_that_it_began_as(lab: Lab) -> None:
+    go = lab.root / "go"
+    witness = lab.root / "users" / "witness"
+    script = f"echo ran >> {witness}.$(id -un); echo ready; while [ ! -e {go} ]; do sleep 0.1; done; echo after; id -un"
+    job = lab.submit("alice", script)
+    wait_until(lambda: "ready" in lab.log("alice", job))
+    lab.admin.close()
+    lab.process.kill()
+    # Meanwhile alice has become somebody else.
+    lab.people.write_text(f'alice = "{BOB}"\n')
+    lab.start()
+    lab.admin = Client(url=lab.process.url, token=lab.process.token)
+    go.touch()
+    ended = lab.ended("alice", job)
+    assert ended.state == "COMPLETED", ended  # type: ignore[attr-defined]
+    assert lab.log("alice", job).split() == ["ready", "after", ALICE]
+    assert [path.name for path in witness.parent.glob("witness.*")] == [f"witness.{ALICE}"]
+    assert Path(f"{witness}.{ALICE}").read_text() == "ran\n"
+    again = lab.submit("alice", "id -un")
+    assert lab.ended("alice", again).state == "COMPLETED"  # type: ignore[attr-defined]
+    assert lab.log("alice", again) == f"{BOB}\n"
+
+
+def test_without_the_rule_of_sudo_jobs_wait_and_say_so(lab: Lab) -> None:
+    text = lab.rule.read_text()
+    lab.rule.unlink()
+    job = lab.submit("bob", "id -un")
+    with lab.client("bob") as bob:
+        wait_until(lambda: "sudo" in bob.job(job).message)
+        assert re.search(
+            f"cannot act as the Unix user {BOB} at the moment: sudo: .*password.* tried again in", bob.job(job).message
+        )
+        assert bob.job(job).state == "CONFIGURING"
+    lab.rule.write_text(text)
+    lab.rule.chmod(0o440)
+    assert lab.ended("bob", job).state == "COMPLETED"  # type: ignore[attr-defined]
+    # The rule lets the lab run deputies, and nothing else.
+    for words in (["id"], ["sh", "-c", "id"], [f"{lab.root}/python/bin/python", "-c", "0"]):
+        done = subprocess.run(
+            [*run_as(KEEPER), "sudo", "-n", "-u", BOB, "--", *words], capture_output=True, text=True, check=False
+        )
+        assert done.returncode != 0
+        assert "password" in done.stderr
+    done = subprocess.run(
+        [*run_as(KEEPER), "sudo", "-n", "--", f"{lab.root}/python/bin/carrel-deputy"], capture_output=True, check=False
+    )
+    assert done.returncode != 0
+
+
+def test_what_slurm_limits_is_enforced_there_and_explained_here(lab: Lab) -> None:
+    """QoS "short" of the cluster: one job at a time, three submitted, a minute of walltime (less what the lab adds)."""
+    go = lab.root / "go"
+    wait = f"while [ ! -e {go} ]; do sleep 0.1; done"
+    late = lab.ended("alice", lab.submit("alice", "true", qos="short", resources=ResourceRequest(memory="64M", time="10m")))
+    assert (late.state, late.reason) == ("FAILED", "LaunchFailed")  # type: ignore[attr-defined]
+    assert "Job violates accounting/QOS policy" in late.message  # type: ignore[attr-defined]
+    first = lab.submit("alice", wait)
+    with lab.client("alice") as alice:
+        wait_until(lambda: alice.job(first).state == "RUNNING", timeout=60)
+    go.touch()
+    assert lab.ended("alice", first).state == "COMPLETED"  # type: ignore[attr-defined]
+
+
+def test_cells_of_owners_borrow_from_a_broker_that_is_root(lab: Lab) -> None:
+    # Root's, with the lab's secret; the owner's files are read with the owner's rights, and the lab's written with the lab's.
+    words = [str(lab.python), "-m", "carrel.cli.main", "broker", "--home", str(lab.home), "--simulate-gpus", "4"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as broker, lab.client("ada") as ada:
+        try:
+            assert broker.stdout is not None
+            assert "lends 4 GPUs" in broker.stdout.readline()
+            wait_until(lab.broker.exists, timeout=120)
+            asked = SessionRequest(partition="soon", memory="512M", environment=str(lab.root / "python"))
+            session = ada.start_session(asked)
+            wait_until(lambda: (found := ada.session(session.job.id)).ready or found.job.ended, timeout=120)
+            with SessionBrowser(ada.open_session(session.job.id)) as browser:
+                kernel = browser.start_kernel("mine.ipynb")
+                cell = kernel.execute("# carrel: gpus=1\nimport os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+                assert cell.text.startswith("SIM-"), cell
+                # Both sides know whose it is, and ada pays.
+                (tenant,) = browser.request("GET", "/carrel/status").json()["status"]["tenants"]
+                assert (tenant["mine"], tenant["label"]) == (True, "mine.ipynb")
+                wait_until(lambda: any(node.tenants for node in ada.gpus().nodes), timeout=120)
+                (tenant,) = ada.gpus().nodes[0].tenants
+                assert (tenant.mine, tenant.owner, tenant.label) == (True, "ada", "mine.ipynb")
+                with lab.client("bob") as bob:
+                    (hidden,) = bob.gpus().nodes[0].tenants
+                    assert (hidden.owner, hidden.label, hidden.job) == ("", "", None)
+                wait_until(lambda: [row.user for row in lab.admin.share().standings if row.hours], timeout=120)
+                assert [row.user for row in lab.admin.share().standings if row.hours] == ["ada"]
+            (report,) = (lab.home / "reports").iterdir()
+            assert report.owner() == KEEPER
+            ada.cancel(session.job.id)
+            assert ada.wait(session.job.id, timeout=120).state == "CANCELLED"
+        finally:
+            broker.terminate()
+
+
+def test_a_session_works_as_its_owner(lab: Lab) -> None:
+    with lab.client("ada") as ada:
+        asked = SessionRequest(partition="cluster", memory="512M", environment=str(lab.root / "python"))
+        session = ada.start_session(asked)
+        # What she has in the lab by name her user on the cluster cannot read.
+        ada.create_environment(EnvironmentRequest(name="torch", path=str(lab.root / "python")))
+        with pytest.raises(Impossible, match=f"run as the Unix user {ALICE}, who cannot read it"):
+            ada.start_session(SessionRequest(partition="cluster", environment="torch"))
+        wait_until(lambda: (found := ada.session(session.job.id)).ready or found.job.ended, timeout=120)
+        found = ada.session(session.job.id)
+        assert found.ready, (found, b"".join(ada.log(session.job.id)))
+        (file,) = (lab.root / "users" / ALICE).glob(f"*/spool/{session.job.id}/1/session.json")
+        with SessionBrowser(ada.open_session(session.job.id)) as browser:
+            cell = browser.start_kernel().execute("import getpass, os; print(os.getuid(), os.getcwd())")
+            uid, place = cell.text.split()
+            assert int(uid) == pwd.getpwnam(ALICE).pw_uid
+            assert Path(place).is_relative_to(lab.root / "users" / ALICE)
+            # Nobody else reads the key to it, not even the lab.
+            for words in (run_as(BOB), run_as(KEEPER)):
+                assert subprocess.run([*words, "cat", file], capture_output=True, check=False).returncode != 0
+            # The lab is killed; the browser that was let in goes on.
+            lab.admin.close()
+            lab.process.kill()
+            lab.start()
+            lab.admin = Client(url=lab.process.url, token=lab.process.token)
+            wait_until(lambda: browser.request("GET", "/api/status").status_code == 200, timeout=120)
+    with lab.client("bob") as bob:
+        assert not bob.sessions()
+    with lab.client("ada") as ada:
+        ada.cancel(session.job.id)
+        assert ada.wait(session.job.id, timeout=120).state == "CANCELLED"
+
+
+def test_doctor_tries_a_deputy(lab: Lab) -> None:
+    def deputy(*words: str) -> dict[str, str]:
+        done = subprocess.run(
+            [*run_as(KEEPER), str(lab.python), "-m", "carrel.cli.main", "doctor", "slurm", "--json",
+             f"--home={lab.home}", *words],
+            env={**os.environ, **lab.variables}, capture_output=True, text=True, timeout=150, check=False,
+        )  # fmt: skip
+        found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+        assert found["identity"]["message"] == f"jobs run as the Unix users that {lab.people} names"
+        return dict(found["deputy"])
+
+    fine = deputy("--as", "alice")
+    assert (fine["status"], fine["message"]) == (
+        "ok", f"alice is {ALICE} there; their jobs keep their files in {lab.root}/users/{ALICE}",
+    )  # fmt: skip
+    assert deputy()["remedy"] == "`carrel doctor slurm --as USER` tries one."
+    assert "eve would be root" in deputy("--as", "eve")["message"]
+    lab.rule.unlink()
+    broken = deputy("--as", "bob")
+    assert broken["status"] == "fail"
+    assert "password" in broken["message"]
+
+
+def test_an_identity_that_is_none_is_refused_at_the_start(tmp_path: Path) -> None:
+    for text, words in (
+        ("everybody", 'slurm_identity is "everybody"'),
+        ("map:people.toml", "with a whole path"),
+        ("lab:x", 'slurm_identity is "lab:x"'),
+    ):
+        with pytest.raises(RuntimeError, match=re.escape(words)):
+            start_lab(tmp_path / "lab", variables={"CARREL_SLURM_IDENTITY": text})
+    with pytest.raises(RuntimeError, match=re.escape('It has to name "{user}"')):
+        start_lab(tmp_path / "lab", variables={"CARREL_SLURM_DEPUTY": "sudo carrel-deputy"})
