@@ -66,6 +66,9 @@ def test_who_is_stopped_keeps_its_memory_and_the_rest_of_its_walltime() -> None:
     assert (stopped.suspended, stopped.leaving, stopped.devices) == (True, False, ())
     assert (stopped.resources.gpus, stopped.resources.cpus, stopped.resources.memory) == (0, 0, JOB.resources.memory)
     assert stopped.ends_by == 4500.0
+    large = replace(JOB.resources, gpu_type="h200", gpu_memory=2**30)
+    stopped = held(replace(JOB, resources=large, state=JobState.SUSPENDED, preemption=WAY, suspended_at=1000.0), now=4000.0)
+    assert (stopped.resources.gpus, stopped.resources.gpu_memory) == (0, 0)
     going = held(replace(JOB, state=JobState.SUSPENDED, suspended_at=1000.0, suspended_seconds=50.0), now=4000.0)
     assert (going.suspended, going.devices, going.resources, going.ends_by) == (False, ("SIM-1",), JOB.resources, 4550.0)
     assert not going.preemptible

@@ -86,6 +86,8 @@ def test_nobody_gives_way_who_must_not() -> None:
     assert victims([job], [replace(held, preemptible=False), others]) == []
     assert victims([job], [replace(held, leaving=True), others]) == []
     assert victims([job], [replace(held, ends_by=NOW + PATIENCE), others]) == []
+    # Who should have been over by now need not be.
+    assert victims([job], [replace(held, due=NOW - 5), others]) == [(11, "requeue")]
     young = {**QOS, "batch": replace(QOS["batch"], preempt_exempt_time=101)}
     assert victims([job], [held, others], qos=young) == []
     assert victims([job], [replace(held, started_at=None), others], qos=young) == []
@@ -179,8 +181,7 @@ def left_after(snapshot: Snapshot, given_way: Sequence[Preempt]) -> list[Holding
     left = [held for held in snapshot.holding if not (held.leaving or held.ends_by <= NOW + PATIENCE)]
     left = [held for held in left if modes.get(held.id) is not PreemptMode.REQUEUE]
     return [
-        replace(held, devices=(), resources=replace(held.resources, cpus=0, gpus=0, gpu_type=None)) if held.id in modes else held
-        for held in left
+        replace(held, devices=(), resources=held.resources.kept_while_suspended) if held.id in modes else held for held in left
     ]
 
 

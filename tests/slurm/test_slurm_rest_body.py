@@ -73,7 +73,6 @@ def test_a_body_says_all_that_sbatch_would_make_of_its_arguments():
     [
         SlurmOptions(nodes=2),
         SlurmOptions(tasks_per_node=2),
-        SlurmOptions(dependency="afterok:1"),
         SlurmOptions(notice=Notice(signal="USR1", seconds=60)),
         *(
             SlurmOptions(passed=(option,))

@@ -75,7 +75,7 @@ class Queue:
             name=job.name,
             array=_array_limit(job),
             started_at=job.started_at,
-            resources=_kept(job) if job.stopped else _counted(job),
+            resources=job.resources.kept_while_suspended if job.stopped else _counted(job),
             node=job.node or "",
             devices=() if job.stopped else job.devices,
             others=job.others,
@@ -134,11 +134,6 @@ def can_stop(job: Job) -> bool:
 def _array_limit(job: Job) -> ArrayLimit | None:
     element = job.element
     return ArrayLimit(element.array_id, element.at_most) if element is not None and element.at_most is not None else None
-
-
-def _kept(job: Job) -> Resources:
-    """What is kept for a job that is stopped."""
-    return replace(job.resources, cpus=0, gpus=0, gpu_type=None)
 
 
 def _counted(job: Job) -> Resources:

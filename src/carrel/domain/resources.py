@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carrel.domain.errors import Invalid
 from carrel.domain.units import format_duration, format_size
@@ -31,6 +31,11 @@ class Resources:
     def total_gpus(self) -> int:
         """GPUs over all nodes."""
         return self.gpus * self.nodes
+
+    @property
+    def kept_while_suspended(self) -> Resources:
+        """What is kept for a job while it is stopped: its memory."""
+        return replace(self, cpus=0, gpus=0, gpu_type=None, gpu_memory=0)
 
     def __post_init__(self) -> None:
         if self.nodes < 1:

@@ -93,14 +93,15 @@ class _Choice:
             for share in held.shares:
                 if share.node in self._there:
                     self._there[share.node].append(held)
-        leaving = {held.id for held in picture.holding if held.leaving}
+        # By its walltime: a job that is expected to be over need not be.
+        ends = {held.id for held in picture.holding if held.leaving or held.ends_by <= now + PATIENCE}
         #: What is free in each room when everything has ended that does so anyway: cpus, memory, GPUs.
-        self._free = {room.name: self._soon(room, leaving) for room in self._rooms}
+        self._free = {room.name: self._soon(room, ends) for room in self._rooms}
 
-    def _soon(self, room: Room, leaving: Collection[int]) -> tuple[int, int, int]:
+    def _soon(self, room: Room, ends: Collection[int]) -> tuple[int, int, int]:
         cpus, memory, gpus = room.cpus, room.memory, room.free_of(self._wanted)
         for job_id, release in room.releases.items():
-            if job_id in leaving or release.at <= self._now + PATIENCE:
+            if job_id in ends:
                 cpus, memory, gpus = (
                     cpus + release.cpus,
                     memory + release.memory,
