@@ -124,11 +124,21 @@ def test_an_element_is_called_by_its_array_and_all_of_it_can_be_cancelled(site: 
     with site.browser("ada") as http, site.browser("bob") as other:
         assert f"{array}_5" in http.get("/").text
         page = http.get(f"/jobs/{array + 1}")
-        assert f'Element 5 of <a href="/jobs/{array}">{array}</a> (3,5%1)' in page.text
+        assert f'Element 5 of <a href="/?array={array}">{array}</a> (3,5%1)' in page.text
+        alone = site.submit("ada")
+        elements = http.get(f"/?array={array}").text
+        assert f"{array}_3" in elements
+        assert f"/jobs/{alone}" not in elements
+        assert f"Nothing of array {array} is over." in http.get(f"/?array={array}&show=ended").text
         data = {"form_secret": secret_in(page)}
         assert other.post(f"/arrays/{array}/cancel", data={"form_secret": secret_in(other.get("/"))}).status_code == 404
         assert http.post(f"/arrays/{array}/cancel", data={"form_secret": "x"}).status_code == 403
+        assert http.post(f"/jobs/{array + 1}/cancel", data=data).url.path == f"/jobs/{array + 1}"
+        # The one that waited is over, the other one not yet.
+        assert "Cancel the array" in http.get(f"/jobs/{array + 1}").text
         assert http.post(f"/arrays/{array}/cancel", data=data).url.path == f"/jobs/{array}"
+        site.rig.wait(array, JobState.CANCELLED)
+        assert "Cancel the array" not in http.get(f"/jobs/{array + 1}").text
     assert [job.cancelled_by is not None for job in site.rig.store.jobs.elements(array)] == [True, True]
 
 

@@ -168,6 +168,8 @@ class JobFilter:
     states: frozenset[JobState] = field(default_factory=frozenset)
     name: str | None = None
     kind: JobKind | None = None
+    #: Only the elements of this array.
+    array_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ def _settle(condition: Condition, indices: Sequence[int], jobs: Known, may_see: 
         what = f"Array {number} has no element {condition.element}." if is_array else f"Job {number} is not an array."
         raise NotFound(what, remedy=f"`carrel show {number}` says what it is.")
     if condition.verdict(found) is Verdict.NEVER:
-        ended = next((job for job in found if job.state.ended), found[0])
+        ended = next((job for job in found if condition.verdict((job,)) is Verdict.NEVER), found[0])
         name = ended.element.name if ended.element is not None else str(ended.id)
         raise Impossible(
             f'Job {name} has ended {ended.state}, so what the job waits for ("{condition.after}") can never happen.',

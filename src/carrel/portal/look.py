@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ class Look:
         self._clock = clock
         #: Whether the frame has links to notebooks and GPUs.
         self.offers_sessions = False
+        #: Tells where the tracking server is, and whether it is ready; None where the lab has none.
+        self.tracking: Callable[[], Mapping[str, str] | None] = lambda: None
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
             autoescape=True,
@@ -48,7 +51,13 @@ class Look:
         """A whole page, or the part of one that a template is."""
         grant: Grant | None = getattr(request.state, "grant", None)
         user: User | None = grant.caller.user if grant is not None else None
-        known = {"user": user, "path": request.url.path, "form_secret": None, "offers_sessions": self.offers_sessions}
+        known = {
+            "user": user,
+            "path": request.url.path,
+            "form_secret": None,
+            "offers_sessions": self.offers_sessions,
+            "tracking": self.tracking() if user is not None else None,
+        }
         text = self._templates.get_template(template).render(known | values)
         return HTMLResponse(text, status)
 

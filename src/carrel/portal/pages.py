@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from carrel.control.ports import AttemptRow, JobFilter
 from carrel.control.views import LogChunk
 from carrel.domain.errors import Invalid
-from carrel.domain.job import ACTIVE, ENDED, JobState
+from carrel.domain.job import ACTIVE, ENDED, Job, JobState
 from carrel.domain.user import Caller
 from carrel.gateway.context import Gateway
 from carrel.gateway.events import Which
@@ -88,11 +88,11 @@ class JobPages:
         if chosen not in _SHOWN:
             raise Invalid(f'"{chosen[:40]}" is not a list of jobs.', remedy=f"There are: {', '.join(_SHOWN)}.")
         everybody = caller.is_admin and request.query_params.get("owner", "all") == "all"
-        before = number_in(request.query_params.get("before"))
+        before, array_id = (number_in(request.query_params.get(name)) for name in ("before", "array"))
         last_event = self._lab.last_event_id()  # first, so that no change falls between the page and its stream
-        which = JobFilter(owner=None if everybody else caller.user.subject, states=_SHOWN[chosen][1])
+        which = JobFilter(owner=None if everybody else caller.user.subject, states=_SHOWN[chosen][1], array_id=array_id)
         jobs = self._lab.jobs(caller, which, before=before, limit=_PAGE + 1)
-        query = {"show": chosen, "owner": "all" if everybody else "me"}
+        query = {"show": chosen, "owner": "all" if everybody else "me"} | ({} if array_id is None else {"array": str(array_id)})
         nodes = [node_view(status) for status in self._lab.devices(caller)]
         names = [node.name for node in nodes]
         reserved = self._lab.administration.list_reservations(caller)
@@ -108,13 +108,13 @@ class JobPages:
             newest="/?" + urlencode(query) if before is not None else None,
             shown={name: (label, "/?" + urlencode(query | {"show": name})) for name, (label, _) in _SHOWN.items()},
             chosen=chosen,
+            array_id=array_id,
             everybody=everybody,
             may_see_all=caller.is_admin,
             owners={"all": "/?" + urlencode(query | {"owner": "all"}), "me": "/?" + urlencode(query | {"owner": "me"})},
             last_event=last_event,
             live="/?" + urlencode(query | {"part": "live"} | ({"before": before} if before is not None else {})),
             form_secret=self._form_secret(request),
-            tracking=self._tracking(),
         )
 
     def job(self, request: Request) -> Response:
@@ -137,8 +137,8 @@ class JobPages:
             attempts=attempts,
             outputs=self._lab.outputs(caller, job_id) if job.state.ended else [],
             form_secret=self._form_secret(request),
-            tracking=self._tracking(),
             own=job.owner == caller.user.subject,
+            array_goes_on=self._array_goes_on(caller, job),
             **values,
         )
 
@@ -222,16 +222,16 @@ class JobPages:
         start = max(0, last.log_size - _TAIL)
         return self._lab.log_range(caller, job_id, attempt=last.number, offset=start, limit=last.log_size - start)
 
+    def _array_goes_on(self, caller: Caller, job: Job) -> bool:
+        """True when the job is an element of an array of which not all have ended."""
+        if job.element is None:
+            return False
+        return not job.state.ended or any(not one.state.ended for one in self._lab.array(caller, job.element.array_id))
+
     def _show(self, view: JobView) -> ShownJob:
         until: datetime = view.ended_at or view.suspended_at or self._look.now()
         ran = (until - view.started_at).total_seconds() - view.suspended_seconds if view.started_at else None
         return ShownJob(view=view, ran=ran)
-
-    def _tracking(self) -> dict[str, str] | None:
-        status = self._gateway.tracking_status()
-        if status.state == "off":
-            return None
-        return {"state": status.state, "message": status.message, "url": f"{self._gateway.settings.tracking_path}/"}
 
 
 class ReferencePage:

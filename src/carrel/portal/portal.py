@@ -43,6 +43,7 @@ class Portal:
         pages = JobPages(gateway, self.sessions, self._look)
         notebooks = NotebookPages(gateway, self.sessions, self._look)
         self._look.offers_sessions = gateway.sessions is not None
+        self._look.tracking = lambda: _tracking(gateway)
         entrance = Entrance(gateway, self.tickets, self.sessions, self._look)
         reference = ReferencePage(app, self._look)
         app.router.routes.extend([*pages.routes(), *notebooks.routes(), *entrance.routes(), *reference.routes()])
@@ -53,3 +54,10 @@ class Portal:
         if problem.status == 401:
             return self._look.page(request, "sign_in.html", status=401, problem=problem)
         return self._look.page(request, "problem.html", status=problem.status, problem=problem)
+
+
+def _tracking(gateway: Gateway) -> dict[str, str] | None:
+    status = gateway.tracking_status()
+    if status.state == "off":
+        return None
+    return {"state": status.state, "message": status.message, "url": f"{gateway.settings.tracking_path}/"}

@@ -138,6 +138,8 @@ class JobTable:
             query = query.where(jobs.c.kind == which.kind.value)
         if which.name is not None:
             query = query.where(jobs.c.name == which.name)
+        if which.array_id is not None:
+            query = query.where(jobs.c.array_job_id == which.array_id)
         if before is not None:
             query = query.where(jobs.c.id < before)
         with self._database.read() as connection:
