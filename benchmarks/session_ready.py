@@ -1,7 +1,8 @@
 """Click to a ready JupyterLab: a Carrel session against JupyterHub with its local spawner, in turns, in the same run.
 
 "Ready" is the same for both: the server that belongs to the user answers ``GET …/api/status`` with 200 through the address that
-the browser uses. Memory: what the session's server has beyond a plain ``jupyter lab`` of the same installation, started here too.
+the browser uses. Then the same request again and again on a connection that is kept: what the way to the server costs. Memory:
+what the session's server has beyond a plain ``jupyter lab`` of the same installation, started here too.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,6 +51,16 @@ def wait_for(check, what: str) -> float:  # type: ignore[no-untyped-def]
     raise TimeoutError(f"{what} took more than {SECONDS:.0f} s")
 
 
+def request_milliseconds(ask: Callable[[], httpx.Response]) -> float:
+    """The median of many requests, one after another."""
+    found = []
+    for _ in range(100):
+        began = time.perf_counter()
+        ask().raise_for_status()
+        found.append(1000 * (time.perf_counter() - began))
+    return statistics.median(found)
+
+
 def proportional(pid: int) -> int:
     """PSS of a process, in bytes (proc(5), smaps_rollup)."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -74,8 +85,8 @@ def below(pid: int) -> list[int]:
 # --- Carrel -----------------------------------------------------------------------------------------------------------------
 
 
-def carrel_session(client: Client) -> tuple[float, int]:
-    """Seconds from the click to a ready server, and the server's memory."""
+def carrel_session(client: Client) -> tuple[float, float, int]:
+    """Seconds from the click to a ready server, milliseconds of a request to it, and the server's memory."""
     began = time.monotonic()
     session = client.start_session(SessionRequest(name=f"bench-{secrets.token_hex(3)}"))
     job = session.job.id
@@ -86,10 +97,11 @@ def carrel_session(client: Client) -> tuple[float, int]:
     with SessionBrowser(client.open_session(job)) as browser:
         wait_for(lambda: browser.request("GET", "/api/status").status_code == 200, "the session")
         seconds = time.monotonic() - began
+        request = request_milliseconds(lambda: browser.request("GET", "/api/status"))
         memory = _memory_of(job)
     client.cancel(job)
     client.wait(job)
-    return seconds, memory
+    return seconds, request, memory
 
 
 def _memory_of(job: int) -> int:
@@ -158,22 +170,23 @@ def jupyterhub(home: Path) -> Iterator[tuple[httpx.Client, str]]:
         hub.wait(30)
 
 
-def hub_session(http: httpx.Client, user: str) -> float:
-    """Seconds from the click (the hub's own API) to a ready server; the user is there already."""
+def hub_session(http: httpx.Client, user: str) -> tuple[float, float]:
+    """Seconds from the click (the hub's own API) to a ready server, for a known user; milliseconds of a request to it."""
     http.post(f"/hub/api/users/{user}")
     began = time.monotonic()
     http.post(f"/hub/api/users/{user}/server").raise_for_status()
     wait_for(lambda: http.get(f"/user/{user}/api/status").status_code == 200, "the hub's server")
     seconds = time.monotonic() - began
+    request = request_milliseconds(lambda: http.get(f"/user/{user}/api/status"))
     http.request("DELETE", f"/hub/api/users/{user}/server")
     wait_for(lambda: not http.get(f"/hub/api/users/{user}").json()["servers"], "the end of the hub's server")
-    return seconds
+    return seconds, request
 
 
 # --- plain JupyterLab -------------------------------------------------------------------------------------------------------
 
 
-def plain_lab(home: Path) -> tuple[float, int]:
+def plain_lab(home: Path) -> tuple[float, float, int]:
     """The same for `jupyter lab` by itself."""
     port, token = free_port(), secrets.token_hex(8)
     words = ("--allow-root", "--no-browser", f"--port={port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={home}")
@@ -187,7 +200,8 @@ def plain_lab(home: Path) -> tuple[float, int]:
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"token {token}"}) as http:
             wait_for(lambda: http.get("/api/status").status_code == 200, "jupyter lab")
-            return time.monotonic() - began, proportional(lab.pid)
+            seconds = time.monotonic() - began
+            return seconds, request_milliseconds(lambda: http.get("/api/status")), proportional(lab.pid)
     finally:
         lab.terminate()
         lab.wait(30)
@@ -195,9 +209,9 @@ def plain_lab(home: Path) -> tuple[float, int]:
 
 def measure(scratch: Path, rounds: int = 5, *, with_hub: bool = True) -> list[Figure]:
     """In turns, so that a busy moment of the machine meets all of them."""
-    ours: list[tuple[float, int]] = []
-    hubs: list[float] = []
-    plain: list[tuple[float, int]] = []
+    ours: list[tuple[float, float, int]] = []
+    hubs: list[tuple[float, float]] = []
+    plain: list[tuple[float, float, int]] = []
     with contextlib.ExitStack() as stack:
         lab = start_lab(scratch / "lab", simulate_gpus=2)
         stack.callback(lab.stop)
@@ -213,21 +227,28 @@ def measure(scratch: Path, rounds: int = 5, *, with_hub: bool = True) -> list[Fi
             if hub is not None:
                 hubs.append(hub_session(hub, f"user{number}"))
             plain.append(plain_lab(scratch))
-    seconds = [second for second, _memory in ours]
-    median = statistics.median(seconds)
-    beyond = statistics.median(memory for _second, memory in ours) - statistics.median(memory for _second, memory in plain)
-    figures = [
-        Figure(name="session, click → ready", value=median, unit="s", spread=f"worst {max(seconds):.2f}", at_most=3),
-        Figure(name="plain `jupyter lab`, the same", value=statistics.median(second for second, _memory in plain), unit="s"),
-        Figure(name="memory of a session beyond plain JupyterLab", value=beyond / 1024**2, unit="MiB", at_most=60),
+    seconds, request, memory = (statistics.median(column) for column in zip(*ours, strict=True))
+    plain_seconds, plain_request, plain_memory = (statistics.median(column) for column in zip(*plain, strict=True))
+    worst = max(second for second, *_ in ours)
+    figures = [Figure(name="session, click → ready", value=seconds, unit="s", spread=f"worst {worst:.2f}", at_most=3)]
+    if hubs:
+        hub_seconds, hub_request = (statistics.median(column) for column in zip(*hubs, strict=True))
+        figures += [
+            Figure(name="JupyterHub with its local spawner, the same", value=hub_seconds, unit="s", spread=f"n={rounds}"),
+            Figure(name="click → ready: Carrel ÷ JupyterHub", value=seconds / hub_seconds, unit="×", at_most=1),
+        ]
+    figures += [
+        Figure(name="plain `jupyter lab`, the same", value=plain_seconds, unit="s"),
+        Figure(name="a request to a session that is ready", value=request, unit="ms"),
+        Figure(name="plain `jupyter lab`, the same request", value=plain_request, unit="ms"),
     ]
     if hubs:
-        theirs = statistics.median(hubs)
-        figures.insert(
-            1, Figure(name="JupyterHub with its local spawner, the same", value=theirs, unit="s", spread=f"n={rounds}")
-        )
-        figures.insert(2, Figure(name="click → ready: Carrel ÷ JupyterHub", value=median / theirs, unit="×", at_most=1))
-    return figures
+        figures += [
+            Figure(name="JupyterHub with its proxy, the same request", value=hub_request, unit="ms"),
+            Figure(name="a request: Carrel ÷ JupyterHub", value=request / hub_request, unit="×"),
+        ]
+    beyond = (memory - plain_memory) / 1024**2
+    return [*figures, Figure(name="memory of a session beyond plain JupyterLab", value=beyond, unit="MiB", at_most=60)]
 
 
 if __name__ == "__main__":

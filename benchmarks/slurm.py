@@ -29,7 +29,7 @@ from carrel.testing.builders import LabHome, make_launch
 from carrel.testing.slurm_site import PACKAGES, REST_PACKAGES, SlurmSite, missing_programs
 from figure import Figure, median, percentile
 
-_ROUNDS = 8
+_ROUNDS = 16
 _USUAL_ROUNDS = 8
 _MANY = 300
 _SOME = 20

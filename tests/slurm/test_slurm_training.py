@@ -97,7 +97,7 @@ class Training:
     def weights(self, engine, **shape):
         launch, ended = self.run(engine, **shape)
         log = self.home.attempt(launch).log.read_text()
-        assert ended.state is JobState.COMPLETED, (ended, log)
+        assert ended.state is JobState.COMPLETED, f"{ended.reason}\n{log}"
         return log, {file.path: str(self.home.blob(file.digest)) for file in ended.outputs}
 
 
