@@ -24,34 +24,38 @@ pytestmark = [pytest.mark.slurm, pytest.mark.heavy, pytest.mark.xdist_group("slu
 
 GIB = 1024**3
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_torch"
-#: Each process takes its share of every batch, so that all batches are those of one process.
+#: Each process takes its share of every batch, so that all batches are those of one process. Nothing outside `train` keeps the
+#: group: one that is still there when the interpreter ends may abort it (pytorch/pytorch#179291).
 TRAIN = """
 import os, sys
 import torch
 from torch import distributed, nn
 
+def train(rank, size):
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    inputs = torch.randn(256, 8)
+    targets = (inputs[:, 0] * inputs[:, 1] > 0).long()
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 2))
+    trained = nn.parallel.DistributedDataParallel(model) if size > 1 else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    for epoch in range(4):
+        for batch in torch.randperm(256).split(32):
+            optimizer.zero_grad()
+            mine = batch[rank::size]
+            loss = nn.functional.cross_entropy(trained(inputs[mine]), targets[mine])
+            loss.backward()
+            optimizer.step()
+            if "fail" in sys.argv and rank == size - 1:
+                sys.exit(7)
+    print("trained on", os.environ.get("NODE_RANK", os.environ.get("GROUP_RANK")), flush=True)
+    torch.save(model.state_dict(), f"outputs/weights.{rank}.pt")
+
 rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 if size > 1:
     distributed.init_process_group("gloo")
     assert (distributed.get_rank(), distributed.get_world_size()) == (rank, size)
-torch.manual_seed(0)
-torch.set_default_dtype(torch.float64)
-inputs = torch.randn(256, 8)
-targets = (inputs[:, 0] * inputs[:, 1] > 0).long()
-model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 2))
-trained = nn.parallel.DistributedDataParallel(model) if size > 1 else model
-optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-for epoch in range(4):
-    for batch in torch.randperm(256).split(32):
-        optimizer.zero_grad()
-        mine = batch[rank::size]
-        loss = nn.functional.cross_entropy(trained(inputs[mine]), targets[mine])
-        loss.backward()
-        optimizer.step()
-        if "fail" in sys.argv and rank == size - 1:
-            sys.exit(7)
-print("trained on", os.environ.get("NODE_RANK", os.environ.get("GROUP_RANK")), flush=True)
-torch.save(model.state_dict(), f"outputs/weights.{rank}.pt")
+train(rank, size)
 if size > 1:
     distributed.barrier()
     distributed.destroy_process_group()
