@@ -48,8 +48,8 @@ def broker_command(
     def say(node: Node) -> None:
         simulated = any(device.simulated for device in node.devices)
         about = {"node": node.name, "socket": str(socket), "gpus": len(node.devices), "simulated": simulated}
-        gpus = f"{len(node.devices)} GPUs{' (simulated)' if simulated else ''}"
-        print(json.dumps(about) if as_json else f"The broker of {node.name} lends {gpus} at {socket}.", flush=True)
+        words = f"The broker of {node.name} lends {node.describe_gpus()} at {socket}."
+        print(json.dumps(about) if as_json else words, flush=True)
 
     run_broker(place, settings, socket=socket, secret=secret, simulate=simulate_gpus, say=say)
     return OK

@@ -59,3 +59,9 @@ class Node:
     drained: str | None = None
     #: Slurm's shares of its GPUs (gres/shard); 0 on the lab's own nodes.
     shards: int = 0
+
+    def describe_gpus(self) -> str:
+        """ "1 GPU", "4 GPUs (simulated)"."""
+        count = len(self.devices)
+        simulated = " (simulated)" if any(device.simulated for device in self.devices) else ""
+        return f"{count} GPU{'' if count == 1 else 's'}{simulated}"

@@ -307,12 +307,10 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None]) -> Non
     """The lab answers now: say so to people, and to programs through the address file."""
     running.home.write_address(running.url)
     (node,) = running.engine.nodes()
-    simulated = sum(device.simulated for device in node.devices)
-    gpus = f"{len(node.devices)} GPUs" + (" (simulated)" if simulated else "")
     say(f"Carrel is up at {running.url}")
     _log.info("The lab is up at %s.", running.url)
     say(f"  home      {running.home.path}")
-    say(f"  this node {node.cpus} CPUs, {format_size(node.memory)}, {gpus}")
+    say(f"  this node {node.cpus} CPU{'' if node.cpus == 1 else 's'}, {format_size(node.memory)}, {node.describe_gpus()}")
     for line in running.slurm.state():
         say(f"  Slurm     {line}")
         _log.info("Slurm: %s", line)
