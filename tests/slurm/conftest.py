@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from slurm_lab import Lab
 
 from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_for_rest, missing_programs
 
@@ -29,3 +30,11 @@ def site(shared_site):
     """The shared cluster; what a test left running is ended after it, and what it killed must be running again."""
     yield shared_site
     shared_site.clear()
+
+
+@pytest.fixture
+def lab(site, tmp_path):
+    """A lab with partitions of that cluster; what runs in it is ended with the test."""
+    lab = Lab(tmp_path / "lab", site)
+    yield lab
+    lab.stop()

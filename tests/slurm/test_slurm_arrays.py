@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from test_slurm_lab import Lab, go_on
+from slurm_lab import Lab, go_on
 
 from carrel.testing.builders import wait_until
 from carrel.testing.slurm_site import SlurmSite
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
-
-
-@pytest.fixture
-def lab(site: SlurmSite, tmp_path: Path) -> Iterator[Lab]:
-    lab = Lab(tmp_path / "lab", site)
-    yield lab
-    lab.process.end_jobs()
-    lab.client.close()
-    lab.process.stop()
 
 
 def test_elements_reach_slurm_as_jobs_with_their_variables_and_no_more_of_them_than_may(lab: Lab, site: SlurmSite) -> None:

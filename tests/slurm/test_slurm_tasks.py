@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_slurm_lab import Lab, go_on
+from slurm_lab import Lab, go_on
 
 from carrel.domain.errors import Impossible, Invalid
 from carrel.testing.builders import wait_until
@@ -56,9 +56,7 @@ def lab(site: SlurmSite, tmp_path: Path) -> Iterator[Lab]:
     )
     lab = Lab(tmp_path / "lab", site, RULES, MODULESHOME=str(init.parent))
     yield lab
-    lab.process.end_jobs()
-    lab.client.close()
-    lab.process.stop()
+    lab.stop()
 
 
 def test_what_a_task_asks_of_slurm_reaches_it(lab: Lab, site: SlurmSite, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from test_slurm_groups import LONG, group
-from test_slurm_lab import Lab
 
 from carrel.devices import DeviceLocks, this_node
 from carrel.domain.job import JobState
@@ -145,15 +144,6 @@ def test_torchruns_process_that_fails_is_named(training):
     log = training.home.attempt(launch).log.read_text()
     assert (ended.state, ended.exit_code) == (JobState.FAILED, 7), (ended, log)
     assert re.search(r"That was rank 1 on node\d", ended.reason.message)
-
-
-@pytest.fixture
-def lab(site, tmp_path):
-    lab = Lab(tmp_path / "lab", site)
-    yield lab
-    lab.process.end_jobs()
-    lab.client.close()
-    lab.process.stop()
 
 
 def test_the_example_trains_on_two_nodes_as_it_does_alone(lab):

@@ -226,7 +226,8 @@ class JobPages:
         """True when the job is an element of an array of which not all have ended."""
         if job.element is None:
             return False
-        return not job.state.ended or any(not one.state.ended for one in self._lab.array(caller, job.element.array_id))
+        others = JobFilter(owner=job.owner, states=ACTIVE, array_id=job.element.array_id)
+        return not job.state.ended or bool(self._lab.jobs(caller, others, limit=1))
 
     def _show(self, view: JobView) -> ShownJob:
         until: datetime = view.ended_at or view.suspended_at or self._look.now()
