@@ -39,7 +39,7 @@ def requirements(made: Promoted) -> list[str]:
 
 
 def test_a_lock_gives_exact_versions_and_leaves_the_kernel_out(tmp_path: Path) -> None:
-    cells = ("import numpy, sklearn.svm, cv2, json", "%pip install 'numpy>=2' humanize", "import unknown_thing, mine")
+    cells = ("import numpy, sklearn.svm, cv2, json", "%pip install 'numpy>=2' humanize", "import wandb, mine")
     made = promote(
         write_notebook(tmp_path / "work.ipynb", *cells, language_info={"name": "python", "version": "3.11.7"}), lock=LOCK
     )
@@ -51,13 +51,13 @@ def test_a_lock_gives_exact_versions_and_leaves_the_kernel_out(tmp_path: Path) -
         "scikit-learn==1.5.0",
         "torch==2.13.0+cpu",
     ]
-    assert sorted(requirements(made)) == sorted(["-c constraints.txt", *exact, "humanize", "unknown-thing"])
+    assert sorted(requirements(made)) == sorted(["-c constraints.txt", *exact, "humanize", "wandb"])
     recipe = describe(made.directory).environment
     assert recipe.python == "3.11"
     assert "ipykernel==6.29.5" in recipe.files["constraints.txt"]
     assert "tornado==6.4" in recipe.files["constraints.txt"]
     assert any("humanize" in text and "open" in text for text in notes(made, Weight.GUESSED))
-    assert any("unknown-thing" in text for text in notes(made, Weight.GUESSED))
+    assert any("wandb" in text for text in notes(made, Weight.GUESSED))
     assert any("file:///home/ada/mine" in text for text in notes(made, Weight.CHECK))
     assert any("theirs" in text for text in notes(made, Weight.CHECK))
     assert any("+" in text and "torch" in text for text in notes(made, Weight.CHECK))
@@ -85,7 +85,7 @@ def test_imports_become_packages_where_nothing_is_known(tmp_path: Path) -> None:
         "import os, numpy as np, sklearn.svm, cv2, yaml\nfrom PIL import Image\nfrom bs4 import BeautifulSoup",
         "import google.protobuf",
         "try:\n    import cupy\nexcept ImportError:\n    cupy = None\nimport importlib\nimportlib.import_module('attr')",
-        "from dateutil import parser\nfrom ruamel import yaml as ruamel_yaml\nimport some_thing.deep",
+        "from dateutil import parser\nfrom ruamel import yaml as ruamel_yaml\nfrom google.cloud import storage",
         "import pandas as pd\npd.read_parquet(path) if False else None",
     )
     made = promote(write_notebook(tmp_path / "work.ipynb", *cells))
@@ -93,6 +93,7 @@ def test_imports_become_packages_where_nothing_is_known(tmp_path: Path) -> None:
         [
             "attrs",
             "beautifulsoup4",
+            "google-cloud-storage",
             "numpy",
             "opencv-python",
             "pandas",
@@ -103,7 +104,6 @@ def test_imports_become_packages_where_nothing_is_known(tmp_path: Path) -> None:
             "pyyaml",
             "ruamel-yaml",
             "scikit-learn",
-            "some-thing",
         ]
     )
     assert any("cupy" in text for text in notes(made, Weight.GUESSED))
@@ -203,3 +203,80 @@ def test_an_environment_on_top_of_another_gives_the_versions_of_both(tmp_path: P
 def test_a_prefix_without_python_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no Python environment"):
         promote(write_notebook(tmp_path / "work.ipynb", "1"), prefix=tmp_path / "nothing")
+
+
+UNKNOWN = [
+    ("import json\n\nimport utils", "cell 1, line 3: import utils"),
+    ("from google.colab import drive", "cell 1, line 1: import google.colab"),
+    ("def late():\n    from my_lab.models import Net", "cell 1, line 2: import my_lab.models"),
+    ("%%writefile helper.py\nimport os\nimport secret_sauce", "cell 1, line 3: import secret_sauce"),
+    ("import beside", "beside.py, line 2: import lab_tools"),
+]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize(("cell", "said"), UNKNOWN)
+def test_an_import_that_nobody_knows_is_refused(tmp_path: Path, cell: str, said: str, keep: bool) -> None:
+    (tmp_path / "beside.py").write_text("import os\nimport lab_tools\n")
+    notebook = write_notebook(tmp_path / "work.ipynb", cell)
+    for lock in (None, LOCK):
+        with pytest.raises(Invalid, match=r"Nobody knows") as refused:
+            promote(notebook, lock=lock, keep_notebook=keep)
+        if not keep or "writefile" not in cell:
+            assert said in refused.value.message
+        assert "--environment" in (refused.value.remedy or "")
+        assert not (tmp_path / "work").exists()
+
+
+KNOWN = [
+    # What a cell writes is imported by later ones.
+    ("%%writefile helper.py\ndef f():\n    return 1", "from helper import f"),
+    ("%%writefile -a tools/more.py\nx = 1", "import tools.more"),
+    ("%%writefile src/inner.py\nx = 1", "import sys\nsys.path.append('src')\nimport inner"),
+    ("open('made.py', 'w').write('x = 1')", "import made"),
+    ("from pathlib import Path\nPath('made.py').write_text('x = 1')", "import made"),
+    # Commands bring it: that is said.
+    ("!git clone https://example.org/net.git\nimport sys\nsys.path.append('net')", "import net_models"),
+    ("!wget https://example.org/code/d2l_tools.py", "import d2l_tools"),
+    # Nobody runs these.
+    ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import my_types", "1"),
+    ("try:\n    import fast_path\nexcept ImportError:\n    fast_path = None", "1"),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), KNOWN)
+def test_what_the_notebook_makes_itself_is_no_package(tmp_path: Path, first: str, second: str) -> None:
+    made = promote(write_notebook(tmp_path / "work.ipynb", first, second))
+    assert requirements(made) == []
+    if first.startswith("!"):
+        assert any("import" in text for text in notes(made, Weight.CHECK))
+
+
+def test_what_a_written_module_imports_is_needed(tmp_path: Path) -> None:
+    made = promote(write_notebook(tmp_path / "work.ipynb", "%%writefile helper.py\nimport numpy", "import helper"))
+    assert requirements(made) == ["numpy"]
+
+
+def test_what_a_cell_installs_may_bring_a_module_of_another_name(tmp_path: Path) -> None:
+    made = promote(write_notebook(tmp_path / "work.ipynb", "%pip install odd-distribution", "import odd_module"))
+    assert requirements(made) == ["odd-distribution"]
+    assert any("odd_module" in text and "odd-distribution" in text for text in notes(made, Weight.GUESSED))
+
+
+def test_installed_files_tell_which_package_brings_a_module(tmp_path: Path) -> None:
+    prefix = tmp_path / "environment"
+    site = prefix / "lib" / "python3.11" / "site-packages"
+    info = site / "strange_distribution-1.2.dist-info"
+    info.mkdir(parents=True)
+    (site / "plain_module.py").write_text("")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strange-distribution\nVersion: 1.2\n")
+    (info / "RECORD").write_text("plain_module.py,,\nstrange_distribution-1.2.dist-info/METADATA,,\n")
+    made = promote(write_notebook(tmp_path / "work.ipynb", "import plain_module"), prefix=prefix)
+    assert [line for line in requirements(made) if not line.startswith("-c")] == ["strange-distribution==1.2"]
+
+
+def test_a_notebook_without_code_says_so(tmp_path: Path) -> None:
+    made = promote(write_notebook(tmp_path / "work.ipynb", "%pip install numpy", "# only a remark", "%matplotlib inline"))
+    assert any("no code remains" in text for text in notes(made, Weight.CHECK))
+    again = promote(write_notebook(tmp_path / "more.ipynb", "print(1)"))
+    assert not any("no code remains" in text for text in notes(again, Weight.CHECK))

@@ -87,6 +87,36 @@ def test_what_is_written_is_returned_and_is_no_input(tmp_path: Path, cell: str, 
     assert run_script(made.directory, made.program).code == 0
 
 
+NO_FILES = [
+    "name = 'f.png'\nfor n in range(2):\n    fig.savefig(target(n), bbox_inches='tight', dpi=150)",
+    "fig.savefig(buffer, 'tight')",
+    "pd.to_datetime('2020-01-01')\ndf.to_dict('records')\nmodel.to_device('cuda')",
+    "df.to_sql('table', connection, if_exists='replace')",
+    "place.write_text('some text.txt', encoding='utf-8')",
+    "df.to_csv(name, mode='a', encoding='utf-8')",
+]
+
+
+@pytest.mark.parametrize("cell", NO_FILES)
+def test_what_only_looks_like_a_name_is_no_output(tmp_path: Path, cell: str) -> None:
+    assert promote(write_notebook(tmp_path / "work.ipynb", cell)).outputs == ("outputs/**",)
+
+
+FILES = [
+    ("df.to_csv(path_or_buf='a.csv')", "a.csv"),
+    ("fig.savefig('a.png', bbox_inches='tight')", "a.png"),
+    ("fig.savefig(fname='a.png', bbox_inches='tight')", "a.png"),
+    ("torch.save(model.state_dict(), 'a.pt')", "a.pt"),
+    ("nx.write_gml(graph, 'a.gml')", "a.gml"),
+    ("torch.onnx.export(model, example, 'a.onnx')", "a.onnx"),
+]
+
+
+@pytest.mark.parametrize(("cell", "path"), FILES)
+def test_the_argument_that_names_the_file_is_the_output(tmp_path: Path, cell: str, path: str) -> None:
+    assert promote(write_notebook(tmp_path / "work.ipynb", cell)).outputs == ("outputs/**", path)
+
+
 def test_what_cannot_be_returned_or_found_is_said(tmp_path: Path) -> None:
     put(tmp_path, "abs.csv")
     cells = (

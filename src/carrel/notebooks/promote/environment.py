@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 
 from carrel.domain.errors import Invalid, NotFound
 from carrel.notebooks.promote.findings import Findings, Weight
@@ -33,6 +33,8 @@ class Lock:
     packages: Mapping[str, str]
     #: What lies on that machine only, as the lock says it.
     local: tuple[str, ...] = ()
+    #: Module -> normal name of the package that brings it, where the installed files tell.
+    modules: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,35 @@ def installed(prefix: Path) -> tuple[str, str | None]:
     match = re.fullmatch(r"python(3\.\d+)t?", sites[0].parent.name)
     texts = [freeze(base) for base in _bases(prefix, sites)]
     return "".join([*texts, freeze(prefix)]), match[1] if match else None
+
+
+def installed_modules(prefix: Path) -> dict[str, str]:
+    """Return which package brings each top-level module of an environment, as the installed files say (normal names)."""
+    import importlib.metadata
+
+    from carrel.environments.named.changes import site_packages
+
+    sites = list(site_packages(prefix))
+    found: dict[str, str] = {}
+    for place in [*(site for base in _bases(prefix, sites) for site in site_packages(base)), *sites]:
+        for distribution in importlib.metadata.distributions(path=[str(place)]):
+            name = distribution.metadata["Name"]
+            if name:
+                found.update((module, normal(name)) for module in _tops(distribution.files or ()))
+    return found
+
+
+def _tops(files: Iterable[PurePath]) -> set[str]:
+    """Top-level modules among the files of a package."""
+    tops: set[str] = set()
+    for file in files:
+        first = file.parts[0]
+        if len(file.parts) > 1:
+            if first.isidentifier() and first != "__pycache__":
+                tops.add(first)
+        elif file.suffix in (".py", ".so", ".pyd") and first.partition(".")[0].isidentifier():
+            tops.add(first.partition(".")[0])
+    return tops
 
 
 def _bases(prefix: Path, sites: Iterable[Path]) -> list[Path]:
@@ -119,6 +150,9 @@ def plan_environment(
 
     With a lock all that is installed stays, except a kernel's own machinery; whatever of that another package needs is
     resolved to the version of the lock, which is a constraint.
+
+    Raises `Invalid` for an import that neither the lock, nor what cells install, nor the kept table of import names knows,
+    with its cell and line: a name is never guessed.
     """
     wanted = [*findings.requirements, *(line for file in files for line in _lines(file, findings))]
     asked = {_called(line): line for line in wanted if not line.startswith("-")}
@@ -126,10 +160,14 @@ def plan_environment(
     modules = [item for item in imports if not is_standard(item.module)]
     names = {*lock.packages, *asked} if lock else set(asked)
     needed: dict[str, str] = {}
+    unknown: list[Import] = []
     for item in modules:
-        package = _package(item, names, findings)
+        package = _package(item, names, findings, lock)
         if package is not None:
             needed.setdefault(package, item.module)
+        elif not item.optional:
+            unknown.append(item)
+    _check_known(unknown, asked, needed, findings, is_locked=lock is not None)
     if runner:
         needed.update((name, name) for name in RUNNER)
     chosen = _from_lock(lock, asked, needed, findings) if lock else _guessed(asked, needed, findings)
@@ -142,17 +180,42 @@ def plan_environment(
     )
 
 
-def _package(item: Import, names: set[str], findings: Findings) -> str | None:
+def _package(item: Import, names: set[str], findings: Findings, lock: Lock | None) -> str | None:
     """Return the normal name of the package for an import, or None when there is nothing to install."""
-    text = nowhere(item.module)
-    if text is not None:
-        if not item.optional:
-            findings.note(Weight.CHECK, f"{item.module} {text}: leave its cell out")
+    if nowhere(item.module) is not None:
         return None
-    found = matching(item.module, names)
+    found = (lock.modules.get(item.top) if lock else None) or matching(item.module, names)
+    if found is None and lock is not None and normal(item.top) in " ".join(normal(line) for line in lock.local):
+        found = normal(item.top)
     if found is None and item.optional:
         findings.note(Weight.GUESSED, f"{item.module} is imported where it may be missing: it is not installed")
     return found or (None if item.optional else package_of(item.module))
+
+
+def _check_known(
+    unknown: Sequence[Import], asked: Mapping[str, str], needed: Mapping[str, str], findings: Findings, *, is_locked: bool
+) -> None:
+    """Raise `Invalid` for imports that no package is known for.
+
+    Where nothing is locked and cells install something that no import explains, the import may well come from that.
+    """
+    spare = [] if is_locked else [line for name, line in asked.items() if name not in needed]
+    missing = []
+    for item in unknown:
+        text = nowhere(item.module)
+        if text is None and spare:
+            findings.note(Weight.GUESSED, f"{item.module} comes from what a cell installs: {', '.join(spare)}")
+        else:
+            where = f"{item.origin}, line {item.line}" if item.origin else f"line {item.line}"
+            reason = text or "neither a module beside the notebook nor a package that is known here"
+            missing.append(f"{where}: import {item.module} ({reason})")
+    if missing:
+        raise Invalid(
+            "Nobody knows where these imports come from:\n" + "\n".join(dict.fromkeys(missing)),
+            remedy="Put the module beside the notebook, install its package in a cell (%pip install NAME), name the environment "
+            "that has it (--environment), or leave the cell out. A name is not guessed: a stranger's package may have it.",
+            details={"imports": sorted({item.module for item in unknown})},
+        )
 
 
 def _from_lock(lock: Lock, asked: Mapping[str, str], needed: Mapping[str, str], findings: Findings) -> dict[str, str]:

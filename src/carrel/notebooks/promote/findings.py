@@ -47,6 +47,17 @@ class Fault:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A file that a cell writes while it runs, with its text (``%%writefile``)."""
+
+    path: str
+    text: str
+    cell: int
+    #: Line of the cell at which the text begins.
+    line: int
+
+
 @dataclass(slots=True)
 class Findings:
     """Collects what is found in all cells."""
@@ -63,6 +74,8 @@ class Findings:
     plots: bool = False
     #: Commands for the shell, and files for ``%run``, with the cell and the line.
     commands: list[tuple[str, int, int]] = field(default_factory=list)
+    #: Files that cells write with ``%%writefile``.
+    written: list[Written] = field(default_factory=list)
 
     def note(self, weight: Weight, text: str, cell: int | None = None, line: int | None = None) -> None:
         """Add a note, once."""

@@ -9,7 +9,7 @@ import os
 import posixpath
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from carrel.domain.task import InputSpec
@@ -318,7 +318,7 @@ class Loader:
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
             self._findings.note(Weight.CHECK, f"{source.name} cannot be read as Python: what it imports is not known")
             return [], []
-        return find_imports(tree), find_mentions(tree, {})
+        return [replace(item, origin=source.name) for item in find_imports(tree)], find_mentions(tree, {})
 
     def _note(self, weight: Weight, text: str, one: Said) -> None:
         self._findings.note(weight, text, one.cell, one.line if one.cell is not None else None)

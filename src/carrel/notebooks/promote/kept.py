@@ -11,7 +11,7 @@ from carrel.notebooks.promote.cells import read_marks
 from carrel.notebooks.promote.findings import Findings, Weight
 from carrel.notebooks.promote.installs import read_install
 from carrel.notebooks.promote.lines import Kind, Piece, split_cell
-from carrel.notebooks.promote.magics import Context, cell_magic, line_magic, shell
+from carrel.notebooks.promote.magics import Context, cell_magic, file_written, line_magic, shell
 from carrel.notebooks.promote.notebook import Cell, Notebook
 
 #: Magics of ours, which a plain kernel does not have.
@@ -69,6 +69,8 @@ def _taken(piece: Piece, context: Context) -> bool:
         installs = read_install(piece.rest) is not None
         shell(piece.rest, context)
         return installs
+    if piece.kind is Kind.CELL_MAGIC and piece.name in ("writefile", "file"):
+        file_written(piece, context)
     if piece.kind is Kind.CELL_MAGIC and piece.name in _OURS:
         cell_magic(piece, context)
         return True

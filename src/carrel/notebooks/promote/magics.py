@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from carrel.notebooks.promote.findings import Findings, Weight
+from carrel.notebooks.promote.findings import Findings, Weight, Written
 from carrel.notebooks.promote.installs import read_install
 from carrel.notebooks.promote.lines import Piece
 
@@ -245,9 +245,17 @@ def _capture(piece: Piece, context: Context) -> Code:
     return Code(block=piece.body)
 
 
+def file_written(piece: Piece, context: Context) -> str:
+    """Return the path that ``%%writefile`` names ("" for none), and take note of what is written."""
+    path = re.sub(r"^(-a|--append)\s+", "", piece.rest).strip()
+    if path:
+        context.findings.written.append(Written(path=path, text=piece.body, cell=context.cell, line=context.line + 1))
+    return path
+
+
 def _write_file(piece: Piece, context: Context) -> Code:
     append = bool(re.match(r"(-a|--append)\s", piece.rest))
-    path = re.sub(r"^(-a|--append)\s+", "", piece.rest)
+    path = file_written(piece, context)
     if not path:
         return context.fault(f"%%{piece.name} names no file")
     body = piece.body if piece.body.endswith("\n") or not piece.body else piece.body + "\n"

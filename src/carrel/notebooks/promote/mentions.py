@@ -14,10 +14,12 @@ _READERS = frozenset({
     "load_svmlight_file", "load_from_disk", "load_model", "load_file", "safe_open", "read_text", "read_bytes", "ZipFile",
     "ImageFolder", "DatasetFolder", "listdir", "scandir", "iterdir", "walk", "load_checkpoint", "parse",
 })  # fmt: skip
-#: Calls that write the files that their texts name, besides ``to_*`` and ``write_*``.
+#: Calls that write the files that their texts name, besides ``write_*``.
 _WRITERS = frozenset({
     "save", "savez", "savez_compressed", "savetxt", "savefig", "imsave", "imwrite", "save_model", "save_pretrained", "save_file",
-    "save_weights", "save_to_disk", "dump", "export", "savemat", "to_disk",
+    "save_weights", "save_to_disk", "dump", "export", "savemat", "to_disk", "to_csv", "to_parquet", "to_excel", "to_pickle",
+    "to_hdf", "to_feather", "to_json", "to_html", "to_latex", "to_markdown", "to_netcdf", "to_zarr", "to_stata", "to_orc",
+    "to_xml", "to_file", "to_video", "to_gif", "to_mp4", "to_wav",
 })  # fmt: skip
 _GLOBS = frozenset({"glob", "iglob", "rglob"})
 _MAKERS = frozenset({"mkdir", "makedirs"})
@@ -25,6 +27,15 @@ _MAKERS = frozenset({"mkdir", "makedirs"})
 _SURELY = frozenset(
     {"to_csv", "to_parquet", "to_excel", "to_pickle", "to_hdf", "to_feather", "savefig", "savez", "savetxt", "imsave"}
 )
+#: Methods of a path: what they are given is no place.
+_OF_PATHS = frozenset({"write_text", "write_bytes", "read_text", "read_bytes", "iterdir"})
+#: Arguments that name a file, besides those that sound like a place (`_PLACE_NAME`); ``bbox_inches="tight"`` is none.
+_FILE_ARGUMENT = re.compile(r"(?i)(?:^|_)(?:file|filename|filepath|fname|fp|f|io|out|output|excel_writer|path_or_buf|buf|uri)$")
+#: Writers whose first argument is the file.
+_FILE_FIRST = frozenset({
+    "savefig", "savez", "savez_compressed", "savetxt", "imsave", "imwrite", "savemat", "save_weights", "save_pretrained",
+    "save_to_disk",
+})  # fmt: skip
 #: Calls that pass a place on.
 _PLACES = frozenset({"Path", "PurePath", "PosixPath", "str", "fspath", "abspath", "expanduser"})
 #: Commands whose patterns name no data.
@@ -125,7 +136,7 @@ class _Finder(ast.NodeVisitor):
                 self._add(argument, Role.SEARCH)
         elif name in ("chdir", "cd") and node.args:
             self._add(node.args[0], Role.ENTER)
-        elif name.startswith(("to_", "write_")) or name in _WRITERS:
+        elif name.startswith("write_") or name in _WRITERS:
             taken = self._take(node, Role.WRITE, first=name not in ("save", "dump"))
             if not taken and name in _SURELY and node.args:
                 self.found.append(Mention(path="", role=Role.WRITE, line=node.lineno))
@@ -185,8 +196,13 @@ class _Finder(ast.NodeVisitor):
         """Take the texts that a call names: those among its arguments, or the path whose method it is."""
         if isinstance(node.func, ast.Attribute) and self._add(node.func.value, role):
             return True
+        if _last_name(node.func) in _OF_PATHS:
+            return False
         taken = False
-        for argument in [*node.args, *(item.value for item in node.keywords)]:
+        # What follows such a file is something else: `savefig(name, "tight")`.
+        name = _last_name(node.func)
+        places = node.args[:1] if role is Role.READ or name.startswith("to_") or name in _FILE_FIRST else node.args
+        for argument in [*places, *(item.value for item in node.keywords if _names_a_file(item.arg or ""))]:
             taken = self._add(argument, role) or taken
             if taken and first:
                 break
@@ -208,6 +224,10 @@ class _Finder(ast.NodeVisitor):
         if path and len(path) < _LONGEST and "\n" not in path and "\0" not in path:
             placed = placed or "/" in path
             self.found.append(Mention(path=path, role=role, line=line, pattern=pattern, placed=placed, literal=literal))
+
+
+def _names_a_file(argument: str) -> bool:
+    return _FILE_ARGUMENT.search(argument) is not None or _PLACE_NAME.search(argument) is not None
 
 
 def _last_name(node: ast.expr) -> str:

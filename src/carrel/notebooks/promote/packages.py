@@ -8,21 +8,8 @@ import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 
-#: Where they differ by more than ``_`` and ``-``. The longest name that fits counts.
-_PACKAGES = {
-    "attr": "attrs", "Bio": "biopython", "bs4": "beautifulsoup4", "community": "python-louvain", "Crypto": "pycryptodome",
-    "cv2": "opencv-python", "dateutil": "python-dateutil", "docx": "python-docx", "dotenv": "python-dotenv", "faiss": "faiss-cpu",
-    "fitz": "pymupdf", "git": "gitpython", "google.cloud.storage": "google-cloud-storage", "google.protobuf": "protobuf",
-    "graphviz": "graphviz", "hydra": "hydra-core", "igraph": "python-igraph", "IPython": "ipython", "jwt": "pyjwt",
-    "Levenshtein": "levenshtein", "lightning_fabric": "lightning-fabric", "magic": "python-magic", "MDAnalysis": "mdanalysis",
-    "mpl_toolkits": "matplotlib", "MySQLdb": "mysqlclient", "netCDF4": "netcdf4", "OpenSSL": "pyopenssl", "osgeo": "gdal",
-    "PIL": "pillow", "pkg_resources": "setuptools", "pptx": "python-pptx", "psycopg2": "psycopg2-binary", "pylab": "matplotlib",
-    "pynvml": "nvidia-ml-py", "ruamel.yaml": "ruamel.yaml", "serial": "pyserial", "shapefile": "pyshp", "skimage": "scikit-image",
-    "sklearn": "scikit-learn", "slugify": "python-slugify", "snappy": "python-snappy", "talib": "ta-lib", "umap": "umap-learn",
-    "usb": "pyusb", "wx": "wxpython", "yaml": "pyyaml", "zmq": "pyzmq",
-}  # fmt: skip
-#: Modules that no package index has, with what to say.
-_NOWHERE = {"google.colab": "exists on Colab only", "kaggle_secrets": "exists on Kaggle only"}
+from carrel.notebooks.promote.import_names import DIFFERENT, NOWHERE, SAME
+
 #: What pandas wants besides itself for some of its methods.
 _WITH_PANDAS = {
     "plot": "matplotlib", "hist": "matplotlib", "boxplot": "matplotlib", "read_parquet": "pyarrow", "to_parquet": "pyarrow",
@@ -40,8 +27,10 @@ class Import:
     #: With dots.
     module: str
     line: int
-    #: True when the code goes on without it (``try: import x / except ImportError``).
+    #: True when the code goes on without it (``try: import x / except ImportError``), or never runs it (``TYPE_CHECKING``).
     optional: bool = False
+    #: What has the line, for people: "cell 3", "helper.py".
+    origin: str = ""
 
     @property
     def top(self) -> str:
@@ -56,19 +45,22 @@ def find_imports(tree: ast.AST) -> list[Import]:
     return found
 
 
-def package_of(module: str) -> str:
-    """Return the name of the package that most likely brings a module."""
+def package_of(module: str) -> str | None:
+    """Return the package that brings a module, by the kept table of import names; None where the table does not have it.
+
+    A name that is not in the table is never taken for a package: whoever registers it would run their code in the task.
+    """
     parts = module.split(".")
     for length in range(len(parts), 0, -1):
-        package = _PACKAGES.get(".".join(parts[:length]))
+        package = DIFFERENT.get(".".join(parts[:length]))
         if package is not None:
             return package
-    return normal(parts[0])
+    return normal(parts[0]) if parts[0] in SAME else None
 
 
 def nowhere(module: str) -> str | None:
     """Return what to say of a module that cannot be installed, or None."""
-    return next((text for name, text in _NOWHERE.items() if module == name or module.startswith(f"{name}.")), None)
+    return next((text for name, text in NOWHERE.items() if module == name or module.startswith(f"{name}.")), None)
 
 
 def companions(tree: ast.AST) -> list[Import]:
@@ -89,11 +81,11 @@ def normal(name: str) -> str:
 
 def matching(module: str, names: Collection[str]) -> str | None:
     """Return the package among `names` (normal ones) that brings a module, as far as names tell."""
-    likely = package_of(module)
+    top = normal(module.partition(".")[0])
+    likely = package_of(module) or top
     if normal(likely) in names:
         return normal(likely)
     # opencv-python-headless, tensorflow-cpu, psycopg2: variants of a package bring the same module.
-    top = normal(module.partition(".")[0])
     if top in names:
         return top
     plain = _VARIANT.sub("", normal(likely))
@@ -111,19 +103,31 @@ def _walk(node: ast.AST, found: list[Import], *, optional: bool) -> None:
         for statement in [*node.orelse, *node.finalbody]:
             _walk(statement, found, optional=optional)
         return
+    if isinstance(node, ast.If) and _is_for_types(node.test):
+        for statement in node.body:
+            _walk(statement, found, optional=True)
+        for statement in node.orelse:
+            _walk(statement, found, optional=optional)
+        return
     match node:
         case ast.Import(names=names, lineno=line):
             found += [Import(module=alias.name, line=line, optional=optional) for alias in names]
         case ast.ImportFrom(module=str(module), level=0, names=names, lineno=line):
-            # `from google import protobuf`: the second part may tell the package.
-            full = f"{module}.{names[0].name}" if "." not in module and names[0].name != "*" else module
-            found.append(Import(module=full if full in {**_PACKAGES, **_NOWHERE} else module, line=line, optional=optional))
+            # `from google.cloud import storage`: what is imported may tell the package.
+            wholes = [f"{module}.{alias.name}" for alias in names]
+            modules = dict.fromkeys(whole if whole in DIFFERENT or whole in NOWHERE else module for whole in wholes)
+            found += [Import(module=one, line=line, optional=optional) for one in modules]
         case ast.Call(func=function, args=[ast.Constant(value=str(module)), *_], lineno=line):
             name = function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
             if name in ("import_module", "__import__") and not module.startswith("."):
                 found.append(Import(module=module, line=line, optional=optional))
     for child in ast.iter_child_nodes(node):
         _walk(child, found, optional=optional)
+
+
+def _is_for_types(test: ast.expr) -> bool:
+    name = test.attr if isinstance(test, ast.Attribute) else test.id if isinstance(test, ast.Name) else ""
+    return name == "TYPE_CHECKING"
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:

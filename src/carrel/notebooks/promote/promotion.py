@@ -13,7 +13,7 @@ from pathlib import Path
 
 from carrel.domain.errors import Invalid
 from carrel.domain.task import InputSpec
-from carrel.notebooks.promote.environment import Environment, installed, plan_environment, read_lock
+from carrel.notebooks.promote.environment import Environment, installed, installed_modules, plan_environment, read_lock
 from carrel.notebooks.promote.findings import Findings, Note, Weight
 from carrel.notebooks.promote.gather import Cargo, Loader, Said
 from carrel.notebooks.promote.kept import kept_notebook
@@ -26,6 +26,7 @@ from carrel.notebooks.promote.reading import Reading, read_cells
 from carrel.notebooks.promote.script import Piece, write_script
 from carrel.notebooks.promote.selection import write_selection
 from carrel.notebooks.promote.writing import check_target, check_travels, write_directory
+from carrel.notebooks.promote.written_modules import imports_of_written, without_written
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 _PAYLOAD = Path(__file__).parent / "payload"
@@ -99,6 +100,8 @@ def promote(
     findings = Findings()
     with _quiet():
         reading = read_cells(document, cells, findings, keep=keep_notebook)
+    if not any(cell.tree.body for cell in reading.cells):
+        findings.note(Weight.CHECK, "no code remains: a task of this notebook does nothing")
     imports, cargo = _load(reading, notebook.parent, place, findings, keep=keep_notebook)
     environment, source = _environment(
         _with_companions(imports, reading),
@@ -162,11 +165,13 @@ def _name(notebook: Path, given: str | None) -> str:
 def _load(reading: Reading, base: Path, target: Path, findings: Findings, *, keep: bool) -> tuple[list[Import], Cargo]:
     """Find what the cells import and which files they name; take what travels."""
     loader = Loader(base, target, findings)
-    imports: list[Import] = []
+    imports = imports_of_written(findings)
     said: list[Said] = []
     known: dict[str, str] = {}
     for cell in reading.cells:
-        imports += find_imports(cell.tree)
+        imports += [
+            replace(item, line=cell.line(item.line), origin=f"cell {cell.cell.number}") for item in find_imports(cell.tree)
+        ]
         mentions = find_mentions(cell.tree, known)
         number = cell.cell.number
         words = [
@@ -178,6 +183,7 @@ def _load(reading: Reading, base: Path, target: Path, findings: Findings, *, kee
     loader.load_search(said)
     others, mentions = loader.load_modules(imports, dict.fromkeys(scripts))
     said += [Said(mention=mention, cell=None, line=mention.line) for mention in mentions]
+    others = without_written(others, said, Path(os.path.realpath(base)), findings)
     loader.load_data(said, rewrite=not keep)
     tops = {item.top for item in [*imports, *others]}
     sources = [cell.cell.source for cell in reading.cells]
@@ -209,14 +215,16 @@ def _environment(
     if lock is None and prefix is None and session:
         prefix = Path(session)
     python, source = python or document.python, "lock" if lock is not None else ""
+    modules: dict[str, str] = {}
     if lock is None and prefix is not None:
         lock, python = installed(prefix)
+        modules = installed_modules(prefix)
         source = str(prefix)
     files = [base / file for file in findings.requirement_files]
     plan = plan_environment(
         imports if lock is not None else guesses,
         findings,
-        lock=read_lock(lock) if lock is not None else None,
+        lock=replace(read_lock(lock), modules=modules) if lock is not None else None,
         python=python,
         files=files,
         runner=keep,
