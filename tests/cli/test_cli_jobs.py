@@ -265,3 +265,22 @@ def test_a_node_is_drained_and_takes_jobs_again(carrel: CommandLine, other: Comm
     finally:
         assert carrel("undrain", node).out == f"{node} takes jobs again.\n"
     assert carrel("undrain", node, "--json").json == {"node": node, "changed": False}
+
+
+def test_gc_says_what_would_go_and_who_has_how_much(carrel: CommandLine, done: v1.JobDetail) -> None:
+    dry = carrel("gc", "--dry-run", "--json").json
+    assert [one["kind"] for one in dry["collected"]] == ["work", "logs", "code", "outputs", "artifacts"]
+    assert dry["dry_run"]
+    assert "Would free" in carrel("gc", "--dry-run", "--kind", "logs").out
+    assert "OUTPUTS" in carrel("gc", "--usage").out
+    assert carrel("gc", "--usage", "--json").json["mine"]["outputs"] >= 7
+    wrong = carrel("gc", "--kind", "dust")
+    assert (wrong.code, "dust" in wrong.err) == (2, True)
+
+
+def test_outputs_are_given_up(carrel: CommandLine, done: v1.JobDetail, tmp_path: Path) -> None:
+    wrong = carrel("outputs", str(done.id), str(tmp_path / "x"), "--remove")
+    assert (wrong.code, "--remove" in wrong.err) == (2, True)
+    assert "2 files less" in carrel("outputs", str(done.id), "--remove").out
+    assert carrel("outputs", str(done.id), "--remove").out == f"Job {done.id} stores nothing.\n"
+    assert carrel("outputs", str(done.id), "--list").out.count("(given up)") == 2

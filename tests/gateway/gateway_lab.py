@@ -27,16 +27,20 @@ from carrel.control.reservations import Reservations
 from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
 from carrel.control.sessions import NodeNews, Sessions, SessionStatus
+from carrel.control.storage import Storage
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import Ended, Journaled, JournalRecord, Launch, LaunchPaths, Observation, Preparing, Started, StoredFile
 from carrel.domain.node import Device, Node
 from carrel.domain.ports import Attempt
 from carrel.domain.qos import QoS
+from carrel.domain.retention import RetentionRules
 from carrel.domain.rules import LabRules
 from carrel.domain.units import GIB
 from carrel.domain.user import Caller, Role, User
 from carrel.environments.named import NamedEnvironments
 from carrel.gateway import GatewaySettings, Pages, create_app
+from carrel.retention import Collector
+from carrel.retention.collector import Places
 from carrel.snapshots import SnapshotStore, pack
 from carrel.spool import Spool
 from carrel.store import Database, Store
@@ -241,6 +245,8 @@ def a_lab(
     cpus: int = 4,
     gpus: int = 2,
     heartbeat: float = 15.0,
+    retention: RetentionRules = RetentionRules(),
+    quota: int | None = None,
     **limits: int,
 ) -> Iterator[Rig]:
     home.mkdir(parents=True, exist_ok=True)
@@ -263,6 +269,8 @@ def a_lab(
             rules=rules, launch=LaunchSettings(paths=paths), secret=secret, drained=drains.apply, reserved=reservations.all
         ),
     )
+    places = Places(spool=home / "spool", snapshots=home / "snapshots", blobs=home / "blobs")
+    collector = Collector(places, store.retention, rules=lambda: retention, clock=time.time)
     lab = Lab(
         jobs_store=store.jobs,
         event_store=store.events,
@@ -280,6 +288,7 @@ def a_lab(
         loop=loop,
         policy=LabPolicy(rules=rules),
         files=LabFiles(spool=spool, blobs=home / "blobs", code=snapshots),
+        storage=Storage(store=store.retention, collector=collector, quota=lambda: quota, clock=time.time),
         clock=time.time,
         secret=secret,
         lab_id=store.lab_id(),

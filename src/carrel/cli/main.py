@@ -41,6 +41,7 @@ COMMANDS: dict[str, str] = {
     "drain": "lab",
     "undrain": "lab",
     "reservation": "reservation",
+    "gc": "gc",
     "simulate": "simulate",
     "env": "env",
     "user": "user",

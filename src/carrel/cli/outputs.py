@@ -22,6 +22,9 @@ def outputs_command(
         Path | None, typer.Argument(metavar="DIR", help="Where to put them; made if need be.", show_default=False)
     ] = None,
     only_list: Annotated[bool, typer.Option("--list", "-l", help="List them, fetch nothing.")] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Give them up: the lab keeps their names and digests, not the files.")
+    ] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -29,10 +32,14 @@ def outputs_command(
 
     What is there and equal stays; every file is checked by its digest.
     """
-    if directory is None and not only_list:
+    if remove and (only_list or directory is not None):
+        raise Invalid("--remove fetches and lists nothing.", remedy="Fetch the outputs first, then remove them.")
+    if directory is None and not only_list and not remove:
         raise Invalid("The directory for the outputs is missing.", remedy=f"carrel outputs {job_id} DIR, or --list to look.")
     with open_client(home) as client:
         number = find_job(client, job_id)
+        if remove:
+            return _remove(client, number, as_json=as_json)
         if only_list or directory is None:
             return _list(client, number, as_json=as_json)
         return _fetch(client, number, directory, as_json=as_json)
@@ -48,7 +55,23 @@ def _list(client: Client, job_id: int, *, as_json: bool) -> int:
     elif not outputs:
         print(f"Job {job_id} has stored nothing.")
     else:
-        print_table(("SIZE", "PATH"), [(size_text(output.size), output.path) for output in outputs], right=(0,))
+        rows = [(size_text(one.size), f"{one.path}{'' if one.removed_at is None else '  (given up)'}") for one in outputs]
+        print_table(("SIZE", "PATH"), rows, right=(0,))
+    return OK
+
+
+def _remove(client: Client, job_id: int, *, as_json: bool) -> int:
+    from carrel.cli.screen import print_json
+    from carrel.cli.words import count
+    from carrel.cli.words import size as size_text
+
+    gone = client.remove_outputs(job_id)
+    if as_json:
+        print_json({"job": job_id, **gone.model_dump()})
+    elif gone.count:
+        print(f"Job {job_id} stores {count(gone.count, 'file')} less, {size_text(gone.size)}; its record keeps their digests.")
+    else:
+        print(f"Job {job_id} stores nothing.")
     return OK
 
 

@@ -20,6 +20,7 @@ from carrel.client.arrays import ArrayCalls
 from carrel.client.environments import EnvironmentCalls
 from carrel.client.following import Absence, Position
 from carrel.client.locate import locate
+from carrel.client.storage import StorageCalls
 from carrel.client.transport import LabUnreachable, Transport, plain, read_events
 from carrel.domain.errors import CarrelError, Invalid, StorageFull, Unavailable
 from carrel.domain.serial import to_plain
@@ -34,7 +35,7 @@ _FIRST_PATIENCE = 1.5
 _STREAM = {"Accept": "text/event-stream"}
 
 
-class Client(ArrayCalls, EnvironmentCalls):
+class Client(ArrayCalls, EnvironmentCalls, StorageCalls):
     """A lab, as one user sees it.
 
     Without arguments it finds the lab as the command line does: CARREL_URL and CARREL_TOKEN, or the home directory of a lab on

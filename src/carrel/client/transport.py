@@ -99,6 +99,10 @@ class Transport:
         """GET, as a model."""
         return model.model_validate_json(self.call("GET", path, **request).content)
 
+    def delete(self, model: type[M], path: str, **request: Any) -> M:
+        """DELETE, as a model."""
+        return model.model_validate_json(self.call("DELETE", path, **request).content)
+
     def post(self, model: type[M], path: str, body: BaseModel | None = None, **request: Any) -> M:
         """POST, as a model."""
         return self._send("POST", model, path, body, **request)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -25,6 +26,7 @@ from carrel.control.ports import (
     UserStore,
 )
 from carrel.control.starting_after import settle_dependency
+from carrel.control.storage import Storage
 from carrel.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
 from carrel.domain.account import Standing
 from carrel.domain.array import read_array
@@ -38,6 +40,7 @@ from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.serial import to_plain
 from carrel.domain.task import TaskSpec
+from carrel.domain.units import format_size
 from carrel.domain.user import Caller, User
 from carrel.spool import Spool
 
@@ -54,6 +57,10 @@ class CodeStore(Protocol):
 
     def add(self, digest: str, stream: BinaryIO) -> None:
         """Check and store the content."""
+        ...
+
+    def size(self, digest: str) -> int:
+        """Its bytes on the disk; 0 when it is not stored."""
         ...
 
 
@@ -93,6 +100,7 @@ class Lab:
     loop: ControlLoop
     policy: LabPolicy
     files: LabFiles
+    storage: Storage
     clock: Clock
     #: Key of the job tokens.
     secret: bytes
@@ -146,6 +154,8 @@ class Lab:
         """
         if spec.session is None and not self.has_snapshot(caller, spec.snapshot):
             raise NotFound(f"There is no code {spec.snapshot} of yours.", remedy="Upload the snapshot first.")
+        if spec.session is None:
+            self.storage.check_room(caller)
         indices = () if not array else read_array(array).indices if only is None else (only,)
         new = NewJob(
             partition=self.policy.check(
@@ -281,6 +291,12 @@ class Lab:
         """The file that holds the output `path` of the job."""
         for file in self.outputs(caller, job_id):
             if file.path == path:
+                if file.removed_at is not None:
+                    when = datetime.fromtimestamp(file.removed_at, UTC).date().isoformat()
+                    raise NotFound(
+                        f'The content of "{path}" was given up on {when}; its digest is {file.digest}.',
+                        remedy=f"`carrel rerun {job_id}` makes it again.",
+                    )
                 return blob_file(self.files.blobs, file.digest)
         raise NotFound(f'Job {job_id} has no output "{path}".', remedy=f"`carrel outputs {job_id} --list` shows all.")
 
@@ -299,7 +315,17 @@ class Lab:
                 file.seek(start)
                 return LogChunk(attempt=number, offset=start, data=file.read(limit), size=size)
         except FileNotFoundError:
+            if job.state.ended and not self.files.spool.attempt(job_id, number).path.exists():
+                self._check_log_was_empty(job_id, number)
             return LogChunk(attempt=number, offset=0, data=b"", size=0)
+
+    def _check_log_was_empty(self, job_id: int, number: int) -> None:
+        row = self.jobs_store.attempt(job_id, number)
+        if row is not None and row.log_size:
+            raise NotFound(
+                f"The log of job {job_id} ({format_size(row.log_size)}) is not kept any more.",
+                remedy="The lab removes logs some time after the end of their job (keep_logs).",
+            )
 
     def record(self, caller: Caller, job_id: int) -> dict[str, Any]:
         """Everything needed to explain the job and to repeat it."""
@@ -367,8 +393,9 @@ class Lab:
 
     def add_snapshot(self, caller: Caller, digest: str, stream: BinaryIO) -> None:
         """Store code; the stream is read whole and checked even when the same content is there already."""
+        self.storage.check_room(caller)
         self.files.code.add(digest, stream)
-        self.people.add_snapshot(caller.user.subject, digest, now=self.clock())
+        self.people.add_snapshot(caller.user.subject, digest, now=self.clock(), size=self.files.code.size(digest))
 
     def devices(self, caller: Caller) -> Sequence[NodeStatus]:
         """The machines, and who holds what on them; the jobs of others are shown without name and owner."""

@@ -385,6 +385,6 @@ class UserStore(Protocol):
         """True when the user has uploaded this code."""
         ...
 
-    def add_snapshot(self, subject: str, digest: str, *, now: float) -> None:
-        """Remember that the user has uploaded this code."""
+    def add_snapshot(self, subject: str, digest: str, *, now: float, size: int = 0) -> None:
+        """Remember that the user has uploaded this code, and its bytes on the disk."""
         ...

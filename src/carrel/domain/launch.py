@@ -125,6 +125,8 @@ class StoredFile:
     size: int
     #: "sha256:…", its name in the blob store.
     digest: str
+    #: Unix time at which its content was given up; None: it is stored.
+    removed_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,7 @@ def usage_view(usage: Usage) -> v1.UsageView:
 
 def output_view(file: StoredFile) -> v1.OutputView:
     """One stored output."""
-    return v1.OutputView(path=file.path, size=file.size, digest=file.digest)
+    return v1.OutputView(path=file.path, size=file.size, digest=file.digest, removed_at=moment(file.removed_at))
 
 
 def node_view(status: NodeStatus) -> v1.NodeView:

@@ -133,7 +133,10 @@ class BlobDraft:
         """Make it a blob, and return its digest."""
         name = self._digest.hexdigest()
         final = self._blobs / name[:2] / name
-        if not final.exists():
+        try:
+            # It counts as used now: nobody removes it before the journal that names it was read (`carrel.retention`).
+            os.utime(final)
+        except FileNotFoundError:
             final.parent.mkdir(exist_ok=True, mode=0o700)
             os.fchmod(self._fd, 0o400)
             self._path.rename(final)

@@ -53,6 +53,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("slurm_rest", "text", "", "Where slurmrestd listens, if batch jobs go through it: unix:PATH or https://HOST:PORT."),
     Setting("log_limit", "size", 1024**3, "Log that is kept of one attempt; the rest is dropped with a note."),
     Setting("output_limit", "size", 50 * 1024**3, "Outputs that are stored of one attempt."),
+    Setting("user_quota", "size", None, "Outputs, logs and code that each user may have on the lab's disk; no limit without it."),
+    Setting("gc_time", "duration", 86400, "How often the lab removes what it need not keep, by itself."),
+    Setting("keep_work", "duration", 7 * 86400, "How long the work directory of a lost attempt is kept."),
+    Setting("keep_unused", "duration", 86400, "How long code, contents and artifacts that no record names are kept."),
+    Setting("keep_logs", "duration", None, "How long logs are kept after the end of their job; for ever without it."),
+    Setting("keep_outputs", "duration", None, "How long outputs are kept after the end of their job; for ever without it."),
+    Setting("keep_deleted_runs", "duration", 30 * 86400, "How long runs that were deleted in MLflow keep their artifacts."),
     Setting("snapshot_limit", "size", 1024**3, "Largest code snapshot that is accepted."),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}

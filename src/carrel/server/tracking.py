@@ -12,10 +12,16 @@ from carrel.control.lab import Lab
 from carrel.domain.user import Caller, Role, User
 from carrel.gateway.context import TrackingStatus
 from carrel.store import Store
+from carrel.tracking.artifacts import ArtifactStore
 from carrel.tracking.proxy import TrackingProxy
 from carrel.tracking.rest import MlflowRest
-from carrel.tracking.server import TrackingServer
+from carrel.tracking.server import TrackingServer, default_database
 from carrel.tracking.shipper import Shipper
+
+
+def artifacts_of(home: Path) -> ArtifactStore:
+    """What MLflow keeps for the lab in `home`."""
+    return ArtifactStore(home.absolute() / "mlflow" / "artifacts", default_database(home))
 
 
 class Tracking:

@@ -48,9 +48,10 @@ from carrel.server.home import LabHome
 from carrel.server.lending import Lender, NoLender
 from carrel.server.node_reports import NodeReports
 from carrel.server.notebooks import Notebooks
+from carrel.server.retention import Retention
 from carrel.server.settings import DEFAULT_PORT, Settings, read_settings
 from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
-from carrel.server.tracking import Tracking
+from carrel.server.tracking import Tracking, artifacts_of
 from carrel.snapshots import SnapshotStore
 from carrel.spool import Spool
 from carrel.store import Database, Store
@@ -76,9 +77,11 @@ class RunningLab:
     borrowing: Borrowing
     reports: NodeReports
     slurm: SlurmSide
+    retention: Retention
 
     def close(self) -> None:
         """Stop deciding, stop watching, close the database."""
+        self.retention.close()
         self.lender.close()
         self.reports.close()
         self.loop.stop()
@@ -171,6 +174,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         describe=describer.change if settings.tracking else None,
         history=partial(newest_ended, store.jobs),
     )
+    retention = Retention(home, settings, store, artifacts_of(home.path) if settings.tracking else None)
     lab = Lab(
         jobs_store=store.jobs,
         event_store=store.events,
@@ -188,6 +192,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         loop=loop,
         policy=LabPolicy(rules=rules, cluster=slurm.nodes, unix_user=slurm.users.of, understood=check_request),
         files=LabFiles(spool=spool, blobs=home.blobs, code=code),
+        storage=retention.storage,
         clock=time.time,
         secret=secret,
         lab_id=lab_id,
@@ -210,6 +215,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         borrowing=Borrowing(jobs=store.jobs, use=loop.use, clock=time.time),
         reports=NodeReports(home.reports, secret=secret, clock=time.time),
         slurm=slurm,
+        retention=retention,
     )
 
 
@@ -252,6 +258,7 @@ def _serve(
         running.loop.start()
         # From here on: what an earlier server has charged is known.
         running.lender.charge(running.borrowing.report)
+        running.retention.start()
         running.reports.start(partial(running.borrowing.report, cluster=True))
         signal.signal(signal.SIGHUP, lambda *_: _reload(running))
         if notebooks:

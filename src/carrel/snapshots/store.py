@@ -32,8 +32,21 @@ class SnapshotStore:
         return self.root / f"{match[1]}.tar"
 
     def has(self, digest: str) -> bool:
-        """Tell whether the snapshot is here."""
-        return self.path(digest).exists()
+        """Tell whether the snapshot is here. Who asks is about to use it: it counts as used now (`carrel.retention`)."""
+        try:
+            os.utime(self.path(digest))
+        except FileNotFoundError:
+            return False
+        except OSError:  # on a disk that nobody may write to it is there all the same
+            return self.path(digest).exists()
+        return True
+
+    def size(self, digest: str) -> int:
+        """Return the bytes that the snapshot takes on the disk; 0 when it is not here."""
+        try:
+            return self.path(digest).stat().st_size
+        except FileNotFoundError:
+            return 0
 
     def add(self, digest: str, stream: BinaryIO, *, limit: int = 2 * LIMIT_BYTES) -> None:
         """Keep the archive that `stream` yields, after reading all of it and comparing its content with `digest`.

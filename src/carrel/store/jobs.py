@@ -275,7 +275,10 @@ class JobTable:
         """Stored outputs of one attempt, by path."""
         query = sa.select(outputs).where(outputs.c.job_id == job_id, outputs.c.attempt == attempt).order_by(outputs.c.path)
         with self._database.read() as connection:
-            return [StoredFile(path=row.path, size=row.size, digest=row.digest) for row in connection.execute(query)]
+            return [
+                StoredFile(path=row.path, size=row.size, digest=row.digest, removed_at=row.removed_at)
+                for row in connection.execute(query)
+            ]
 
     def holders(self) -> Mapping[str, int]:
         """Which job holds which device now."""

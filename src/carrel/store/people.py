@@ -65,12 +65,12 @@ class UserTable:
         with self._database.read() as connection:
             return connection.execute(query).first() is not None
 
-    def add_snapshot(self, subject: str, digest: str, *, now: float) -> None:
-        """Remember that the user has uploaded this code; once is enough."""
+    def add_snapshot(self, subject: str, digest: str, *, now: float, size: int = 0) -> None:
+        """Remember that the user has uploaded this code, with its bytes on the disk; once is enough."""
         with self._database.write() as connection:
             query = sa.select(snapshots.c.digest).where(snapshots.c.digest == digest, snapshots.c.subject == subject)
             if connection.execute(query).first() is None:
-                connection.execute(sa.insert(snapshots), {"digest": digest, "subject": subject, "created_at": now})
+                connection.execute(sa.insert(snapshots), {"digest": digest, "subject": subject, "created_at": now, "size": size})
 
 
 def _user_of(row: Row[Any]) -> User:

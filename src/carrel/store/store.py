@@ -15,6 +15,7 @@ from carrel.store.jobs import JobTable
 from carrel.store.outbox import OutboxTable
 from carrel.store.people import UserTable
 from carrel.store.reservations import ReservationTable
+from carrel.store.retention import RetentionTable
 from carrel.store.schema import upgrade
 from carrel.store.tables import lab
 
@@ -30,6 +31,7 @@ class Store:
         self.people = UserTable(database)
         self.drains = DrainTable(database)
         self.reservations = ReservationTable(database)
+        self.retention = RetentionTable(database)
         self.outbox = OutboxTable(database, self.events, clock)
 
     def lab_id(self) -> str:

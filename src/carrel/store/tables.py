@@ -81,6 +81,8 @@ snapshots = Table(
     Column("digest", String(80), primary_key=True),
     Column("subject", ForeignKey("users.subject"), primary_key=True),
     Column("created_at", Double, nullable=False),
+    #: Bytes on the disk.
+    Column("size", BigInteger, nullable=False, server_default=text("0")),
 )
 
 jobs = Table(
@@ -196,6 +198,8 @@ outputs = Table(
     Column("path", String(4096), primary_key=True),
     Column("size", BigInteger, nullable=False),
     Column("digest", String(80), nullable=False),
+    #: When its content was given up; NULL: it is stored.
+    Column("removed_at", Double),
 )
 
 #: Idempotent submission: a key of an owner names one job for ever.

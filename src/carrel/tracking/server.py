@@ -57,6 +57,11 @@ class ServerStatus:
     reason: str = ""
 
 
+def default_database(home: Path) -> str:
+    """URL of the database that MLflow keeps in a lab's home."""
+    return f"sqlite:///{home.absolute() / 'mlflow' / 'mlflow.db'}"
+
+
 class TrackingServer:
     """One MLflow server on the lab's own database, started again when it dies.
 
@@ -67,7 +72,7 @@ class TrackingServer:
         """`home` is the lab's home; `python` an interpreter that has MLflow; the default database is SQLite in the home."""
         self._home = home
         self._python = python
-        self._database_url = database_url or f"sqlite:///{home.absolute() / 'mlflow' / 'mlflow.db'}"
+        self._database_url = database_url or default_database(home)
         self._changed = threading.Condition()
         self._status = ServerStatus(ServerState.STOPPED, "not started")
         self._listeners: list[Callable[[], None]] = []

@@ -74,6 +74,14 @@ from carrel.wire.v1.sessions import (
     StrangerView,
     TenantView,
 )
+from carrel.wire.v1.storage import (
+    CollectedView,
+    CollectionView,
+    CollectRequest,
+    OutputsRemoved,
+    StorageView,
+    StoredView,
+)
 
 API = "/api/v1"
 
@@ -82,6 +90,9 @@ __all__ = [
     "ArrayView",
     "AttemptView",
     "ClusterNodeView",
+    "CollectRequest",
+    "CollectedView",
+    "CollectionView",
     "DeviceView",
     "DrainChange",
     "DrainRequest",
@@ -113,6 +124,7 @@ __all__ = [
     "NodeView",
     "OutputList",
     "OutputView",
+    "OutputsRemoved",
     "PartitionView",
     "Problem",
     "QoSView",
@@ -135,6 +147,8 @@ __all__ = [
     "SlurmRequest",
     "SnapshotView",
     "StandingView",
+    "StorageView",
+    "StoredView",
     "StrangerView",
     "TaskRequest",
     "TenantView",

@@ -254,6 +254,8 @@ class OutputView(Response):
     path: str
     size: int
     digest: str
+    #: When its content was given up; absent while it is stored.
+    removed_at: datetime | None = None
 
 
 class OutputList(Response):

@@ -1,0 +1,76 @@
+"""What the lab keeps on disk, for how long, and how much of it is whose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What lies on the lab's disk, by what it is for."""
+
+    #: Working directories of attempts that are over: of attempts that were lost, or whose outputs could not be kept.
+    WORK = "work"
+    #: Logs, journals and launch files of jobs that are over.
+    LOGS = "logs"
+    #: Code snapshots.
+    CODE = "code"
+    #: Stored outputs and locks of environments.
+    OUTPUTS = "outputs"
+    #: Artifacts in MLflow.
+    ARTIFACTS = "artifacts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRules:
+    """For how many seconds the lab keeps what; None: for ever."""
+
+    #: Working directories, after the end of their attempt.
+    work: int | None = 7 * 86400
+    #: What no record names: code that no job uses, contents that no job stored, artifacts of no run.
+    unused: int | None = 86400
+    #: After the end of their job, although its record names them.
+    logs: int | None = None
+    outputs: int | None = None
+    #: Artifacts of runs that their owner deleted in MLflow, after that.
+    deleted_runs: int | None = 30 * 86400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What was removed of one kind, or would be."""
+
+    kind: Kind
+    count: int = 0
+    #: Bytes.
+    size: int = 0
+    #: What it was, in words; the first few.
+    examples: tuple[str, ...] = ()
+    #: Why some of it could not be looked at or removed; "" for nothing.
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """What one user has on the lab's disk, in bytes. Contents that several jobs stored count for each of them."""
+
+    outputs: int = 0
+    logs: int = 0
+    code: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.outputs + self.logs + self.code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageReport:
+    """Who has how much, as one caller may know it."""
+
+    mine: Stored
+    #: Bytes that each user may have; None: no limit.
+    quota: int | None
+    #: Everybody's, for administrators.
+    users: Mapping[str, Stored] = field(default_factory=dict)
