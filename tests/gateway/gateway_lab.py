@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from carrel.control.administration import Administration
+from carrel.control.collecting import Collecting
 from carrel.control.drains import Drains
 from carrel.control.lab import Lab, LabFiles
 from carrel.control.lab_policy import LabPolicy
@@ -37,6 +38,7 @@ from carrel.domain.units import GIB
 from carrel.domain.user import Caller, Role, User
 from carrel.environments.named import NamedEnvironments
 from carrel.gateway import GatewaySettings, Pages, create_app
+from carrel.server.collecting import LabWorkDirectories
 from carrel.snapshots import SnapshotStore, pack
 from carrel.spool import Spool
 from carrel.store import Database, Store
@@ -280,6 +282,7 @@ def a_lab(
         loop=loop,
         policy=LabPolicy(rules=rules),
         files=LabFiles(spool=spool, blobs=home / "blobs", code=snapshots),
+        collecting=Collecting(store.jobs, LabWorkDirectories(spool, home / "blobs", 1024**3)),
         clock=time.time,
         secret=secret,
         lab_id=store.lab_id(),
