@@ -17,6 +17,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from carrel.control.administration import Administration
+from carrel.control.collecting import Collecting
 from carrel.control.drains import Drains
 from carrel.control.lab import Lab, LabFiles
 from carrel.control.lab_policy import LabPolicy
@@ -41,6 +42,7 @@ from carrel.environments.named import NamedEnvironments
 from carrel.gateway import GatewaySettings, Pages, create_app
 from carrel.retention import Collector
 from carrel.retention.collector import Places
+from carrel.server.collecting import LabWorkDirectories
 from carrel.snapshots import SnapshotStore, pack
 from carrel.spool import Spool
 from carrel.store import Database, Store
@@ -289,6 +291,7 @@ def a_lab(
         policy=LabPolicy(rules=rules),
         files=LabFiles(spool=spool, blobs=home / "blobs", code=snapshots),
         storage=Storage(store=store.retention, collector=collector, quota=lambda: quota, clock=time.time),
+        collecting=Collecting(store.jobs, LabWorkDirectories(spool, home / "blobs", 1024**3)),
         clock=time.time,
         secret=secret,
         lab_id=store.lab_id(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +27,9 @@ def outputs_command(
     remove: Annotated[
         bool, typer.Option("--remove", help="Give them up: the lab keeps their names and digests, not the files.")
     ] = False,
+    collect: Annotated[
+        bool, typer.Option("--collect", help="First store what could not be stored when the job ended: its disk was full.")
+    ] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -32,17 +37,45 @@ def outputs_command(
 
     What is there and equal stays; every file is checked by its digest.
     """
-    if remove and (only_list or directory is not None):
+    if remove and (only_list or collect or directory is not None):
         raise Invalid("--remove fetches and lists nothing.", remedy="Fetch the outputs first, then remove them.")
-    if directory is None and not only_list and not remove:
+    if directory is None and not only_list and not collect and not remove:
         raise Invalid("The directory for the outputs is missing.", remedy=f"carrel outputs {job_id} DIR, or --list to look.")
     with open_client(home) as client:
         number = find_job(client, job_id)
         if remove:
             return _remove(client, number, as_json=as_json)
+        if collect:
+            notes = client.collect_outputs(number).notes
+            if directory is None and not only_list:
+                return _say_collected(client, number, notes, as_json=as_json)
+            _say_notes(notes)
         if only_list or directory is None:
             return _list(client, number, as_json=as_json)
         return _fetch(client, number, directory, as_json=as_json)
+
+
+def _say_collected(client: Client, job_id: int, notes: Sequence[str], *, as_json: bool) -> int:
+    from carrel.cli.screen import paint, print_json
+    from carrel.cli.words import count
+    from carrel.cli.words import size as size_text
+
+    outputs = client.outputs(job_id)
+    if as_json:
+        print_json({"outputs": [output.model_dump() for output in outputs], "notes": list(notes)})
+        return OK
+    _say_notes(notes)
+    print(f"Job {job_id} has {count(len(outputs), 'output')} stored, {size_text(sum(output.size for output in outputs))}.")
+    if outputs:
+        print(paint(f"  fetch them: carrel outputs {job_id} DIR", "dim"))
+    return OK
+
+
+def _say_notes(notes: Sequence[str]) -> None:
+    from carrel.cli.screen import clean
+
+    for note in notes:
+        print(clean(note), file=sys.stderr)
 
 
 def _list(client: Client, job_id: int, *, as_json: bool) -> int:

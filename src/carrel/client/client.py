@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: Seconds of patience with a lab that has not answered once: it is more likely gone than starting again.
 _FIRST_PATIENCE = 1.5
+#: Seconds that the lab may take to store outputs.
+_COLLECTING = 3600.0
 _STREAM = {"Accept": "text/event-stream"}
 
 
@@ -344,6 +346,13 @@ class Client(ArrayCalls, EnvironmentCalls, StorageCalls):
     def outputs(self, job_id: int) -> list[v1.OutputView]:
         """What the job stored."""
         return self._http.get(v1.OutputList, f"/jobs/{job_id}/outputs").outputs
+
+    def collect_outputs(self, job_id: int) -> v1.OutputList:
+        """Store what could not be stored when the job ended (its disk was full); returns all that is stored then.
+
+        Raises `StorageFull` while there is no room; what could be stored is stored all the same.
+        """
+        return self._http.post(v1.OutputList, f"/jobs/{job_id}/outputs", timeout=_COLLECTING)
 
     def download_outputs(
         self, job_id: int, directory: str | Path, *, report: Callable[[v1.OutputView, bool], None] | None = None

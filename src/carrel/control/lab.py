@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from carrel.control.administration import Administration, only_admin, token_digest
+from carrel.control.collecting import Collecting
 from carrel.control.lab_policy import LabPolicy
 from carrel.control.launching import read_job_token
 from carrel.control.loop import ControlLoop
 from carrel.control.ports import (
     AttemptRow,
+    Collected,
     Event,
     EventStore,
     JobFilter,
@@ -101,6 +103,7 @@ class Lab:
     policy: LabPolicy
     files: LabFiles
     storage: Storage
+    collecting: Collecting
     clock: Clock
     #: Key of the job tokens.
     secret: bytes
@@ -286,6 +289,10 @@ class Lab:
         """Stored outputs of the last attempt."""
         job = self.job(caller, job_id)
         return self.jobs_store.outputs(job_id, job.attempt)
+
+    def collect_outputs(self, caller: Caller, job_id: int) -> Collected:
+        """Store what the last attempt left in its working directory because it could not be stored at its end."""
+        return self.collecting.collect(self.job(caller, job_id))
 
     def blob_path(self, caller: Caller, job_id: int, path: str) -> Path:
         """The file that holds the output `path` of the job."""

@@ -126,7 +126,7 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
             draft.fields |= {"state": job.state, "reason": job.reason, "suspended_at": None, "suspended_seconds": seconds}
             draft.events.append(state_event(job))
         case Ended():
-            draft.fields |= {"usage": record.usage, "outputs": record.outputs}
+            draft.fields |= {"usage": record.usage, "outputs": record.outputs, "uncollected": record.uncollected}
             draft.end = (record, entry.at)
         case _:
             pass  # Claimed says nothing that the store keeps
@@ -152,7 +152,7 @@ def _after_end(job: Job, ended: Ended, at: float) -> Mapping[str, Any]:
     elif ended.checkpointed and _at_walltime(ended):
         said = f"{ended.reason.message} It has gone on as often as it asked for."
         fields["reason"] = Reason(code=ended.reason.code, message=said)
-    if job.cancelled_by is None and job.retries_left > 0 and ended.state in _RETRIED:
+    if job.cancelled_by is None and job.retries_left > 0 and ended.state in _RETRIED and not _only_lacks_outputs(ended):
         left = job.retries_left - 1
         fields |= {
             "state": JobState.PENDING,
@@ -178,6 +178,11 @@ def _after_walltime(job: Job, ended: Ended) -> dict[str, Any]:
     how = "goes on from its checkpoint" if ended.checkpointed else "begins again"
     said = f"Attempt {job.attempt} ended {ended.state}: {ended.reason.message} It {how}; it may do so {times}."
     return {"state": JobState.PENDING, "requeues_left": left, "reason": Reason(code="Requeued", message=said)}
+
+
+def _only_lacks_outputs(ended: Ended) -> bool:
+    """True when the command did its work and the outputs wait to be collected: another attempt would only do it again."""
+    return ended.uncollected and ended.exit_code == 0
 
 
 def _at_walltime(ended: Ended) -> bool:

@@ -125,6 +125,8 @@ class AttemptChange:
     suspended_at: float | None = None
     suspended_seconds: float | None = None
     outputs: tuple[StoredFile, ...] = ()
+    #: Set when outputs that were not stored are left in its working directory.
+    uncollected: bool | None = None
     events: tuple[NewEvent, ...] = ()
     outbox: tuple[OutboxEntry, ...] = ()
 
@@ -158,6 +160,8 @@ class AttemptRow:
     lease_seconds: float = 0.0
     #: For how long it was stopped.
     suspended_seconds: float = 0.0
+    #: True while outputs that were not stored are left in its working directory.
+    uncollected: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +184,19 @@ class Submitted:
     created: bool
     #: All jobs that were made: one, or the elements of an array.
     made: tuple[Job, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What was stored of an attempt's working directory after its end."""
+
+    files: tuple[StoredFile, ...]
+    #: One sentence for each kind of thing that was not stored.
+    notes: tuple[str, ...] = ()
+    #: Why not everything was stored that should have been, or None.
+    failure: Reason | None = None
+    #: True when something is left that may be stored later.
+    left: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +304,13 @@ class JobStore(SchedulerStore, Protocol):
 
     def outputs(self, job_id: int, attempt: int) -> Sequence[StoredFile]:
         """Stored outputs of one attempt, by path."""
+        ...
+
+    def collect(self, job_id: int, attempt: int, files: Sequence[StoredFile], *, left: bool, message: str) -> Job:
+        """Outputs of an attempt that is over were stored after its end. What is known by its path already stays as it is.
+
+        `left`: something still is not stored. `message` takes the place of the job's.
+        """
         ...
 
     def charge(self, charges: Mapping[tuple[int, int], float]) -> None:

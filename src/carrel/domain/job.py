@@ -110,13 +110,24 @@ REASONS: dict[str, str] = {
     "EnvironmentFailed": "Its environment could not be built.",
     "InputFailed": "An input could not be staged.",
     "LaunchFailed": "Its command could not be started.",
-    "StorageFull": "A disk is full.",
+    "StorageFull": "A disk is full: nothing starts, or its outputs could not be kept.",
+    "OutputFailed": "Its command succeeded, and its outputs could not be kept.",
     "RunnerLost": "The process that watched over it is gone, so how it ended is not known.",
     "NodeLost": "The node is gone, so how it ended is not known.",
     "Deadline": "It reached the deadline that was set for it.",
     "DeviceBusy": "Another lab on the same machine holds the GPU.",
     "Requeued": "An attempt ended and another one follows: retries are left, or it goes on from its checkpoint.",
 }
+
+
+def how_to_collect(job_id: int) -> str:
+    """What is told of outputs that were not stored; `collected` takes the sentence back."""
+    return f"They are in its working directory: `carrel outputs --collect {job_id}` stores them when there is room."
+
+
+def collected(message: str, job_id: int) -> str:
+    """Return the message of a job whose outputs were stored after its end."""
+    return message.replace(how_to_collect(job_id), "They were collected later.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

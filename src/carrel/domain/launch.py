@@ -206,6 +206,8 @@ class Ended:
     retryable: bool = False
     #: True when it may go on after its walltime, and has changed what it keeps for its next attempt.
     checkpointed: bool = False
+    #: True when outputs that were not stored are in its working directory, which stays until they are collected.
+    uncollected: bool = False
 
 
 JournalRecord = Claimed | Preparing | EnvironmentReady | InputsReady | Started | Sampled | Suspended | Resumed | Ended

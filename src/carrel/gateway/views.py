@@ -134,6 +134,7 @@ def attempt_view(row: AttemptRow) -> v1.AttemptView:
         environment=row.environment,
         environment_built=row.environment_built,
         usage=usage_view(row.usage),
+        uncollected=row.uncollected,
     )
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from carrel.domain.job import JobState, Preemption, Reason
+from carrel.domain.job import JobState, Preemption, Reason, how_to_collect
 from carrel.domain.launch import Launch
 from carrel.domain.units import format_duration, format_size
 from carrel.runner.group.report import GroupEnd
 from carrel.runner.watch import Cause, Outcome
+from carrel.spool.disk import disk_of
+
+#: A disk of which less than this part is free counts as full when a command has failed.
+_FULL_PART = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,3 +150,28 @@ def failed(code: str, message: str, *, retryable: bool = False) -> Ending:
 def storage_full(message: str) -> Ending:
     """Return the ending of an attempt that met a full disk: not its fault, so it may be tried again."""
     return failed("StorageFull", message, retryable=True)
+
+
+def without_outputs(ending: Ending, why: Reason, job_id: int) -> Ending:
+    """Return the ending of an attempt whose outputs could not be kept, which makes a failure of a success.
+
+    How the command ended is still said, and where the outputs are.
+    """
+    remedy = how_to_collect(job_id)
+    if ending.state is not JobState.COMPLETED:
+        return replace(ending, reason=replace(ending.reason, message=f"{ending.reason.message} {why.message} {remedy}"))
+    message = f"{why.message} {remedy} Its command had succeeded: {ending.reason.message}"
+    return replace(ending, state=JobState.FAILED, reason=Reason(code=why.code, message=message))
+
+
+def disk_notes(ending: Ending, directory: Path) -> list[str]:
+    """A command that fails on a full disk mostly says so in a way that nobody understands; return what there is to add."""
+    if ending.state is not JobState.FAILED or ending.reason.code in ("StorageFull", "OutputFailed"):
+        return []
+    try:
+        disk = disk_of(directory)
+    except OSError:
+        return []
+    if disk.takes_files and disk.free >= disk.total // _FULL_PART:
+        return []
+    return [f"At its end the disk of its working directory was full ({disk.describe()})."]

@@ -6,7 +6,6 @@ after it has started (`warm_up` for those who can do it beforehand).
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from carrel.domain.errors import CarrelError, StorageFull
-from carrel.domain.job import JobState
+from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import Claimed, Ended, Launch, LaunchTracking, Started, Usage
 from carrel.domain.serial import from_plain
 from carrel.runner.cgroups import CgroupParent, JobCgroup
@@ -144,7 +143,7 @@ class Life:
             ending = self._prepare_and_run()
         except Exception as error:  # noqa: BLE001 - a fault of ours is an ending too, not a job that never ends
             _keep_traceback(self._directory)
-            ending = _unexpected(error)
+            ending = _unexpected(error, self._directory)
         outputs = self._store()
         self._finish(ending, outputs)
 
@@ -353,10 +352,15 @@ class Life:
             return store_outputs(cwd, launch.task.outputs, Path(launch.paths.blobs), launch.limits.outputs)
         except Exception as error:  # noqa: BLE001 - the ending must be told, whatever is wrong with the outputs
             _keep_traceback(self._directory)
-            return StoredOutputs(notes=[f"The outputs could not be kept: {error}."])
+            reason = Reason(code="OutputFailed", message=f"The outputs could not be kept: {error}.")
+            return StoredOutputs(notes=[reason.message], failure=reason, left=True)
 
     def _finish(self, ending: Ending, outputs: StoredOutputs) -> None:
-        notes = list(outputs.notes)
+        from carrel.runner.endings import disk_notes, without_outputs
+
+        if outputs.failure is not None:
+            ending = without_outputs(ending, outputs.failure, self._launch.job_id)
+        notes = [note for note in outputs.notes if note not in ending.reason.message] + disk_notes(ending, self._directory.path)
         with suppress(OSError):
             notes += self._close_log(ending, outputs)
         if self._cgroup is not None:
@@ -374,6 +378,7 @@ class Life:
             outputs=tuple(outputs.files),
             retryable=ending.retryable,
             checkpointed=self._got_on(),
+            uncollected=outputs.left,
         )
         self._reporter.end(ended, make_room=partial(self._clear, outputs))
         self._clear(outputs)
@@ -392,7 +397,8 @@ class Life:
         if ending.state is not JobState.COMPLETED:
             self._log.note(ending.reason.message)
         for note in outputs.notes:
-            self._log.note(note)
+            if note not in ending.reason.message:
+                self._log.note(note)
         self._log.settle()
         if self._log.stuck:
             self._clear(outputs)
@@ -425,11 +431,12 @@ _REASONS = {
 }
 
 
-def _unexpected(error: Exception) -> Ending:
+def _unexpected(error: Exception, directory: AttemptDirectory) -> Ending:
     from carrel.runner.endings import failed, storage_full
+    from carrel.spool.disk import full_at, is_full
 
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return storage_full(f"No space is left on the node's disk ({error.filename or 'spool'}).")
+    if isinstance(error, OSError) and is_full(error):
+        return storage_full(full_at(error.filename or directory.path, error))
     return failed("LaunchFailed", f"The runner failed: {type(error).__name__}: {error}.")
 
 

@@ -11,12 +11,15 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from carrel.domain.job import Reason
 from carrel.domain.launch import StoredFile
 from carrel.domain.units import format_size
+from carrel.spool.disk import full_at, is_full
 
 _CHUNK = 1024**2
 
@@ -28,15 +31,19 @@ class StoredOutputs:
     files: list[StoredFile] = field(default_factory=list)
     #: One sentence for each kind of thing that was not stored.
     notes: list[str] = field(default_factory=list)
-    #: True when the disk was full.
-    full: bool = False
+    #: Why files that should have been stored were not: what makes a failure of a job that succeeded. None when all were.
+    failure: Reason | None = None
+
+    #: True when something that is left in the working directory may be stored later.
+    left: bool = False
 
 
 def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: int) -> StoredOutputs:
     """Store the files below `directory` that `patterns` name, `limit` bytes at most, smaller paths first.
 
     Patterns are relative globs: ``*`` and ``?`` stay within a name, ``**`` stands for any directories, and a pattern that
-    names a directory means everything below it.
+    names a directory means everything below it. Each file is stored whole or not at all; on a full disk, and on any other error,
+    that file and what follows stay where they are, and `failure` says why.
     """
     result = StoredOutputs()
     left = limit
@@ -53,18 +60,17 @@ def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: 
                 too_large.append((path, size))
                 continue
             try:
+                _check_room(size, blobs)
                 stored = _store(file.fileno(), path, blobs)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                result.full = True
-                result.notes.append(
-                    f"No space was left in the lab's store: {path} ({format_size(size)}) and what follows were not kept."
-                )
+                result.failure = _failure(path, size, blobs, error)
+                result.notes.append(result.failure.message)
+                result.left = True
                 break
         left -= stored.size
         result.files.append(stored)
     if too_large:
+        result.left = True
         total = sum(size for _, size in too_large)
         names = ", ".join(f"{path} ({format_size(size)})" for path, size in too_large[:3]) + (", …" if len(too_large) > 3 else "")
         result.notes.append(
@@ -76,6 +82,22 @@ def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: 
             f"{len(outside)} outputs were not kept because they are no regular files inside the working directory: {names}."
         )
     return result
+
+
+def _check_room(size: int, blobs: Path) -> None:
+    """Raise `OSError` for what cannot fit, rather than fill the disk up to its last byte with the half of it."""
+    blobs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    room = os.statvfs(blobs)
+    if size > room.f_bavail * room.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(blobs))
+
+
+def _failure(path: str, size: int, blobs: Path, error: OSError) -> Reason:
+    """Why `path` and the files after it were not stored."""
+    name = f'"{path}" ({format_size(size)}) and what follows'
+    if is_full(error):
+        return Reason(code="StorageFull", message=f"{full_at(blobs, error, needed=size)} The outputs {name} were not kept.")
+    return Reason(code="OutputFailed", message=f"The outputs {name} could not be kept in {blobs}: {error.strerror or error}.")
 
 
 def store_bytes(data: bytes, blobs: Path) -> str:
@@ -95,21 +117,21 @@ def _store(source: int, path: str, blobs: Path) -> StoredFile:
 
 
 class BlobDraft:
-    """A blob while it is written; removed unless it is kept."""
+    """A blob while it is written; removed unless it is kept. Nobody takes a draft for a blob: it has another name."""
 
-    def __init__(self, blobs: Path, name: str = "") -> None:
-        """`name` tells drafts of one process apart that are written at the same time."""
+    def __init__(self, blobs: Path) -> None:
+        import hashlib
+
         self._blobs = blobs
         incoming = blobs / "incoming"
         incoming.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._path = incoming / f"{os.getpid()}{name}"
-        import hashlib
-
+        # Nodes of a cluster share the store, and have processes of the same number.
+        self._path = incoming / f"{os.getpid()}-{os.urandom(8).hex()}"
         self._digest = hashlib.sha256()
         self.size = 0
 
     def __enter__(self) -> BlobDraft:
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -117,12 +139,17 @@ class BlobDraft:
         self._path.unlink(missing_ok=True)
 
     def write(self, data: bytes) -> None:
-        """Add to it. Raises `OSError` when the disk is full."""
+        """Add to it. Raises `OSError` when the disk is full; then nothing was added, and the same may be tried again."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError:
+            os.ftruncate(self._fd, self.size)
+            os.lseek(self._fd, self.size, os.SEEK_SET)
+            raise
         self._digest.update(data)
         self.size += len(data)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
 
     @property
     def digest(self) -> str:
@@ -130,17 +157,45 @@ class BlobDraft:
         return f"sha256:{self._digest.hexdigest()}"
 
     def keep(self) -> str:
-        """Make it a blob, and return its digest."""
+        """Make it a blob, and return its digest. It is on the disk, whole, before it has its name."""
         name = self._digest.hexdigest()
         final = self._blobs / name[:2] / name
+        if not self._is_there(final):
+            final.parent.mkdir(exist_ok=True, mode=0o700)
+            os.fchmod(self._fd, 0o400)
+            os.fsync(self._fd)
+            self._path.rename(final)
+            _sync_directory(final.parent)
+        return f"sha256:{name}"
+
+    def _is_there(self, final: Path) -> bool:
         try:
             # It counts as used now: nobody removes it before the journal that names it was read (`carrel.retention`).
             os.utime(final)
+            return final.stat().st_size == self.size
         except FileNotFoundError:
-            final.parent.mkdir(exist_ok=True, mode=0o700)
-            os.fchmod(self._fd, 0o400)
-            self._path.rename(final)
-        return f"sha256:{name}"
+            return False
+
+
+def _sync_directory(path: Path) -> None:
+    """Have the names in a directory on the disk (fsync(2))."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sweep_drafts(blobs: Path, now: float, *, older_than: float = 24 * 3600.0) -> int:
+    """Remove drafts whose writers are gone, which nothing has been added to for so many seconds; return how many."""
+    removed = 0
+    with suppress(FileNotFoundError):
+        for draft in list((blobs / "incoming").iterdir()):
+            with suppress(OSError):
+                if now - draft.stat().st_mtime > older_than:
+                    draft.unlink()
+                    removed += 1
+    return removed
 
 
 def _open_inside(directory: Path, path: str) -> int | None:

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 
 from carrel.control.administration import Administration, token_digest
 from carrel.control.borrowing import Borrowing
+from carrel.control.collecting import Collecting
 from carrel.control.drains import Drains
 from carrel.control.history import newest_ended
 from carrel.control.lab import Lab, LabFiles, blob_file, nothing_submitted, nothing_withdrawn
@@ -43,7 +44,9 @@ from carrel.gateway.app import create_app
 from carrel.gateway.context import TrackingStatus
 from carrel.gateway.settings import GatewaySettings
 from carrel.portal import Portal
+from carrel.runner.outputs import sweep_drafts
 from carrel.server.addresses import read_from
+from carrel.server.collecting import LabWorkDirectories
 from carrel.server.home import LabHome
 from carrel.server.lending import Lender, NoLender
 from carrel.server.node_reports import NodeReports
@@ -130,6 +133,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
     spool, code = Spool(home.spool), SnapshotStore(home.snapshots)
     # Nobody else writes here while this process holds the lab: what is half done was left by one that was killed.
     code.sweep(time.time())
+    sweep_drafts(home.blobs, time.time())
     lends = settings.sessions and bool(node.devices)
     lender = Lender(home=home, settings=settings, node=node, secret=secret, clock=time.time) if lends else NoLender()
     local = LocalEngine(spool=spool, node=node, run_dir=home.run / "engine", environ=os.environ, lent=lender.lent)
@@ -193,6 +197,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         policy=LabPolicy(rules=rules, cluster=slurm.nodes, unix_user=slurm.users.of, understood=check_request),
         files=LabFiles(spool=spool, blobs=home.blobs, code=code),
         storage=retention.storage,
+        collecting=Collecting(store.jobs, LabWorkDirectories(spool, home.blobs, settings.output_limit)),
         clock=time.time,
         secret=secret,
         lab_id=lab_id,

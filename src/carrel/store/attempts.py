@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from carrel.control.news import after_stops, state_event
 from carrel.control.ports import AttemptChange
 from carrel.domain.job import Job, JobState, check_transition
+from carrel.domain.launch import StoredFile
 from carrel.domain.serial import to_plain
 from carrel.store.events import insert_events
 from carrel.store.outbox import insert_entries
@@ -146,6 +148,7 @@ def _attempt_values(change: AttemptChange) -> dict[str, Any]:
         "seeds": None if change.seeds is None else dump(dict(change.seeds)),
         "inputs": None if change.inputs is None else dump(dict(change.inputs)),
         "usage": None if change.usage is None else dump(to_plain(change.usage)),
+        "uncollected": None if change.uncollected is None else int(change.uncollected),
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -155,3 +158,20 @@ def charge_attempt(connection: sa.Connection, job_id: int, number: int, seconds:
     fewer = sa.or_(attempts.c.lease_seconds.is_(None), attempts.c.lease_seconds < seconds)
     where = (attempts.c.job_id == job_id, attempts.c.number == number, fewer)
     connection.execute(sa.update(attempts).where(*where), {"lease_seconds": seconds})
+
+
+def collect_outputs(
+    connection: sa.Connection, job: Job, number: int, files: Sequence[StoredFile], *, left: bool, message: str
+) -> Job:
+    """Outputs of an attempt that is over were stored after its end; what is known by its path already stays as it is."""
+    here = (outputs.c.job_id == job.id, outputs.c.attempt == number)
+    known = set(connection.execute(sa.select(outputs.c.path).where(*here)).scalars())
+    rows = [{"job_id": job.id, "attempt": number, **to_plain(file)} for file in files if file.path not in known]
+    if rows:
+        connection.execute(sa.insert(outputs), rows)
+    connection.execute(
+        sa.update(attempts).where(attempts.c.job_id == job.id, attempts.c.number == number),
+        {"uncollected": int(left), "message": message},
+    )
+    connection.execute(sa.update(jobs).where(jobs.c.id == job.id), {"message": message})
+    return replace(job, reason=replace(job.reason, message=message))

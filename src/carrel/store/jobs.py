@@ -36,6 +36,7 @@ from carrel.store.attempts import (
     apply_change,
     attempt_row,
     charge_attempt,
+    collect_outputs,
     ended_values,
     insert_leases,
     reason_values,
@@ -279,6 +280,12 @@ class JobTable:
                 StoredFile(path=row.path, size=row.size, digest=row.digest, removed_at=row.removed_at)
                 for row in connection.execute(query)
             ]
+
+    def collect(self, job_id: int, attempt: int, files: Sequence[StoredFile], *, left: bool, message: str) -> Job:
+        """Outputs of an attempt that is over were stored after its end. What is known by its path already stays as it is."""
+        with self._database.write() as connection:
+            job = job_of(connection.execute(_SELECT_JOB, {"job_id": job_id}).one())
+            return collect_outputs(connection, job, attempt, files, left=left, message=message)
 
     def holders(self) -> Mapping[str, int]:
         """Which job holds which device now."""

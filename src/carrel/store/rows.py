@@ -92,6 +92,7 @@ def attempt_of(row: Row[Any]) -> AttemptRow:
         usage=from_plain(Usage, json.loads(row.usage)),
         lease_seconds=row.lease_seconds or 0.0,
         suspended_seconds=row.suspended_seconds or 0.0,
+        uncollected=bool(row.uncollected),
     )
 
 

@@ -176,6 +176,8 @@ attempts = Table(
     Column("lease_seconds", Double),
     #: For how long it was suspended: nothing is charged for that. NULL: not at all.
     Column("suspended_seconds", Double),
+    #: 1 while outputs that were not stored are left in its working directory.
+    Column("uncollected", Integer, nullable=False, server_default=text("0")),
     CheckConstraint(f"state IN ({_STATES})", name="state"),
 )
 

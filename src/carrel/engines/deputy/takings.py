@@ -64,7 +64,7 @@ class Takings:
             self._close_draft()
             return
         if self._draft is None:
-            self._draft = BlobDraft(self._blobs, f".{self._user}").__enter__()
+            self._draft = BlobDraft(self._blobs).__enter__()
         self._draft.write(data)
         if last:
             self._expected.remove(digest)

@@ -94,6 +94,13 @@ def list_outputs(job_id: JobId, ctx: Ctx, who: Who) -> OutputList:
     return OutputList(outputs=[output_view(file) for file in ctx.lab.outputs(who, job_id)])
 
 
+@router.post("/jobs/{job_id}/outputs", tags=["jobs"], summary="Store outputs that could not be stored at the job's end")
+def collect_outputs(job_id: JobId, ctx: Ctx, who: Who) -> OutputList:
+    """Stores what the last attempt left in its working directory; the answer, which may take a while, has all that is stored."""
+    found = ctx.lab.collect_outputs(who, job_id)
+    return OutputList(outputs=[output_view(file) for file in ctx.lab.outputs(who, job_id)], notes=list(found.notes))
+
+
 @router.get(
     "/jobs/{job_id}/outputs/{path:path}",
     tags=["jobs"],

@@ -225,6 +225,8 @@ class AttemptView(Response):
     environment: str | None = None
     environment_built: bool | None = None
     usage: UsageView = Field(default_factory=UsageView)
+    #: True while outputs that could not be stored at its end are left in its working directory.
+    uncollected: bool = False
 
 
 class JobDetail(JobView):
@@ -262,6 +264,8 @@ class OutputList(Response):
     """All stored outputs of a job's last attempt."""
 
     outputs: list[OutputView]
+    #: Where they were collected after its end: what was not stored, and why.
+    notes: list[str] = Field(default_factory=list)
 
 
 class EventView(Response):
