@@ -121,6 +121,25 @@ def test_host_memory_is_a_limit(brokers: Start, kernels: Kernels) -> None:
     second.expect("granted")
 
 
+def test_a_task_whose_device_cannot_be_cleared_is_refused_where_it_can_be_placed_elsewhere(
+    brokers: Start, kernels: Kernels
+) -> None:
+    broker = brokers(state=LARGE, rules=LendingRules(host_memory=4 * GIB))
+    first = kernels(broker, broker.session(1, owner="ada"))
+    first.cell()
+    (device,) = broker.devices
+    assert broker.status()["host"] == {"limit": 4 * GIB, "left": 4 * GIB}
+    task = kernels(broker, broker.task(2, owner="bob"), role="runner")
+    refused = task.acquire(devices=[device.uuid], elsewhere=True)
+    assert (refused["op"], refused["code"]) == ("refused", "blocked")
+    assert "cannot be cleared for it now: host memory has no room" in refused["message"]
+    assert broker.status()["queue"] == []
+    task.ask(devices=[device.uuid])
+    assert task.expect("queued")["code"] == "HostMemoryFull", "one that was stopped has nowhere else to go, and waits"
+    first.kill()
+    task.expect("granted")
+
+
 def test_a_cell_that_met_a_full_device_gets_all_of_it_next(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(state=2 * GIB)
     first, second = two(broker, kernels)

@@ -32,6 +32,7 @@ from carrel.control.storage import Storage
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import Ended, Journaled, JournalRecord, Launch, LaunchPaths, Observation, Preparing, Started, StoredFile
 from carrel.domain.node import Device, Node
+from carrel.domain.placement import GpuState
 from carrel.domain.ports import Attempt
 from carrel.domain.qos import QoS
 from carrel.domain.retention import RetentionRules
@@ -102,6 +103,9 @@ class ScriptedEngine:
 
     def withheld(self) -> frozenset[str]:
         return frozenset()
+
+    def gpu_state(self) -> GpuState:
+        return GpuState()
 
     def observe(self, deliver: Callable[[Sequence[Observation]], None]) -> None:
         self._deliver = deliver

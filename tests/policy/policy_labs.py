@@ -214,7 +214,7 @@ class Lab:
 
     def tell(self) -> None:
         snapshot, placer = self.snapshot, self.placer
-        placer.nodes(snapshot.nodes, snapshot.withheld)
+        placer.nodes(snapshot.nodes, snapshot.withheld, snapshot.moves)
         placer.rules(snapshot.qos, order_of(snapshot, snapshot.standing), snapshot.partitions, promises=snapshot.promises)
         placer.reservations(snapshot.reservations)
 
@@ -374,6 +374,7 @@ def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
         waiting=waits,
         holding=tuple(holds),
         withheld=withheld,
+        moves={uuid: draw(st.integers(0, 3)) * GIB for uuid in uuids if draw(st.booleans())},
         standing={(ACCOUNTS[owner], owner): draw(factors) for owner in ("ada", "bob")},
         share_weight=draw(st.sampled_from([0.0, 800.0])),
         size_weight=draw(st.sampled_from([0.0, 100.0])),

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_labs import (
     ACCOUNTS,
+    GIB,
     QOS_NAMES,
     Lab,
     arrays,
@@ -36,6 +37,7 @@ WHAT_HAPPENS = [
     "parts",
     "windows",
     "nodes",
+    "states",
     "start",
 ]
 
@@ -88,6 +90,11 @@ def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, prom
                 lab.change(partitions=data.draw(partitions()), promises=data.draw(st.sampled_from([1, 1, 3])))
             case "windows":
                 lab.change(reservations=data.draw(reservations()))
+            case "states":
+                uuids = sorted(device.uuid for machine in lab.snapshot.nodes for device in machine.devices)
+                some = st.lists(st.sampled_from(uuids), unique=True) if uuids else st.just([])
+                moves = {uuid: data.draw(st.integers(0, 2)) * GIB for uuid in data.draw(some)}
+                lab.change(withheld=frozenset(data.draw(some)), moves=moves)
             case "nodes":
                 kept = {node.name: node for node in data.draw(nodes())}
                 same = [kept.get(node.name, node) if data.draw(st.booleans()) else node for node in lab.snapshot.nodes]

@@ -128,6 +128,7 @@ class Desk:
                 asked_at=self._clock(),
                 exclusive=row.role == RUNNER,
                 ends_by=float(ends_by) if isinstance(ends_by, (int, float)) else None,
+                elsewhere=row.role == RUNNER and message.get("elsewhere") is True,
             )
             if not self._take_up(row, asked):
                 self.book.add_request(asked)

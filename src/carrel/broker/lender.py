@@ -14,11 +14,11 @@ from carrel.broker.book import Book
 from carrel.broker.config import BrokerConfig
 from carrel.broker.loop import Loop, Timer
 from carrel.broker.rows import LeaseRow, RequestRow, TenantRow
-from carrel.broker.words import granted_fields, lost_fields
+from carrel.broker.words import granted_fields, lost_fields, named
 from carrel.domain.lease import DeviceRoom, LeaseState, Lending, LendingSnapshot, Queued, Residency, Tier
 from carrel.domain.node import Device
 from carrel.domain.ports import Clock
-from carrel.leases.protocol import KERNEL
+from carrel.leases.protocol import BLOCKED, KERNEL
 from carrel.policy.lend import lend
 
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
@@ -164,11 +164,26 @@ class Lender:
             row.residency = Residency.SUSPENDING
             self.book.touch(row)
             self._actions.append(_later(self.moves.suspend, row.id, suspend.pauses))
+        lending = replace(lending, queue=self._send_elsewhere(lending.queue))
         self.holds.review(lending.queue, now)
         for expire in lending.expires:
             self.holds.expire(self.book.leases[expire.lease], now)
         self._tell(lending, now)
         self._set_timer(lending, now)
+
+    def _send_elsewhere(self, queue: Sequence[Queued]) -> tuple[Queued, ...]:
+        """A job that can be placed on other devices does not wait where nothing would clear these; returns who waits on."""
+        left = []
+        for entry in queue:
+            asked = self.book.requests[entry.request]
+            if not (entry.stuck and asked.elsewhere):
+                left.append(entry)
+                continue
+            self.book.drop_request(asked)
+            where = named(asked.devices, self.devices)
+            text = f"{where[0].upper()}{where[1:]} cannot be cleared for it now: {entry.cause}."
+            self.say(asked.tenant, "refused", request=asked.request, code=BLOCKED, message=text, remedy="Place it elsewhere.")
+        return tuple(left)
 
     def _lend(self, asked: RequestRow, devices: tuple[str, ...], now: float) -> None:
         row = self.book.tenants[asked.tenant]
@@ -226,10 +241,7 @@ class Lender:
             )
             for device in self.devices.values()
         ]
-        free, rules = self._host_free(), self._config.rules
-        if free is not None:
-            limit = host_used + free
-            rules = replace(rules, host_memory=limit if rules.host_memory is None else min(limit, rules.host_memory))
+        rules = replace(self._config.rules, host_memory=self._host_limit(host_used))
         return LendingSnapshot(
             devices=devices,
             tenants=tenants,
@@ -239,6 +251,24 @@ class Lender:
             rules=rules,
             typical_lease=book.typical,
         )
+
+    def _host_limit(self, used: int) -> int | None:
+        """Bytes of host memory that states may take in all, of which `used` are taken; None: no limit."""
+        free, limit = self._host_free(), self._config.rules.host_memory
+        if free is None:
+            return limit
+        return used + free if limit is None else min(used + free, limit)
+
+    def host(self) -> tuple[int | None, int | None]:
+        """How many bytes of host memory states may take in all, and how many are left for more; None: no limit."""
+        moved = (Residency.SUSPENDED, Residency.RESUMING)
+        rows = self.book.tenants.values()
+        used = sum(sum(row.state.values()) for row in rows if row.residency in moved)
+        limit = self._host_limit(used)
+        if limit is None:
+            return None, None
+        leaving = sum(sum(row.state.values()) for row in rows if row.residency is Residency.SUSPENDING)
+        return limit, max(0, limit - used - leaving)
 
     def _tell(self, lending: Lending, now: float) -> None:
         """Tell those who wait what is new to them."""

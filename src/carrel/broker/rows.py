@@ -114,6 +114,8 @@ class RequestRow:
     ends_by: float | None = None
     #: The paused lease that wants to go on, or None.
     resumes: str | None = None
+    #: True for a job that can be placed on other devices: it need not wait where nothing helps.
+    elsewhere: bool = False
     #: It is not looked at before (Unix seconds): bringing its state back did not begin.
     retry_at: float = 0.0
 

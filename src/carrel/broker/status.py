@@ -42,6 +42,7 @@ class Status:
             "queue": [_shown(row, viewer) for row in self._rows["queue"]],
             "history": list(history),
             "charges": self._charges() if viewer.sees_all else [],
+            "host": dict(zip(("limit", "left"), self._lender.host(), strict=True)),
         }
 
     def charging(self) -> bool:
@@ -115,6 +116,7 @@ class Status:
                 or row.why_not
                 or ("" if self._lender.tier is not Tier.HOLD else "this machine cannot move it"),
                 "last_used": row.last_used,
+                "retry_at": row.retry_at,
                 "cells": row.cells,
                 "gpu_seconds": round(row.gpu_seconds, 3),
                 "waited_seconds": round(row.waited_seconds, 3),

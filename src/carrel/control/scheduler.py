@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from carrel.control.dependents import Dependents
@@ -33,6 +33,7 @@ from carrel.domain.ports import Attempt, Engine
 from carrel.domain.reservation import Reservation
 from carrel.domain.rules import LabRules
 from carrel.domain.task import TaskSpec
+from carrel.policy.clearing import Offer, offer
 from carrel.policy.dues import Dues
 from carrel.policy.order import order_of
 from carrel.policy.placer import Placer
@@ -106,6 +107,8 @@ class Scheduler:
         #: Jobs that are stopped, and wait for their place.
         self._stopped: set[int] = set()
         self._withheld: frozenset[str] = frozenset()
+        #: What idle sessions' GPU state keeps from jobs, or has to move for them.
+        self._offer = Offer()
         self._reserved: Sequence[Reservation] = ()
         self._looked_at = self._told_at = 0.0
         #: When to tell those whose position has changed but who were told something a moment ago.
@@ -163,7 +166,7 @@ class Scheduler:
             moments.append(self._tell_again)
         if self._unstarted:
             moments.append(self._looked_at + RETRY_SECONDS)
-        if self._withheld and (self._queue.waiting or self._stopped):
+        if (self._withheld or self._offer.blocked) and (self._queue.waiting or self._stopped):
             moments.append(self._looked_at + _WITHHELD_SECONDS)
         if self._queue.waiting and (change := self._placer.next_change(self._looked_at)) is not None:
             moments.append(change)
@@ -310,14 +313,14 @@ class Scheduler:
         for job_id in [job_id for job_id, moment in self._paused.items() if moment <= now]:
             del self._paused[job_id]
         self._rank(now)
-        self._placer.nodes(self._settings.drained(self._engine.nodes()), self._withheld)
+        self._offer_devices(())
         self._reserved = tuple(self._settings.reserved())
         self._placer.reservations(self._reserved)
         for job in self._preempting.go_on(self._picture(now), now) if self._stopped else ():
             self._put(job, now)
         for held in self._dues.overdue(now) if self._expects else ():
             self._placer.hold(held)
-        starts = self._placer.place(now)
+        starts = self._place(now)
         if starts:
             self._carry_out(starts, now)
         qos = self._settings.rules.current.qos
@@ -328,6 +331,30 @@ class Scheduler:
             self.outlook = self.look(now)
             self._tell(now)
         self._newcomers.clear()
+
+    def _place(self, now: float) -> Sequence[Start]:
+        """Place, and while host memory cannot take all idle state, again with other devices offered: each is, once."""
+        starts = list(self._placer.place(now))
+        offered = set(self._offer.moves)
+        while untried := set(self._offer.instead) - offered:
+            self._offer_devices(untried, starts)
+            if untried.isdisjoint(self._offer.moves):
+                break
+            offered |= self._offer.moves.keys()
+            starts += self._placer.place(now)
+        return starts
+
+    def _offer_devices(self, first: Collection[str], starts: Sequence[Start] = ()) -> None:
+        """Tell the placer what it may give away, those devices `first` of which not all can be cleared."""
+        nodes, found = self._settings.drained(self._engine.nodes()), self._engine.gpu_state()
+        if found.states:
+            taken = {uuid for held in self._queue.holding.values() for share in held.shares for uuid in share.devices}
+            taken.update(uuid for start in starts for uuid in start.devices)
+            devices = [device for node in nodes for device in node.devices if device.uuid not in self._withheld]
+            self._offer = offer(found, devices, taken, first=first)
+        else:
+            self._offer = Offer()
+        self._placer.nodes(nodes, self._withheld | self._offer.blocked.keys(), self._offer.moves)
 
     @property
     def _expects(self) -> bool:
@@ -350,7 +377,9 @@ class Scheduler:
             qos=rules.qos,
             waiting=tuple(map(self._expected, self._queue.waiting.values())),
             holding=tuple(self._due(held, now) for held in self._queue.holding.values()),
-            withheld=self._withheld,
+            withheld=self._withheld | self._offer.blocked.keys(),
+            blocked=self._offer.blocked,
+            moves=self._offer.moves,
             age_weight=rules.age_weight,
             standing=self._standing,
             share_weight=rules.share_weight,

@@ -186,6 +186,10 @@ class Queued:
     reason: Reason
     #: Seconds from now, or None when nobody can say.
     estimate: float | None = None
+    #: True when nothing that could be done now would help: it waits until something changes.
+    stuck: bool = False
+    #: What is in the way, in a few words; the reason has them in its message.
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

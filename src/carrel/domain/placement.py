@@ -96,6 +96,29 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdleState:
+    """GPU state of a session that computes nothing now. It has to move before a job can have one of its devices."""
+
+    #: Whose it is, for telling states apart.
+    tenant: str
+    #: UUIDs of the devices that it is on. It moves off all of them at once.
+    devices: tuple[str, ...]
+    #: Bytes of host memory that it needs there; 0 when it is on its way already.
+    bytes: int
+    #: Why it cannot be moved, or "".
+    stays: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """What lies on devices that no lease occupies, and how much of it can go to host memory."""
+
+    states: tuple[IdleState, ...] = ()
+    #: Bytes of host memory that are left for states; None: as many as there are.
+    host_left: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Everything that placement may know, at one moment."""
 
@@ -105,6 +128,10 @@ class Snapshot:
     holding: Sequence[Holding]
     #: Device UUIDs that nobody may be given now (another lab on the machine holds them, the driver reports a fault).
     withheld: frozenset[str] = frozenset()
+    #: Those of them that only GPU state of idle sessions keeps from jobs, and why it stays there.
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    #: Bytes of such state that move first when a job starts on a device; 0 where a device is not named.
+    moves: Mapping[str, int] = field(default_factory=dict)
     #: Seconds of waiting that outweigh one point of priority; so that no job waits for ever behind more urgent ones.
     age_weight: float = 600.0
     #: Factor of each (account, owner), 0 to 1, larger for who has used less of their share (`policy.fairshare`); 1 for others.

@@ -9,6 +9,7 @@ from typing import Protocol
 from carrel.domain.job import Preemption
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Node
+from carrel.domain.placement import GpuState
 
 #: Unix seconds. Only the composition root passes `time.time`.
 Clock = Callable[[], float]
@@ -36,6 +37,10 @@ class Engine(Protocol):
 
     def withheld(self) -> frozenset[str]:
         """UUIDs of devices that nobody may be given now (another lab holds them)."""
+        ...
+
+    def gpu_state(self) -> GpuState:
+        """GPU state of sessions that lies on devices which no lease occupies; nothing where devices are not lent to cells."""
         ...
 
     def observe(self, deliver: Callable[[Sequence[Observation]], None]) -> None:

@@ -9,6 +9,7 @@ from carrel.domain.job import Preemption
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Node
 from carrel.domain.partition import on_cluster
+from carrel.domain.placement import GpuState
 from carrel.domain.ports import Attempt, Engine
 
 
@@ -35,6 +36,10 @@ class HybridEngine:
     def withheld(self) -> frozenset[str]:
         """UUIDs of devices of the lab's own machine that nobody may be given now."""
         return self._local.withheld()
+
+    def gpu_state(self) -> GpuState:
+        """What sessions have on the GPUs of the lab's own machine."""
+        return self._local.gpu_state()
 
     def observe(self, deliver: Callable[[Sequence[Observation]], None]) -> None:
         """Call `deliver` with the news of both."""

@@ -15,6 +15,7 @@ from carrel.domain.errors import CarrelError
 from carrel.domain.job import Preemption
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Node
+from carrel.domain.placement import GpuState
 from carrel.domain.ports import Attempt, Clock
 from carrel.engines.attempts import Key, Watched, clear, discard_launch, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells
@@ -44,14 +45,16 @@ class LocalEngine:
         locks: DeviceLocks | None = None,
         cgroups: bool = True,
         lent: Callable[[], frozenset[str]] = frozenset,
+        state: Callable[[], GpuState] = GpuState,
     ) -> None:
         """Make the sockets and start the nursery.
 
         `run_dir` is a directory of the lab's own (it is made, mode 0700), always the same for the same spool; `environ` are
         the server's variables, of which jobs get a short list. With `cgroups` false, runners watch memory by themselves.
-        `lent` says which devices the node's broker keeps for cells of sessions.
+        `lent` says which devices the node's broker keeps for cells of sessions, `state` what idle ones have on the others.
         """
         self._lent = lent
+        self._state = state
         self._spool = Spool(spool.root.absolute())
         self._node = node
         self._monotonic = monotonic
@@ -86,6 +89,10 @@ class LocalEngine:
     def withheld(self) -> frozenset[str]:
         """UUIDs of devices that another lab on this machine holds (at most 2 s old) or that cells of sessions use or want."""
         return self._elsewhere() | self._lent()
+
+    def gpu_state(self) -> GpuState:
+        """What idle sessions have on the devices, by the broker's last word."""
+        return self._state()
 
     def _elsewhere(self) -> frozenset[str]:
         now = self._monotonic()

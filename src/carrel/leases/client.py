@@ -164,15 +164,18 @@ class Broker:
         ends_by: float | None = None,
         on_wait: Callable[[Wait], None] | None = None,
         stop: Callable[[], bool] | None = None,
+        elsewhere: bool = False,
     ) -> Lease | None:
         """Wait for a lease and return it, or None when `stop` said so (looked at five times in a second).
 
         A runner names its `devices`; `ends_by` (Unix seconds) tells the others when they are free at the latest. Raises an error
-        of `carrel.domain.errors` when it is refused, and `Unavailable` when there is no broker.
+        of `carrel.domain.errors` when it is refused, and `Unavailable` when there is no broker. With `elsewhere` it is
+        refused, with the detail code `BLOCKED`, where nothing that can be done now would clear the devices.
         """
         with self._guard:
             request = f"{time.time_ns():x}.{next(self._ids)}"
             asking = {"request": request, "devices": list(devices), "gpus": gpus, "cell": cell, "ends_by": ends_by}
+            asking["elsewhere"] = elsewhere
             self._asked = request
             try:
                 return self._wait_for(request, asking, on_wait, stop or (lambda: False))

@@ -17,8 +17,10 @@ Client to broker
              Answer: ``welcome`` or ``refused`` and the end of the connection.
 ``acquire``  request (id, unique in the connection's process), gpus (int, 0: what the session asked for), cell (id of the
              execute_request, "" for a task), devices (list of UUIDs: exactly these; roles "runner" only), ends_by (Unix seconds
-             or null). Answers: any number of ``queued``, then one of ``granted``, ``refused``. The same request again (after a
-             connection was lost) is the same request, and a lease that was granted for it is granted again, with its fence.
+             or null), elsewhere (bool; runners: refuse with code "blocked" where nothing that can be done now would clear the
+             devices, since the job can be placed on others). Answers: any number of ``queued``, then one of ``granted``,
+             ``refused``. The same request again (after a connection was lost) is the same request, and a lease that was granted
+             for it is granted again, with its fence.
 ``cancel``   request. Answer: ``cancelled``. When ``granted`` was on its way already, the lease must be released.
 ``release``  lease, fence; cell, outcome ("ok", "error", "aborted"), cuda (bool: the process has a CUDA state), blockers (list of
              words why its state cannot be moved: "managed memory", "CUDA IPC", "distributed"), background (int: threads and
@@ -64,13 +66,15 @@ Broker to client
                no tenant), last_used (Unix seconds at which a cell's lease on it ended, 0: never), wanted (requests that wait for
                this very device)
              tenants: id, job, owner, role, kernel, label, pid, state (`Residency`), home, bytes, suspendable, why_not, last_used,
-               cells, gpu_seconds, waited_seconds, background, mine (bool)
+               retry_at (moving its state did not begin: not tried again before, Unix seconds), cells, gpu_seconds,
+               waited_seconds, background, mine (bool)
              leases: id, fence, tenant, job, owner, role, devices, since, state (`LeaseState`), cell, held_until, exclusive,
                wanted_since (since when others wait for a held one, or null), mine
              queue: request, tenant, job, owner, role, gpus, devices (those that it waits for; []: any), position, since,
                estimate, code, message, resumes (the paused lease that wants to go on, or null), mine
              history (of the caller's own session, newest first, at most 50): cell, at, waited, held, devices, outcome
                ("ok", "error", "aborted", "killed", "lost")
+             host: limit and left (bytes of host memory that moved states may take, and that are free for more; null: no limit)
              charges (for an observer of the whole node; an older broker has none): job, attempt, owner, seconds (devices ×
                seconds that the session's cells have borrowed until now: held leases too, pauses not; it grows unless the
                broker's journal is lost, and is kept for a while after the session's end)
@@ -84,6 +88,9 @@ from typing import Any
 VERSION = 1
 #: Longest message in bytes, with its newline.
 LONGEST = 1 << 20
+
+#: Code of a refusal: the devices cannot be cleared now, and the job can be placed elsewhere.
+BLOCKED = "blocked"
 
 #: Role of a Jupyter kernel: its cells borrow devices.
 KERNEL = "kernel"

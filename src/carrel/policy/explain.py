@@ -176,6 +176,24 @@ def _gpus(wanted: Resources) -> str:
     return wanted.describe_gpus()
 
 
+def _blocked(wanted: Resources, situation: Situation, realm: Realm) -> str:
+    """Name the devices that idle sessions' GPU state keeps from the job, and why it stays there; "" when there are none."""
+    blocked = situation.snapshot.blocked
+    if not blocked:
+        return ""
+    names = {room.name for room in realm.rooms}
+    held = {uuid for one in situation.snapshot.holding for share in one.shares for uuid in share.devices}
+    found = [
+        f"GPU {device.index} of {node.name} ({blocked[device.uuid]})"
+        for node in sorted(situation.snapshot.nodes, key=lambda node: node.name)
+        if node.name in names
+        for device in node.devices
+        if device.uuid in blocked and device.uuid not in held and suits(device, wanted)
+    ]
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return f"; not offered: {', '.join(found[:NAMED])}{more}" if found else ""
+
+
 def _several(wanted: Resources) -> str:
     gpus = f"{_gpus(wanted)}, " if wanted.gpus else ""
     return f"{wanted.nodes} nodes with {gpus}{_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)} each"
@@ -212,7 +230,7 @@ def _shortage(job: Waiting, situation: Situation) -> str:
         return f"needs {_several(wanted)}; {fitting}{of} {has} so much free"
     most_gpus = max((room.free_of(wanted) for room in rooms), default=0)
     if most_gpus < wanted.gpus:
-        return f"needs {_gpus(wanted)} on one node{of}; {_at_most(most_gpus)}"
+        return f"needs {_gpus(wanted)} on one node{of}; {_at_most(most_gpus)}{_blocked(wanted, situation, realm)}"
     where = f"one node{of}"
     if wanted.gpus:
         rooms = [room for room in rooms if room.free_of(wanted) >= wanted.gpus]
@@ -301,8 +319,12 @@ def _unavailable(job: Waiting, situation: Situation) -> str:
     for node in nodes:
         if node.drained is None and _holds(node, wanted):
             suited = [device for device in node.devices if suits(device, wanted)]
-            away = sum(device.uuid in withheld for device in suited)
-            return f"{what} on {where}; {away} of {len(suited)} on {node.name} are withheld (lent to cells, or in use elsewhere)"
+            blocked = _blocked(wanted, situation, realm)
+            away = sum(device.uuid in withheld and device.uuid not in situation.snapshot.blocked for device in suited)
+            if blocked and not away:
+                return f"{what} on {where}{blocked}"
+            lent = f"{away} of {len(suited)} on {node.name} are withheld (lent to cells, or in use elsewhere)"
+            return f"{what} on {where}; {lent}{blocked}"
     return f"{what} on {where}; no node {'of it' if realm.partition else 'of the lab'} has so much"
 
 

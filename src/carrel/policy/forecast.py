@@ -24,7 +24,7 @@ class Course:
         self._jobs = {job.id: job for job in snapshot.waiting}
         self._starts: dict[int, float] = {}
         self._placer = placer = Placer()
-        placer.nodes(snapshot.nodes, snapshot.withheld)
+        placer.nodes(snapshot.nodes, snapshot.withheld, snapshot.moves)
         order = order_of(snapshot, snapshot.standing)
         placer.rules(snapshot.qos, order, snapshot.partitions, promises=snapshot.promises)
         placer.reservations(snapshot.reservations)

@@ -108,7 +108,7 @@ class _Walk:
         away = [uuid for uuid in devices if uuid not in rooms or rooms[uuid].withheld is not None]
         if away:
             why = rooms[away[0]].withheld if away[0] in rooms else "it is not there any more"
-            self._wait(place, devices, reasons.WITHHELD, f"its GPU is not lent out now: {why}", unknown=True)
+            self._wait(place, devices, reasons.WITHHELD, f"its GPU is not lent out now: {why}", stuck=True)
         elif not self._claimed.isdisjoint(devices):
             self._wait(place, devices, reasons.KEPT, "others are ahead")
         elif any(uuid in self._rooms.leases for uuid in devices):
@@ -121,7 +121,7 @@ class _Walk:
         lendable = sorted(uuid for uuid, device in self._rooms.devices.items() if device.withheld is None)
         if len(lendable) < request.gpus:
             cause = f"{len(lendable)} of {len(self._rooms.devices)} GPUs are lent out now"
-            self._wait(place, lendable, reasons.WITHHELD, cause, unknown=True)
+            self._wait(place, lendable, reasons.WITHHELD, cause, stuck=True)
             return
         unclaimed = [uuid for uuid in lendable if uuid not in self._claimed]
         if len(unclaimed) < request.gpus:
@@ -139,7 +139,7 @@ class _Walk:
         leased = [uuid for uuid in unclaimed if uuid in self._rooms.leases]
         if len(good) + len(leased) < request.gpus:
             obstacle = next(plan.obstacle for plan in plans.values() if plan.obstacle is not None)
-            self._wait(place, (), *_OBSTACLES[obstacle], unknown=True)
+            self._wait(place, (), *_OBSTACLES[obstacle], stuck=True)
             return
         ranked = sorted(leased, key=lambda uuid: self._clearing_rank(place, uuid))
         self._take_turn(place, tenant, (*good, *ranked[: request.gpus - len(good)]))
@@ -166,7 +166,7 @@ class _Walk:
             self._wait(place, devices, reasons.MOVING, "its own GPU state is being moved")
         elif plan.obstacle is not None:
             # Nothing that could be done now would help: it stands in nobody's way until something changes.
-            self._wait(place, (), *_OBSTACLES[plan.obstacle], unknown=True)
+            self._wait(place, (), *_OBSTACLES[plan.obstacle], stuck=True)
         elif plan.ready:
             self._claim(devices)
             self._outlook.give(devices, 0.0, place.expected)
@@ -260,14 +260,15 @@ class _Walk:
     def _quantum(self, place: InLine) -> float:
         return quantum(place, self._snapshot.rules.time_slice)
 
-    def _wait(self, place: InLine, devices: Sequence[str], code: str, cause: str, *, unknown: bool = False) -> None:
-        estimate = None if unknown else self._outlook.start(devices, self._quantum(place))
+    def _wait(self, place: InLine, devices: Sequence[str], code: str, cause: str, *, stuck: bool = False) -> None:
+        estimate = None if stuck else self._outlook.start(devices, self._quantum(place))
         if estimate is not None:
             self._outlook.give(devices, estimate, place.expected)
         position, request = len(self.queue) + 1, place.request
         gpus = len(devices) or request.gpus
         reason = reasons.waiting(code, gpus, position, estimate, cause)
-        self.queue.append(Queued(request=request.id, position=position, reason=reason, estimate=estimate))
+        queued = Queued(request=request.id, position=position, reason=reason, estimate=estimate, stuck=stuck, cause=cause)
+        self.queue.append(queued)
 
 
 def quantum(place: InLine, time_slice: float) -> float:

@@ -40,7 +40,7 @@ class _Walk:
     """One walk through the queue."""
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
-        self.rooms = rooms_of(snapshot.nodes, snapshot.holding, snapshot.withheld)
+        self.rooms = rooms_of(snapshot.nodes, snapshot.holding, snapshot.withheld, snapshot.moves)
         self.realms = Realms(self.rooms, snapshot.partitions, snapshot.reservations)
         # That of all who name no partition, where nothing is kept for anybody.
         self._everywhere = None if snapshot.reservations else self.realms.of("", "", "")

@@ -38,7 +38,7 @@ class Placer:
     def __init__(self) -> None:
         self._qos: Mapping[str, QoS] = {}
         self._order = Order({}, {}, age_weight=0.0, share_weight=0.0, size_weight=0.0)
-        self._nodes: tuple[Sequence[Node], frozenset[str]] = ((), frozenset())
+        self._nodes: tuple[Sequence[Node], frozenset[str], Mapping[str, int]] = ((), frozenset(), {})
         #: The group of each job that is in line, or None while it pauses.
         self._waiting: dict[int, tuple[Waiting, Group | None]] = {}
         self._paused: list[tuple[float, int]] = []
@@ -52,7 +52,7 @@ class Placer:
         self._realms = Realms((), {}, ())
         #: What was promised in the last placement, first in line first.
         self.promises: Sequence[Promise] = ()
-        self._set_nodes((), frozenset())
+        self._set_nodes((), frozenset(), {})
         self._set_limits()
 
     # ---- what changes
@@ -81,10 +81,13 @@ class Placer:
             group.enter()
         self._parked.clear()
 
-    def nodes(self, nodes: Sequence[Node], withheld: frozenset[str] = frozenset()) -> None:
-        """These are the nodes from now on, and the devices that nobody may be given."""
-        if (nodes, withheld) != self._nodes:
-            self._set_nodes(nodes, withheld)
+    def nodes(
+        self, nodes: Sequence[Node], withheld: frozenset[str] = frozenset(), moves: Mapping[str, int] | None = None
+    ) -> None:
+        """These are the nodes from now on, the devices that nobody may be given, and what moves first off the others."""
+        moves = moves or {}
+        if (nodes, withheld, moves) != self._nodes:
+            self._set_nodes(nodes, withheld, moves)
 
     def reservations(self, reservations: Sequence[Reservation]) -> None:
         """These windows are kept for some people from now on."""
@@ -277,9 +280,9 @@ class Placer:
 
     # ---- rooms
 
-    def _set_nodes(self, nodes: Sequence[Node], withheld: frozenset[str]) -> None:
-        self._nodes = (nodes, withheld)
-        rooms = rooms_of(nodes, self._holding.values(), withheld)
+    def _set_nodes(self, nodes: Sequence[Node], withheld: frozenset[str], moves: Mapping[str, int]) -> None:
+        self._nodes = (nodes, withheld, moves)
+        rooms = rooms_of(nodes, self._holding.values(), withheld, moves)
         self._by_name = {room.name: room for room in rooms}
         self._fit = Fit(rooms)
         self._rooms = rooms

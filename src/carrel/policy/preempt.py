@@ -86,7 +86,7 @@ class _Choice:
         self._now = now
         self._stops = stops
         self._priority = {name: service.priority for name, service in picture.qos.items()}
-        rooms = rooms_of(picture.nodes, picture.holding, picture.withheld)
+        rooms = rooms_of(picture.nodes, picture.holding, picture.withheld, picture.moves)
         self._rooms = [room for room in rooms if room.could_hold(job.resources) and may_run(picture, job, room.name, now)]
         self._there: dict[str, list[Holding]] = {room.name: [] for room in self._rooms}
         for held in sorted(victims, key=lambda held: held.id):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ class Room:
     name: str
     cpus: int
     memory: int
-    #: Free devices by type, in node order.
+    #: Free devices by type: those first from which the least has to be moved, then in node order.
     free: dict[str, list[str]]
     free_gpus: int
     #: What an idle node would offer.
@@ -40,8 +40,10 @@ class Room:
     all_gpus: dict[str, int]
     #: By the id of the job that holds it.
     releases: dict[int, Release] = field(default_factory=dict)
-    #: Type of each device that can be given, by its uuid in node order.
+    #: Type of each device that can be given, by its uuid in the order of `free`.
     types: dict[str, str] = field(default_factory=dict)
+    #: Bytes of idle sessions' state that have to move off a device first, by its uuid.
+    moves: Mapping[str, int] = field(default_factory=dict)
     #: Bytes that each device of a type has at least.
     gpu_memory: dict[str, int] = field(default_factory=dict)
 
@@ -83,16 +85,17 @@ class Room:
     def choose(self, wanted: Resources) -> list[tuple[str, int]]:
         """Return how many devices of which type `wanted` would get here.
 
-        A job that takes several types gets devices of one type if that is possible: the type with the fewest to spare.
+        A job that takes several types gets devices of one type if that is possible: the type whose devices the least has to
+        be moved off, and of those the one with the fewest to spare.
         """
         if wanted.gpus == 0:
             return []
         if wanted.gpu_type is not None:
             return [(wanted.gpu_type, wanted.gpus)]
         free = [(len(uuids), name) for name, uuids in self.free.items() if not wanted.gpu_memory or self.suits(name, wanted)]
-        enough = [(count, name) for count, name in free if count >= wanted.gpus]
+        enough = [(self._moved(name, wanted.gpus), count, name) for count, name in free if count >= wanted.gpus]
         if enough:
-            return [(min(enough)[1], wanted.gpus)]
+            return [(min(enough)[2], wanted.gpus)]
         chosen: list[tuple[str, int]] = []
         missing = wanted.gpus
         for count, name in sorted(free, key=lambda item: (-item[0], item[1])):
@@ -100,6 +103,10 @@ class Room:
                 chosen.append((name, min(count, missing)))
                 missing -= min(count, missing)
         return chosen
+
+    def _moved(self, gpu_type: str, number: int) -> int:
+        """Bytes that are moved for whoever gets the first so many devices of a type."""
+        return sum(self.moves.get(uuid, 0) for uuid in self.free[gpu_type][:number]) if self.moves else 0
 
     def take(self, job_id: int, wanted: Resources, ends_by: float) -> tuple[str, ...]:
         """Give `wanted` to a job until `ends_by`; return the devices. The caller has asked `has_free` before."""
@@ -140,10 +147,15 @@ class Room:
             self.free[gpu_type] = [uuid for uuid, one in self.types.items() if one == gpu_type and uuid in free]
 
 
-def rooms_of(nodes: Iterable[Node], holding: Iterable[Holding], withheld: frozenset[str]) -> list[Room]:
-    """Return a room for every node that is not drained, in the order of names, less what jobs hold there."""
+def rooms_of(
+    nodes: Iterable[Node], holding: Iterable[Holding], withheld: frozenset[str], moves: Mapping[str, int] | None = None
+) -> list[Room]:
+    """Return a room for every node that is not drained, in the order of names, less what jobs hold there.
+
+    `moves` says how many bytes of idle sessions' state have to go from a device before a job has it.
+    """
     ready = sorted((node for node in nodes if node.drained is None), key=lambda node: node.name)
-    rooms = [_room(index, node, withheld) for index, node in enumerate(ready)]
+    rooms = [_room(index, node, withheld, moves or {}) for index, node in enumerate(ready)]
     by_name = {room.name: room for room in rooms}
     for held in holding:
         for share in held.shares:
@@ -160,14 +172,14 @@ def suits(device: Device, wanted: Resources) -> bool:
 
 def idle_room(node: Node) -> Room:
     """Return what `node` would be if nothing ran on it, nothing of it were withheld, and it were not drained."""
-    return _room(0, node, frozenset())
+    return _room(0, node, frozenset(), {})
 
 
-def _room(index: int, node: Node, withheld: frozenset[str]) -> Room:
+def _room(index: int, node: Node, withheld: frozenset[str], moves: Mapping[str, int]) -> Room:
     """Make the idle room of `node`."""
     types = {
         device.uuid: device.type
-        for device in sorted(node.devices, key=lambda device: (device.index, device.uuid))
+        for device in sorted(node.devices, key=lambda device: (moves.get(device.uuid, 0), device.index, device.uuid))
         if device.uuid not in withheld
     }
     free: dict[str, list[str]] = {}
@@ -175,7 +187,7 @@ def _room(index: int, node: Node, withheld: frozenset[str]) -> Room:
         free.setdefault(gpu_type, []).append(uuid)
     counts = {gpu_type: len(uuids) for gpu_type, uuids in free.items()}
     room = Room(index, node.name, node.cpus, node.memory, free, len(types), node.cpus, node.memory, counts)
-    room.types = types
+    room.types, room.moves = types, moves
     for device in node.devices:
         least = room.gpu_memory.get(device.type, device.memory)
         room.gpu_memory[device.type] = min(least, device.memory)

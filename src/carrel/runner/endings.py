@@ -138,6 +138,11 @@ def preempted_before_start(preemption: Preemption | None) -> Ending:
     )
 
 
+def blocked_before_start(message: str) -> Ending:
+    """Return the ending of an attempt whose devices could not be cleared of others' GPU state: the job is placed again."""
+    return Ending(state=JobState.PREEMPTED, reason=Reason(code="GpuBlocked", message=message))
+
+
 def _taken(preemption: Preemption | None) -> str:
     return f'A job of QoS "{preemption.qos}" took its place' if preemption is not None else "Another job took its place"
 

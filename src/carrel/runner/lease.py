@@ -15,12 +15,20 @@ if TYPE_CHECKING:
 
 
 def take_lease(
-    launch: Launch, token: str, *, report: Callable[[str], None], stop: Callable[[], bool], deadline: float, monotonic: Clock
+    launch: Launch,
+    token: str,
+    *,
+    report: Callable[[str], None],
+    stop: Callable[[], bool],
+    deadline: float,
+    monotonic: Clock,
+    elsewhere: bool,
 ) -> Broker | None:
     """Wait until the devices of the attempt are its own, and return the connection that holds them; closing it gives them back.
 
     None when there is nothing to take, or when `stop` said so. Raises an error of `carrel.domain.errors` when it is refused, or
-    when no broker answers until `deadline` (by `monotonic`).
+    when no broker answers until `deadline` (by `monotonic`). With `elsewhere` the job can be placed on other devices: it
+    is refused, with the detail code `BLOCKED`, where these cannot be cleared now.
     """
     if not launch.paths.broker or not launch.devices or not token:
         return None
@@ -35,7 +43,8 @@ def take_lease(
     broker = Broker(launch.paths.broker, token, RUNNER, patience=max(1.0, deadline - monotonic()))
     devices = [device.uuid for device in launch.devices]
     try:
-        lease = broker.acquire(devices=devices, ends_by=time.time() + launch.resources.time, on_wait=tell, stop=stop)
+        ends_by = time.time() + launch.resources.time
+        lease = broker.acquire(devices=devices, ends_by=ends_by, on_wait=tell, stop=stop, elsewhere=elsewhere)
     except BaseException:
         broker.close()
         raise

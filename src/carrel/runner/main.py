@@ -162,14 +162,20 @@ class Life:
             self._signals.check()
             prepared = preparation.run()
             tracking = self._tracking(preparation, prepared.lock, deadline)
-            self._take_lease(preparation.report, deadline)
+            self._take_lease(preparation.report, deadline, elsewhere=True)
         except (Cancelled, Preempted, PreparationTimeout, CarrelError) as error:
             return self._not_prepared(error)
         self._temporary = prepared.places.temporary
         return self._run(prepared, tracking)
 
     def _not_prepared(self, error: BaseException) -> Ending:
-        from carrel.runner.endings import cancelled_before_start, failed, preempted_before_start, storage_full
+        from carrel.runner.endings import (
+            blocked_before_start,
+            cancelled_before_start,
+            failed,
+            preempted_before_start,
+            storage_full,
+        )
 
         if isinstance(error, Cancelled):
             return cancelled_before_start(self._signals.cancelled_by() or "somebody")
@@ -180,10 +186,12 @@ class Life:
             return failed("InputFailed", f"Preparing took longer than the {seconds} s that the lab allows.")
         if isinstance(error, StorageFull):
             return storage_full(str(error))
+        if isinstance(error, CarrelError) and error.details.get("code") == "blocked":  # `leases.protocol.BLOCKED`
+            return blocked_before_start(error.message)
         code = error.code if isinstance(error, CarrelError) else ""
         return failed(_REASONS.get(code, "LaunchFailed"), str(error))
 
-    def _take_lease(self, report: Callable[[str], None], deadline: float) -> None:
+    def _take_lease(self, report: Callable[[str], None], deadline: float, *, elsewhere: bool = False) -> None:
         if self._launch.devices and self._launch.paths.broker:
             from carrel.runner.lease import take_lease
 
@@ -194,6 +202,7 @@ class Life:
                 stop=self._signals.wanted_elsewhere,
                 deadline=deadline,
                 monotonic=self._around.monotonic,
+                elsewhere=elsewhere,
             )
 
     def _tracking(self, preparation: Preparation, lock: str, deadline: float) -> LaunchTracking | None:

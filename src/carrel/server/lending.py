@@ -17,6 +17,7 @@ from carrel.broker.process import SOCKET, BrokerProcess
 from carrel.domain.errors import CarrelError, Invalid
 from carrel.domain.lease import LendingRules
 from carrel.domain.node import Node
+from carrel.domain.placement import GpuState, IdleState
 from carrel.domain.ports import Clock
 from carrel.leases.client import Broker, Watch
 from carrel.leases.protocol import KERNEL, OBSERVER
@@ -53,6 +54,10 @@ class NoLender:
         """No device is kept for cells."""
         return frozenset()
 
+    def gpu_state(self) -> GpuState:
+        """And nothing of theirs is on any."""
+        return GpuState()
+
     def notify(self, changed: Callable[[], None]) -> None:
         """Nothing ever changes."""
 
@@ -76,7 +81,8 @@ class Lender:
         self._process = BrokerProcess(self._run_dir, self._config, log=self._log)
         self._watch: Watch | None = None
         self._status: Mapping[str, Any] = {}
-        self._lent: frozenset[str] = frozenset()
+        #: What placement was told last.
+        self._told: tuple[frozenset[str], GpuState] = (frozenset(), GpuState())
         self._changed: Callable[[], None] = lambda: None
         self._report: Callable[[Mapping[tuple[int, int], float]], None] = lambda _charges: None
         #: Reports are passed on in the order in which they came.
@@ -105,7 +111,7 @@ class Lender:
         return self._status
 
     def notify(self, changed: Callable[[], None]) -> None:
-        """Call `changed`, from any thread, when other devices are kept for cells than before."""
+        """Call `changed`, from any thread, when placement has to look again: at what cells keep, and what lies where."""
         self._changed = changed
 
     def charge(self, report: Callable[[Mapping[tuple[int, int], float]], None]) -> None:
@@ -116,12 +122,16 @@ class Lender:
                 self._tell_charges(self._status)
 
     def lent(self) -> frozenset[str]:
-        """UUIDs of devices that cells use, wait for, or used a moment ago: placement leaves them alone."""
+        """UUIDs of devices that cells use, wait for, or used a moment ago, and of cordoned ones: no task gets them."""
         status = self._status
         kept = {device.uuid for device in self._node.devices[: self._kept]}
         if status:
             kept |= kept_for_cells(status, now=self._clock(), linger=self._linger)
         return frozenset(kept)
+
+    def gpu_state(self) -> GpuState:
+        """What idle sessions have on the devices, as far as the broker has said."""
+        return state_of(self._status, now=self._clock()) if self._status else GpuState()
 
     def _start(self) -> None:
         while not self._closing.is_set():
@@ -135,14 +145,13 @@ class Lender:
 
     def _heard(self, status: Mapping[str, Any] | None) -> None:
         """From the watch's thread; None while the broker is gone: what it said last is the best guess for placement."""
-        before = self._lent
         with self._reporting:
             self._status = {} if status is None else status
             if status is not None:
                 self._tell_charges(status)
         if status is not None:
-            self._lent = self.lent()
-            if self._lent != before:
+            told, self._told = self._told, (self.lent(), self.gpu_state())
+            if self._told != told:
                 self._changed()
 
     def _tell_charges(self, status: Mapping[str, Any]) -> None:
@@ -158,7 +167,7 @@ def charges_of(status: Mapping[str, Any]) -> dict[tuple[int, int], float]:
 
 
 def kept_for_cells(status: Mapping[str, Any], *, now: float, linger: float) -> set[str]:
-    """The devices of a broker's `status` that cells use, wait for, or used less than `linger` seconds ago."""
+    """The devices of a broker's `status` that cells use, wait for, or used less than `linger` seconds ago, and the cordoned."""
     kept = {uuid for lease in status["leases"] if lease.get("role") == KERNEL for uuid in lease["devices"]}
     free = [device["uuid"] for device in status["devices"] if device["uuid"] not in kept and not device["withheld"]]
     for row in status["queue"]:
@@ -172,7 +181,35 @@ def kept_for_cells(status: Mapping[str, Any], *, now: float, linger: float) -> s
         if tenant.get("role") == KERNEL and tenant["last_used"] and now - tenant["last_used"] < linger
         for uuid in tenant["home"]
     }
-    return kept
+    return kept | {device["uuid"] for device in status["devices"] if device["withheld"]}
+
+
+#: Where a tenant's state takes room on its devices, or is about to.
+_THERE = ("resident", "suspending", "resuming")
+
+
+def state_of(status: Mapping[str, Any], *, now: float) -> GpuState:
+    """The state of a broker's `status` that a job's devices have to be cleared of. An older broker knows no limit of it."""
+    found = [
+        IdleState(
+            tenant=row["id"],
+            devices=tuple(row["home"]),
+            bytes=0 if row["state"] == "suspending" else int(row["bytes"]),
+            stays=_stays(row, now),
+        )
+        for row in status["tenants"]
+        if row["state"] in _THERE and row["home"]
+    ]
+    left = (status.get("host") or {}).get("left")
+    return GpuState(states=tuple(found), host_left=None if left is None else int(left))
+
+
+def _stays(row: Mapping[str, Any], now: float) -> str:
+    if row["state"] == "suspending":
+        return ""
+    if not row["suspendable"]:
+        return str(row["why_not"]) or "this machine cannot move it"
+    return "moving it has just failed; it is tried again" if row.get("retry_at", 0.0) > now else ""
 
 
 def broker_config(home: LabHome, settings: Settings, node: Node) -> BrokerConfig:

@@ -136,7 +136,9 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
     sweep_drafts(home.blobs, time.time())
     lends = settings.sessions and bool(node.devices)
     lender = Lender(home=home, settings=settings, node=node, secret=secret, clock=time.time) if lends else NoLender()
-    local = LocalEngine(spool=spool, node=node, run_dir=home.run / "engine", environ=os.environ, lent=lender.lent)
+    local = LocalEngine(
+        spool=spool, node=node, run_dir=home.run / "engine", environ=os.environ, lent=lender.lent, state=lender.gpu_state
+    )
     slurm_url = (settings.slurm_url or url).rstrip("/")
     slurm = SlurmSide(home=home, lab_id=lab_id, rules=rules, settings=settings, url=slurm_url, environ=os.environ)
     engine = HybridEngine(local=local, slurm=slurm.engine)

@@ -18,6 +18,7 @@ from carrel.domain.errors import CarrelError, StorageFull, Unavailable
 from carrel.domain.job import Preemption
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Node
+from carrel.domain.placement import GpuState
 from carrel.domain.ports import Attempt, Clock
 from carrel.domain.serial import to_plain
 from carrel.engines.attempts import Key
@@ -111,6 +112,10 @@ class DeputyEngine:
     def withheld(self) -> frozenset[str]:
         """No devices."""
         return frozenset()
+
+    def gpu_state(self) -> GpuState:
+        """None."""
+        return GpuState()
 
     def observe(self, deliver: Callable[[Sequence[Observation]], None]) -> None:
         """Call `deliver` with news from a thread of the engine's; once."""

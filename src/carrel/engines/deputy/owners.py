@@ -10,6 +10,7 @@ from carrel.domain.errors import CarrelError
 from carrel.domain.job import JobState, Preemption, Reason
 from carrel.domain.launch import Ended, Journaled, Launch, Observation
 from carrel.domain.node import Node
+from carrel.domain.placement import GpuState
 from carrel.domain.ports import Attempt, Clock, Engine
 from carrel.engines.attempts import Key
 from carrel.engines.deputy.engine import DeputyEngine
@@ -44,6 +45,10 @@ class OwnersEngine:
     def withheld(self) -> frozenset[str]:
         """No devices."""
         return frozenset()
+
+    def gpu_state(self) -> GpuState:
+        """None."""
+        return GpuState()
 
     def observe(self, deliver: Callable[[Sequence[Observation]], None]) -> None:
         """Call `deliver` with the news of all."""

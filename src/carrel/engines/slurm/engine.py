@@ -15,6 +15,7 @@ from carrel.domain.errors import CarrelError, Invalid
 from carrel.domain.job import Preemption
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Device, Node
+from carrel.domain.placement import GpuState
 from carrel.domain.ports import Attempt, Clock
 from carrel.engines.attempts import Watched, clear, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells, NetworkDoorbells
@@ -146,6 +147,10 @@ class SlurmEngine:
     def withheld(self) -> frozenset[str]:
         """No devices: Slurm itself sees to it that nobody is given a device twice."""
         return frozenset()
+
+    def gpu_state(self) -> GpuState:
+        """None: devices that Slurm gave to a job are the job's own."""
+        return GpuState()
 
     def observe(self, deliver: Callable[[Sequence[Observation]], None]) -> None:
         """Call `deliver` with news, in order for each attempt, from a thread of the engine's, until `close`; once."""

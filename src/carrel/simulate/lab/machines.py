@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from carrel.domain.job import JobState, Preemption, Reason
 from carrel.domain.launch import Ended, Journaled, Launch, Observation, Resumed, Started, Suspended
 from carrel.domain.node import Device, Node
+from carrel.domain.placement import GpuState
 from carrel.domain.ports import Attempt
 from carrel.domain.qos import PreemptMode
 from carrel.simulate.trace import Cluster
@@ -143,6 +144,10 @@ class VirtualMachines:
     def withheld(self) -> frozenset[str]:
         """Nobody else is here."""
         return frozenset()
+
+    def gpu_state(self) -> GpuState:
+        """No sessions are here."""
+        return GpuState()
 
     def observe(self, deliver: Callable[[Sequence[Observation]], None]) -> None:
         """News is asked for, by `ended`."""
