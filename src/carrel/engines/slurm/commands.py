@@ -38,6 +38,7 @@ __all__ = [
     "SlurmDown",
     "SlurmEmpty",
     "SlurmFailed",
+    "SlurmFull",
     "SlurmMissing",
     "SlurmRefused",
     "SlurmSlow",
@@ -70,6 +71,12 @@ _TROUBLE = re.compile(
     r"|credential|authenticat|internal error|try again|standby|database|memory management|job record",
     re.IGNORECASE,
 )
+#: Limits of jobs that are submitted, by the names that Slurm has for them (job_reason_string() of its source). They pass.
+_FULL = re.compile(
+    r"\b(AssocMaxSubmitJobLimit|AssocGrpSubmitJobsLimit|QOSMaxSubmitJobPerUserLimit|QOSGrpSubmitJobsLimit|MaxSubmitJobsPerAccount)\b"
+)
+#: What sbatch says while it waits by itself until the controller has room (slurm.conf(5), MaxJobCount).
+_QUEUE_FULL = re.compile(r"Slurm job queue full|Slurm temporarily unable to accept job|Job creation temporarily disabled")
 _UNKNOWN_JOB = re.compile(r"Invalid job id specified")
 _OVER = re.compile(r"Job/step already completing or completed|Invalid job id specified")
 
@@ -100,6 +107,15 @@ class SlurmRefused(Invalid):
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message, remedy="Change what is asked for, or ask the cluster's administrator.")
         self.reason = reason
+
+
+class SlurmFull(Unavailable):
+    """Slurm takes no more jobs of this user for now; `reason` is its own word. It may have taken this one where `perhaps`."""
+
+    def __init__(self, message: str, *, reason: str, perhaps: bool = False) -> None:
+        super().__init__(message, remedy="It is tried again when there may be room.")
+        self.reason = reason
+        self.perhaps = perhaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +164,8 @@ class SlurmCommands:
     def submit(self, arguments: Sequence[str], script: str) -> int:
         """Submit `script` and return the job's number.
 
-        `SlurmRefused` says that no job will run. After any other error there may be one: look for its name first.
+        `SlurmRefused` says that no job will run, `SlurmFull` that there is no room for it now. After any other error there may be
+        one: look for its name first.
         """
         answer = self._run("sbatch", *arguments, stdin=script)
         return parse_submitted(self._something("sbatch", answer))
@@ -326,7 +343,9 @@ class SlurmCommands:
             except subprocess.TimeoutExpired as error:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
-                process.communicate()
+                said = process.communicate()[1].decode(errors="replace")
+                if program == "sbatch" and (full := _QUEUE_FULL.search(said)):
+                    raise SlurmFull(f"sbatch failed: {full[0]}.", reason=full[0], perhaps=True) from error
                 raise SlurmSlow(
                     f"{program} did not answer within {self._timeout:g} s.", remedy="Slurm's controller is slow or hangs."
                 ) from error
@@ -339,6 +358,8 @@ class SlurmCommands:
 def _failure(program: str, answer: _Answer) -> Unavailable | SlurmRefused:
     said = answer.err or f"exit code {answer.code}"
     message = f"{program} failed: {said}"
+    if program == "sbatch" and (full := _FULL.search(said)):
+        return SlurmFull(message, reason=full[0])
     error = trouble(message, said)
     refusal = _NO_OPTION.search(said) or _REFUSED.search(said)
     if isinstance(error, SlurmFailed) and refusal and (refusal.re is _NO_OPTION or not _TROUBLE.search(refusal[0])):

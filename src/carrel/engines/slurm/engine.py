@@ -214,6 +214,7 @@ class SlurmEngine:
         With the job itself `over`, what its attempts kept for each other goes too.
         """
         self._follower.forget((job_id, attempt))
+        self._reconciler.ended()
         directory = self._spool.attempt(job_id, attempt)
         clear(directory)
         if over:

@@ -62,6 +62,8 @@ _WORDS = {
     "InvalidQOS": "Slurm does not know its QoS",
     "AssociationJobLimit": "its owner's account holds as many jobs as it may",
     "AssocMaxJobsLimit": "its owner's account holds as many jobs as it may",
+    "AssocMaxSubmitJobLimit": "its owner has as many jobs in Slurm as they may",
+    "AssocGrpSubmitJobsLimit": "its account has as many jobs in Slurm as it may",
     "AssocGrpGRES": "its account holds as many GPUs as it may",
     "AssocGrpCpuLimit": "its account holds as many processors as it may",
     "AssocGrpMemLimit": "its account holds as much memory as it may",
@@ -146,6 +148,10 @@ class QosLimits:
         name = self._qos[number]
         value = value_of(self._of(name), reason) if name else ""
         return f'QoS "{name}" of Slurm has the limit {FIELDS[limit[0]]}: {value}.' if value else ""
+
+    def value(self, name: str, reason: str) -> str:
+        """Return how much the QoS `name` allows of what this reason is about ("3"), or "" where nobody says."""
+        return value_of(self._of(name), reason) if name and limit_of(reason) is not None else ""
 
     def of_qos(self, name: str) -> str:
         """Return a sentence with all limits of a QoS, or "" where it has none or nobody says."""

@@ -7,6 +7,7 @@ no ends. An end of Slurm's counts when no runner lives: it is then written into 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,14 +19,15 @@ from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import Ended, Launch
 from carrel.domain.ports import Clock
 from carrel.engines.attempts import write_cancel, write_launch
-from carrel.engines.slurm.commands import SlurmMissing, SlurmRefused
+from carrel.engines.slurm.commands import SlurmFull, SlurmMissing, SlurmRefused
 from carrel.engines.slurm.followed import Followed, cancelled, end_without_runner, never_to_run, runner_of, write_end
 from carrel.engines.slurm.follower import SAYS_WHY, Follower
 from carrel.engines.slurm.immediate import Allocations
-from carrel.engines.slurm.limits import QosLimits
+from carrel.engines.slurm.limits import QosLimits, in_words
 from carrel.engines.slurm.listing import SlurmJob, find
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.pilots import Pilots
+from carrel.engines.slurm.room import Room
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import SlurmEnd, end_of, is_live, waits_for
 from carrel.engines.slurm.transport import Transport
@@ -73,6 +75,7 @@ class Reconciler:
         self._allocations = allocations
         self._pilots = pilots(self._do, self._submit)
         self._limits = QosLimits(qos_of=slurm.qos_of, limits=slurm.limits, monotonic=monotonic)
+        self._room = Room(monotonic)
         self._user = user
         self._interval = interval
         self._monotonic = monotonic
@@ -94,6 +97,10 @@ class Reconciler:
     def cancel(self, followed: Followed) -> None:
         """Make the runner look at its cancel file; see to it that none begins."""
         self._do(partial(self._cancel, followed))
+
+    def ended(self) -> None:
+        """A job has ended: Slurm may have room for another one."""
+        self._do(self._room.ended)
 
     def alert(self, followed: Followed) -> None:
         """Make the runner, if there is one, look at what was left for it."""
@@ -137,6 +144,8 @@ class Reconciler:
                     if self._work
                     else self._look
                     if self._look_at <= self._monotonic()
+                    else self._try_the_next
+                    if self._room.next() is not None
                     else self._pilots.tend
                 )
             try:
@@ -147,8 +156,18 @@ class Reconciler:
                 _log.exception("the reconciler with Slurm failed and goes on")
 
     def _due(self) -> float:
-        idle = self._pilots.again_at()
-        return self._look_at if idle is None else min(idle, self._look_at)
+        moments = (self._look_at, self._pilots.again_at(), self._room.next_at())
+        return min(moment for moment in moments if moment is not None)
+
+    def _try_the_next(self) -> None:
+        """Slurm may have room for the first one of a line."""
+        key = self._room.next()
+        followed = None if key is None else self._follower.find(key)
+        if followed is not None:
+            followed.ask_at = 0.0
+            self._guard(followed, self._submit)
+        if key is not None and (followed is None or followed.ask_at < math.inf):
+            self._room.leave(key)  # it was taken, or its trouble is another one
 
     def _submit(self, followed: Followed) -> None:
         if followed.watched.over or followed.number is not None or runner_of(followed) is not None:
@@ -191,10 +210,15 @@ class Reconciler:
         if not followed.directory.launch.exists():
             write_launch(followed.watched)
         options = self._options(launch)
-        if self._pilots.take(followed, options) or self._allocations.take(followed, options):
-            followed.failures = 0
-            if followed.cancelled:
-                self._cancel(followed)
+        if self._pilots.take(followed, options):  # there may be one already, for which Slurm needs no room
+            self._taken(followed)
+            return
+        place, key = (options.account, options.qos, options.partition), followed.watched.key
+        if words := self._room.keeps_back(place, key):
+            self._wait_for_room(followed, words, options)
+            return
+        if self._allocations.take(followed, options):
+            self._taken(followed)
             return
         arguments = sbatch_arguments(
             options,
@@ -204,10 +228,28 @@ class Reconciler:
             output=str(followed.output),
         )
         followed.remember(None)
-        followed.remember(self._slurm.submit(arguments, batch_script(self._command(followed), options)))
+        try:
+            followed.remember(self._slurm.submit(arguments, batch_script(self._command(followed), options)))
+        except SlurmFull as error:
+            if not error.perhaps:
+                followed.unask()
+            self._room.refused(place, key, error.reason)
+            self._wait_for_room(followed, error.reason, options)
+            return
+        self._room.taken(place, key)
+        self._taken(followed)
+
+    def _taken(self, followed: Followed) -> None:
         followed.failures = 0
         if followed.cancelled:
             self._cancel(followed)
+
+    def _wait_for_room(self, followed: Followed, words: str, options: SlurmOptions) -> None:
+        """It is submitted when its turn comes; the room knows when."""
+        followed.ask_at = math.inf
+        meaning = ": ".join(part for part in (in_words(words), self._limits.value(options.qos, words)) if part)
+        why = f"{words} ({meaning})" if meaning else words
+        self._follower.say(followed, f"Slurm has no room for it yet: {why}. It is submitted when another one has ended.")
 
     def _found(self, followed: Followed, listing: Sequence[SlurmJob]) -> bool:
         """Look for a job that an earlier call of sbatch may have made; of several, for one that lives."""
@@ -226,7 +268,9 @@ class Reconciler:
         if followed.cancel_since is None:
             followed.cancel_since = now
         if followed.number is None:
-            if not followed.asked:
+            if followed.asked:
+                followed.ask_at = min(followed.ask_at, now)
+            else:
                 self._submit(followed)  # which sees the cancel file
             return
         if now - followed.cancel_since > followed.watched.launch.limits.grace + _SLOW_TO_END:
