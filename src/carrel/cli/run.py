@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +29,7 @@ Arguments = Annotated[
 Parameters = Annotated[
     list[str] | None, typer.Option("-P", "--param", metavar="NAME=VALUE", help="A parameter of the task; may be repeated.")
 ]
+Strict = Annotated[bool, typer.Option("--strict", help="A parameter that the entry point does not declare is an error.")]
 EntryPoint = Annotated[str, typer.Option("-e", "--entry-point", metavar="NAME", help="Which entry point to run.")]
 Version = Annotated[str | None, typer.Option(metavar="VERSION", help="Commit, branch or tag of a git address.")]
 Nodes = Annotated[int | None, typer.Option(min=1, metavar="N", help="How many nodes, at the same time; the rest is for each.")]
@@ -96,6 +97,7 @@ def run_command(
     target: Target,
     arguments: Arguments = None,
     parameters: Parameters = None,
+    strict: Strict = False,
     entry_point: EntryPoint = "main",
     version: Version = None,
     nodes: Nodes = None,
@@ -149,6 +151,7 @@ def submit_command(
     target: Target,
     arguments: Arguments = None,
     parameters: Parameters = None,
+    strict: Strict = False,
     entry_point: EntryPoint = "main",
     version: Version = None,
     nodes: Nodes = None,
@@ -198,7 +201,7 @@ def _submit(client: Client, given: Mapping[str, Any]) -> tuple[JobView, Travelli
     def packed(travelling: Travelling) -> None:
         sent.append(travelling)
         if not given["as_json"]:
-            _warn(travelling)
+            _warn(travelling.warnings())
 
     asked = {name: given[name] for name in ("nodes", "cpus", "memory", "gpus", "gpu_type", "gpu_memory", "time")}
     job = client.submit_project(
@@ -206,6 +209,7 @@ def _submit(client: Client, given: Mapping[str, Any]) -> tuple[JobView, Travelli
         entry_point=given["entry_point"],
         parameters=_pairs(given["parameters"] or (), "-P"),
         arguments=given["arguments"] or (),
+        strict=given["strict"],
         version=given["version"],
         name=given["name"],
         qos=given["qos"],
@@ -227,13 +231,15 @@ def _submit(client: Client, given: Mapping[str, Any]) -> tuple[JobView, Travelli
         include=given["include"] or (),
         packed=packed,
     )
+    if not given["as_json"]:
+        _warn(job.notes)
     return job, sent[0]
 
 
-def _warn(travelling: Travelling) -> None:
+def _warn(sentences: Iterable[str]) -> None:
     from carrel.cli.screen import clean, paint
 
-    for line in travelling.warnings():
+    for line in sentences:
         print(f"{paint('warning:', 'yellow', sys.stderr)} {clean(line)}", file=sys.stderr, flush=True)
 
 
