@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import pytest
 import typer
 from command_line import CARREL, PATIENCE, CommandLine, script
 
-from carrel.cli.main import COMMANDS, app, load
+from carrel.cli.completion import completions
+from carrel.cli.main import COMMANDS, app, load, main
+from carrel.cli.synonyms import SYNONYMS
 from carrel.server.settings import SETTINGS
 from carrel.testing.lab_process import LabProcess
 
@@ -135,6 +138,77 @@ def test_what_is_mistyped_is_guessed(alone: CommandLine, words: tuple[str, ...],
     assert done.code == 2
     assert hint in done.err.splitlines()[1]
     assert alone(*words, "--json").problem["type"] == "urn:carrel:problem:invalid"
+
+
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [
+        ("status", "carrel ps"),
+        ("list", "carrel ps"),
+        ("queue", "carrel ps"),
+        ("squeue", "carrel ps"),
+        ("stop", "carrel cancel"),
+        ("rm", "carrel cancel"),
+        ("kill", "carrel cancel"),
+        ("sbatch", "carrel submit"),
+        ("help", "carrel --help"),
+    ],
+)
+def test_a_word_of_another_program_names_the_command_that_does_it(
+    word: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word, "3"]) == 2
+    fact, remedy = capsys.readouterr().err.splitlines()
+    assert f'"{word}"' in fact
+    assert command in remedy
+
+
+def test_synonyms_name_commands_that_there_are() -> None:
+    assert not set(SYNONYMS) & set(COMMANDS)
+    for word, remedy in SYNONYMS.items():
+        assert set(re.findall(r"carrel ([a-z]+)", remedy)) <= set(COMMANDS), word
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([""], [*COMMANDS]),
+        (["no"], ["notebook", "nodes"]),
+        (["--v"], ["--version"]),
+        (["run", "--gpu"], ["--gpu-memory", "--gpu-type", "--gpus", "--gpus-per-node"]),
+        (["run", "train.py", "--", "--gp"], []),
+        (["run", "tr"], []),  # names of files are the shell's
+        (["env", "l"], ["list", "lock"]),
+        (["user", "add", "--ad"], ["--admin"]),
+        (["nonsense", "x"], []),
+    ],
+)
+def test_completion(words: list[str], expected: list[str]) -> None:
+    assert sorted(completions(words)) == sorted(expected)
+
+
+def test_completion_loads_the_command_alone() -> None:
+    modules = modules_after("from carrel.cli.main import main; main(['completion', 'words', '--', 'run', '--g'])")
+    assert {name for name in modules if name.startswith("carrel.cli.")} >= {"carrel.cli.run", "carrel.cli.completion"}
+    assert not {"carrel.cli.jobs", "carrel.cli.up", "carrel.client.client", "carrel.wire.v1"} & modules
+
+
+def test_bash_completes_with_what_is_printed(alone: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "carrel").write_text(f'#!/bin/sh\nexec {shlex.join(CARREL)} "$@"\n')
+    (tmp_path / "carrel").chmod(0o755)
+    asked = 'eval "$(carrel completion bash)"; COMP_WORDS=(carrel run --gpu-m); COMP_CWORD=2; _carrel; echo "${COMPREPLY[@]}"'
+    environment = {**alone.environment(), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "--norc", "-c", asked], capture_output=True, text=True, env=environment, timeout=PATIENCE, check=True
+    )
+    assert done.stdout == "--gpu-memory\n"
+
+
+def test_an_unknown_option_shows_where_the_scripts_own_begin(alone: CommandLine) -> None:
+    done = alone("run", "train.py", "--epochs", "3", "--gpus", "1")
+    assert done.code == 2
+    assert "carrel run train.py -- --epochs 3 --gpus 1" in done.err
+    assert "carrel run train.py -- --lr 0.1" in alone("run", "--lr", "0.1", "train.py").err
 
 
 def test_doctor_without_a_lab(alone: CommandLine) -> None:

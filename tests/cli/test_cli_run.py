@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -245,3 +246,34 @@ def test_several_processes_are_one_job(carrel: CommandLine, client: Client, tmp_
     refused = carrel("run", task, "--nodes", "2")
     assert refused.code != 0
     assert "tasks_per_node" in refused.err
+
+
+def test_a_script_in_a_home_directory_travels_alone_and_says_what_it_missed(
+    carrel: CommandLine, client: Client, tmp_path: Path
+) -> None:
+    home = tmp_path / "me"
+    task = script(home, "import helper\nprint(sorted(helper.around()))\nprint(open('data.csv').read())\n", "train.py")
+    (home / "helper.py").write_text("import os\ndef around(): return os.listdir()\n")
+    (home / "data.csv").write_text("12345")
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "id_ed25519").write_text("key")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(home / "agent.sock"))
+    at_home = CommandLine({**carrel.variables, "HOME": str(home)}, cwd=home)
+    missed = at_home("run", "train.py")
+    assert missed.code == 1
+    assert missed.out.splitlines()[0] == "['__pycache__', 'helper.py', 'outputs', 'train.py']"
+    task_size, helper_size = ((home / name).stat().st_size for name in ("train.py", "helper.py"))
+    assert f"  code     train.py ({task_size} B), helper.py ({helper_size} B)" in missed.err
+    assert "warning: train.py mentions data.csv, which does not travel; --with data.csv adds it." in missed.err
+    assert f"data.csv is in {home} and did not travel; --with data.csv adds it." in missed.err.splitlines()[-1]
+    found = at_home("run", "train.py", "--with", "data.csv")
+    assert (found.code, found.out.splitlines()[-1]) == (0, "12345")
+    assert "warning" not in found.err
+    submitted = at_home("submit", task, "--", "data.csv")
+    assert f"  code     train.py ({task_size} B), data.csv (5 B), helper.py ({helper_size} B)" in submitted.err
+    (job,) = client.jobs(limit=1)
+    assert client.wait(job.id, timeout=PATIENCE).state == "COMPLETED"
+    said = at_home("run", "train.py", "--json").out.splitlines()
+    assert [file["path"] for file in json.loads(said[0])["code"]["files"]] == ["helper.py", "train.py"]
+    listening.close()

@@ -56,26 +56,6 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         read_token(tmp_path / "absent")
 
 
-def test_a_script_travels_with_its_directory(tmp_path: Path) -> None:
-    script = tmp_path / "code" / "train.py"
-    script.parent.mkdir()
-    script.touch()
-    assert code_of(str(script), None, None, tmp_path) == (script.parent, "train.py")
-    assert code_of(str(script.parent), None, None, tmp_path) == (script.parent, None)
-
-
-def test_a_script_in_the_home_directory_travels_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home, scratch = tmp_path / "me", tmp_path / "scratch"
-    home.mkdir()
-    scratch.mkdir()
-    (home / "train.py").write_text("print()")
-    (home / "private").write_text("not code")
-    monkeypatch.setenv("HOME", str(home))
-    directory, script = code_of(home / "train.py", None, None, scratch)
-    assert script == "train.py"
-    assert [path.name for path in directory.iterdir()] == ["train.py"]
-
-
 def test_a_target_that_is_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no git address"):
         code_of("nothing/here", None, None, tmp_path)

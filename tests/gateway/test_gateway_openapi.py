@@ -52,7 +52,7 @@ def test_every_operation_says_what_it_does_what_it_answers_and_how_it_refuses(ri
         if path.startswith("/api/"):
             assert operation["security"], path
             assert operation["description"], path
-            for status in ("401", "403", "404", "422"):
+            for status in ("400", "401", "403", "404", "422"):
                 assert "application/problem+json" in answers[status]["content"], (path, status)
             if method == "GET":
                 schema = str(answers["200"]["content"])

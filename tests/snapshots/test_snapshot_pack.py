@@ -176,11 +176,15 @@ def test_links_inside_travel_as_links(tmp_path: Path) -> None:
     assert kinds == {"a.txt": Kind.FILE, "sub/b.txt": Kind.FILE, "sub/up": Kind.LINK, "dir": Kind.LINK}
 
 
-def test_pipes_and_odd_names_are_refused_by_name(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(Invalid, match="pipe is a socket, pipe or device"):
-        pack(tmp_path)
-    (tmp_path / "pipe").unlink()
+def test_pipes_stay_behind_and_are_named(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "", "sub/b.py": ""})
+    os.mkfifo(tmp_path / "sub" / "pipe")
+    packed = pack(tmp_path)
+    assert {entry.path for entry in packed.files} == {"a.py", "sub/b.py"}
+    assert packed.skipped == ("sub/pipe",)
+
+
+def test_odd_names_are_refused_by_name(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.py")).write_text("")
     with pytest.raises(Invalid, match="not UTF-8"):
         pack(tmp_path)

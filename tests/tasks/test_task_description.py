@@ -346,3 +346,34 @@ def test_reading_needs_neither_mlflow_nor_the_server() -> None:
     heavy = {"mlflow", "pydantic", "fastapi", "pathspec", "httpx"}
     code = f"import sys, carrel.tasks, carrel.snapshots; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("given", ["batchsize", "batch_size", "Batch-Size", "batch-sise"])
+def test_a_parameter_that_is_nearly_declared_is_noted_and_with_strict_refused(tmp_path: Path, given: str) -> None:
+    text = "entry_points: {main: {parameters: {batch-size: {type: int, default: 1}, lr: {type: float, default: 0.1}}, command: 'x {lr}'}}"
+    directory = project(tmp_path, text)
+    noted = describe(directory, parameters={given: "3"})
+    assert noted.notes == (
+        f'The entry point "main" declares no parameter "{given}": it is passed on as --{given}. Did you mean "batch-size"?',
+    )
+    assert noted.command == f"x 0.1 --{given} 3"
+    with pytest.raises(Invalid, match=f'declares no parameter "{given}"') as caught:
+        describe(directory, parameters={given: "3"}, strict=True)
+    assert 'Did you mean "batch-size"' in str(caught.value.remedy)
+    assert describe(directory, parameters={"batch-size": "3", "momentum": "0.9", "lr": "1"}).notes == ()
+    with pytest.raises(Invalid, match="momentum"):
+        describe(directory, parameters={"momentum": "0.9"}, strict=True)
+    assert describe(directory, parameters={"batch-size": "3"}, strict=True).parameters["batch-size"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("spelling", "wrong"), [("str", None), ("text", None), ("integer", "x"), ("boolean", "x"), ("double", "x")]
+)
+def test_other_spellings_of_types_mean_the_same(tmp_path: Path, spelling: str, wrong: str | None) -> None:
+    directory = project(
+        tmp_path, f"entry_points: {{main: {{parameters: {{p: {{type: {spelling}}}, q: str}}, command: 'x {{p}} {{q}}'}}}}"
+    )
+    assert describe(directory, parameters={"p": "1", "q": "a b"}).command == "x 1 'a b'"
+    if wrong is not None:
+        with pytest.raises(Invalid, match='"p"'):
+            describe(directory, parameters={"p": wrong, "q": ""})

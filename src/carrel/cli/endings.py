@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import tempfile
 import traceback
@@ -65,16 +66,25 @@ def report(error: CarrelError, *, as_json: bool) -> int:
     return exit_code(error)
 
 
-def report_usage(error: Any, *, as_json: bool) -> int:
-    """Tell what is wrong with the command line; return the exit code."""
+def report_usage(error: Any, words: Sequence[str], *, as_json: bool) -> int:
+    """Tell what is wrong with the command line that `words` are; return the exit code."""
     message = str(error.format_message()).strip()
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "carrel"
     message, remedy = _split_hint(message)
     if "No such option" in message and command in ("carrel run", "carrel submit"):
-        remedy = remedy or "Arguments for a script come after --: carrel run train.py -- --lr 0.1"
+        own = f"Arguments for a script come after --: {_separated(words, str(getattr(error, 'option_name', '')))}"
+        remedy = f"{remedy.rstrip('.')}. {own}" if remedy else own
     _tell("invalid", message, remedy or f"Look it up: {command} --help", as_json=as_json)
     return USAGE
+
+
+def _separated(words: Sequence[str], option: str) -> str:
+    """The same command line with -- where the options of the script begin."""
+    at = next((n for n, word in enumerate(words) if option and word.partition("=")[0] == option), None)
+    if at is None or not any(word.endswith((".py", ".sh")) for word in words[:at]):
+        return "carrel run train.py -- --lr 0.1"
+    return f"carrel {shlex.join([*words[:at], '--', *words[at:]])}"
 
 
 def report_bug(error: Exception, words: Sequence[str], *, as_json: bool) -> int:

@@ -98,6 +98,16 @@ class Follower:
         if job.run_url:
             self._line.note(f"  run      {job.run_url}")
 
+    @property
+    def last_output(self) -> str:
+        """The end of the log."""
+        return self._log.tail.decode(errors="replace")
+
+    def say_hint(self, hint: str | None) -> None:
+        """One more line about the end, if there is one."""
+        if hint is not None:
+            self._line.note(f"  hint     {clean(hint)}")
+
     def _say_outputs(self, job: JobDetail) -> None:
         try:
             outputs = self._client.outputs(job.id)

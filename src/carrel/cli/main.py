@@ -47,6 +47,7 @@ COMMANDS: dict[str, str] = {
     "user": "user",
     "broker": "broker",
     "doctor": "doctor",
+    "completion": "completion",
     "version": "lab",
 }
 #: The ancestor of all that typer raises for wrong usage; where it lives differs between versions.
@@ -70,6 +71,9 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As typer does it, which looks for similar names in `commands` when there is none of this name."""
         if args and args[0] not in COMMANDS:
+            from carrel.cli.synonyms import refuse_synonym
+
+            refuse_synonym(args[0])
             for name in COMMANDS:
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
@@ -133,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CarrelError as error:
         return report(error, as_json=as_json)
     except _UsageProblem as error:
-        return report_usage(error, as_json=as_json) if getattr(error, "exit_code", USAGE) == USAGE else OTHER
+        return report_usage(error, words, as_json=as_json) if getattr(error, "exit_code", USAGE) == USAGE else OTHER
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from carrel.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from carrel.client import Client
+    from carrel.client.travelling import Travelling
     from carrel.wire.v1 import JobView, SlurmRequest
 
 Target = Annotated[
@@ -27,6 +29,7 @@ Arguments = Annotated[
 Parameters = Annotated[
     list[str] | None, typer.Option("-P", "--param", metavar="NAME=VALUE", help="A parameter of the task; may be repeated.")
 ]
+Strict = Annotated[bool, typer.Option("--strict", help="A parameter that the entry point does not declare is an error.")]
 EntryPoint = Annotated[str, typer.Option("-e", "--entry-point", metavar="NAME", help="Which entry point to run.")]
 Version = Annotated[str | None, typer.Option(metavar="VERSION", help="Commit, branch or tag of a git address.")]
 Nodes = Annotated[int | None, typer.Option(min=1, metavar="N", help="How many nodes, at the same time; the rest is for each.")]
@@ -81,6 +84,10 @@ Variables = Annotated[
         help="A variable for the task, never a secret; without a value, that of here; may be repeated.",
     ),
 ]
+Include = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="PATH", help="A file or directory that travels with the code; may be repeated."),
+]
 Backend = Annotated[
     str | None, typer.Option("--backend-config", metavar="FILE|JSON", help="MLflow's backend config, with Slurm's names.")
 ]
@@ -90,6 +97,7 @@ def run_command(
     target: Target,
     arguments: Arguments = None,
     parameters: Parameters = None,
+    strict: Strict = False,
     entry_point: EntryPoint = "main",
     version: Version = None,
     nodes: Nodes = None,
@@ -113,6 +121,7 @@ def run_command(
     no_preempt: NoPreempt = False,
     experiment: Experiment = None,
     variables: Variables = None,
+    include: Include = None,
     launcher: Launcher = None,
     tasks_per_node: TasksPerNode = None,
     backend_config: Backend = None,
@@ -126,20 +135,23 @@ def run_command(
     """
     given = dict(locals())
     with open_client(home) as client:
-        job = _submit(client, given)
+        job, sent = _submit(client, given)
         if detach:
-            return _say_submitted(client, job, as_json=as_json)
+            return _say_submitted(client, job, sent, as_json=as_json)
         if job.array_job_id is not None:
             from carrel.cli.arrays import follow_array
 
+            if not as_json:
+                _say_code(sent)
             return follow_array(client, job.array_job_id, as_json=as_json)
-        return _follow(client, job, as_json=as_json)
+        return _follow(client, job, sent, as_json=as_json)
 
 
 def submit_command(
     target: Target,
     arguments: Arguments = None,
     parameters: Parameters = None,
+    strict: Strict = False,
     entry_point: EntryPoint = "main",
     version: Version = None,
     nodes: Nodes = None,
@@ -163,6 +175,7 @@ def submit_command(
     no_preempt: NoPreempt = False,
     experiment: Experiment = None,
     variables: Variables = None,
+    include: Include = None,
     launcher: Launcher = None,
     tasks_per_node: TasksPerNode = None,
     backend_config: Backend = None,
@@ -175,18 +188,28 @@ def submit_command(
     """
     given = dict(locals())
     with open_client(home) as client:
-        return _say_submitted(client, _submit(client, given), as_json=as_json)
+        job, sent = _submit(client, given)
+        return _say_submitted(client, job, sent, as_json=as_json)
 
 
-def _submit(client: Client, given: Mapping[str, Any]) -> JobView:
+def _submit(client: Client, given: Mapping[str, Any]) -> tuple[JobView, Travelling]:
+    """Submit; what stays behind although the code names it is said before. Returns the job, and the code that was sent."""
     from carrel.wire.v1 import ResourceRequest
 
+    sent: list[Travelling] = []
+
+    def packed(travelling: Travelling) -> None:
+        sent.append(travelling)
+        if not given["as_json"]:
+            _warn(travelling.warnings())
+
     asked = {name: given[name] for name in ("nodes", "cpus", "memory", "gpus", "gpu_type", "gpu_memory", "time")}
-    return client.submit_project(
+    job = client.submit_project(
         given["target"],
         entry_point=given["entry_point"],
         parameters=_pairs(given["parameters"] or (), "-P"),
         arguments=given["arguments"] or (),
+        strict=given["strict"],
         version=given["version"],
         name=given["name"],
         qos=given["qos"],
@@ -205,7 +228,26 @@ def _submit(client: Client, given: Mapping[str, Any]) -> JobView:
         variables=_variables(given["variables"] or ()),
         launcher=given["launcher"],
         tasks_per_node=given["tasks_per_node"],
+        include=given["include"] or (),
+        packed=packed,
     )
+    if not given["as_json"]:
+        _warn(job.notes)
+    return job, sent[0]
+
+
+def _warn(sentences: Iterable[str]) -> None:
+    from carrel.cli.screen import clean, paint
+
+    for line in sentences:
+        print(f"{paint('warning:', 'yellow', sys.stderr)} {clean(line)}", file=sys.stderr, flush=True)
+
+
+def _say_code(sent: Travelling) -> None:
+    from carrel.cli.screen import clean, paint
+
+    for line in sent.said():
+        print(paint(f"  code     {clean(line)}", "dim", sys.stderr), file=sys.stderr, flush=True)
 
 
 def _slurm(options: Sequence[str], modules: Sequence[str]) -> SlurmRequest | None:
@@ -218,15 +260,16 @@ def _slurm(options: Sequence[str], modules: Sequence[str]) -> SlurmRequest | Non
     return SlurmRequest(**{name: value for name, value in to_plain(read_options(options, modules=modules)).items() if value})
 
 
-def _follow(client: Client, job: JobView, *, as_json: bool) -> int:
+def _follow(client: Client, job: JobView, sent: Travelling, *, as_json: bool) -> int:
     from carrel.cli.follow import Follower, task_exit_code
     from carrel.cli.screen import print_json
 
     if as_json:
-        print_json({"type": "submitted", "job": job.model_dump(mode="json")})
+        print_json({"type": "submitted", "job": job.model_dump(mode="json"), "code": sent.as_json()})
     follower = Follower(client, job.id, as_json=as_json, cancels=True)
     if not as_json:
         follower.say_start(job, simulated=job.id in simulated_jobs(client, [job]))
+        _say_code(sent)
     ended = follower.follow()
     if ended is None:
         return INTERRUPTED
@@ -234,16 +277,19 @@ def _follow(client: Client, job: JobView, *, as_json: bool) -> int:
         print_json({"type": "ended", "job": ended.model_dump(mode="json")})
     else:
         follower.say_end(ended)
+        if ended.state == "FAILED":
+            follower.say_hint(sent.missed(follower.last_output))
     return task_exit_code(ended)
 
 
-def _say_submitted(client: Client, job: JobView, *, as_json: bool) -> int:
+def _say_submitted(client: Client, job: JobView, sent: Travelling, *, as_json: bool) -> int:
     from carrel.cli.screen import paint, print_json
     from carrel.cli.words import resources
 
     if as_json:
         print_json(job)
     else:
+        _say_code(sent)
         simulated = job.id in simulated_jobs(client, [job])
         if job.array_job_id is not None:
             each = resources(job, simulated=simulated)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: What stands in an event for bytes that are no text.
 _REPLACED = "\ufffd"
+#: Bytes of the log's end that are kept.
+_TAIL = 16384
 
 
 class Transcript:
@@ -32,6 +34,8 @@ class Transcript:
         self.attempt = 0
         #: True when what was written last did not end a line.
         self.midline = False
+        #: The last that was written.
+        self.tail = b""
 
     def write(self, data: Mapping[str, Any]) -> None:
         """Write what one log event brings."""
@@ -62,5 +66,6 @@ class Transcript:
     def _put(self, piece: bytes) -> None:
         if piece:
             self.midline = not piece.endswith(b"\n")
+            self.tail = (self.tail + piece)[-_TAIL:]
             sys.stdout.buffer.write(piece)
             sys.stdout.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import math
 import os
 import secrets
@@ -27,6 +28,7 @@ from carrel.domain.serial import to_plain
 from carrel.wire import v1
 
 if TYPE_CHECKING:
+    from carrel.client.travelling import Travelling
     from carrel.snapshots import Packed
 
 T = TypeVar("T")
@@ -163,6 +165,7 @@ class Client(ArrayCalls, EnvironmentCalls, StorageCalls):
         parameters: Mapping[str, str] | None = None,
         script: str | None = None,
         arguments: Sequence[str] = (),
+        strict: bool = False,
         version: str | None = None,
         name: str | None = None,
         qos: str | None = None,
@@ -182,26 +185,37 @@ class Client(ArrayCalls, EnvironmentCalls, StorageCalls):
         launcher: str | None = None,
         tasks_per_node: int | None = None,
         tracking: v1.TrackingRequest | None = None,
+        include: Sequence[str | Path] = (),
+        packed: Callable[[Travelling], None] | None = None,
         key: str | None = None,
     ) -> v1.JobView:
         """Pack a directory, a bare script or a git address, and submit it. Only code that the lab lacks is sent.
 
+        A bare script outside of projects and git repositories travels with the modules that it imports and the files that
+        `arguments` and `parameters` name; `include` adds files and directories. `packed` is called with what travels before it
+        is sent; without it, what stays behind although the code names it is logged as a warning.
         Of an array the first job is returned; the others are found with `array`.
         `key` makes the submission idempotent beyond this call; within it, a lost connection never makes a second job.
         """
         from carrel.client.code import code_of
-        from carrel.snapshots import git_state
+        from carrel.client.travelling import Travelling
+        from carrel.snapshots import git_state, pack
 
         with tempfile.TemporaryDirectory(prefix="carrel-fetch-") as scratch:
-            directory, chosen = code_of(target, script, version, Path(scratch))
-            digest = self.upload(directory)
-            git = git_state(directory)
+            words = [*arguments, *(parameters or {}).values()]
+            code = code_of(target, script, version, Path(scratch), include=include, words=words)
+            travelling = Travelling(code=code, packed=pack(code.directory, only=code.only, also=code.also))
+            (packed or _log_warnings)(travelling)
+            digest = self._upload(travelling.packed)
+            # What lies around a bare script is not its code, and so not its history.
+            git = git_state(code.directory) if code.only is None else None
         request = v1.TaskRequest(
             snapshot=digest,
             entry_point=entry_point,
-            script=chosen,
+            script=code.script,
             parameters=dict(parameters or {}),
             arguments=list(arguments),
+            strict=strict,
             name=name,
             qos=qos,
             partition=partition,
@@ -233,7 +247,9 @@ class Client(ArrayCalls, EnvironmentCalls, StorageCalls):
         """Pack a directory, send it if the lab lacks it, and return its digest."""
         from carrel.snapshots import pack
 
-        packed = pack(directory)
+        return self._upload(pack(directory))
+
+    def _upload(self, packed: Packed) -> str:
         path = f"/snapshots/{packed.digest}"
         if self._again(lambda: self._http.call("HEAD", path)).status_code == 404:
             self._again(lambda: self._send(packed, path))
@@ -410,6 +426,11 @@ class Client(ArrayCalls, EnvironmentCalls, StorageCalls):
         if not away.pause(until, patience=self._patience if self._http.answered else _FIRST_PATIENCE):
             raise error
         self._http.look_again()
+
+
+def _log_warnings(travelling: Travelling) -> None:
+    for warning in travelling.warnings():
+        logging.getLogger("carrel.client").warning(warning)
 
 
 def _unwritable(path: Path, error: OSError) -> CarrelError:

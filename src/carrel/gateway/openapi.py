@@ -13,6 +13,7 @@ from carrel.wire.v1 import Problem
 
 _SCHEME = "access token"
 _PROBLEMS = {
+    "400": "The request cannot be read: no well-formed HTTP, or no JSON.",
     "401": "Nobody is signed in.",
     "403": "The caller may not do this.",
     "404": "It does not exist, or is not the caller's to see.",

@@ -47,8 +47,11 @@ class Submissions:
         self._guard = threading.Lock()
         self._described: OrderedDict[Hashable, TaskDescription] = OrderedDict()
 
-    def submit(self, caller: Caller, request: TaskRequest, key: str | None) -> Submitted:
-        """Make the job. Raises `Invalid` for what is wrong with request or code, `Impossible` for what can never run here."""
+    def submit(self, caller: Caller, request: TaskRequest, key: str | None) -> tuple[Submitted, tuple[str, ...]]:
+        """Make the job; return it with what its submitter has to be told.
+
+        Raises `Invalid` for what is wrong with request or code, `Impossible` for what can never run here.
+        """
         _refuse_half_characters(request)
         # Before anything is read: the content of somebody else's code must not show in an error message.
         if not self._lab.has_snapshot(caller, request.snapshot):
@@ -65,9 +68,10 @@ class Submissions:
         if not 0 <= retries <= MAX_RETRIES:
             raise Invalid(f"retries is {retries}.", remedy=f"Ask for 0 to {MAX_RETRIES}.")
         resources = _resources(request.resources, config.resources, described.resources, qos)
-        return self._lab.submit(
+        task = _task(request, config, described, resources)
+        submitted = self._lab.submit(
             caller,
-            _task(request, config, described, resources),
+            task,
             name=_printable("name", request.name or config.name or described.name),
             resources=resources,
             qos=qos,
@@ -79,6 +83,7 @@ class Submissions:
             array=_array(_first(request.array, config.array, described.array), request),
             key=key,
         )
+        return submitted, task.notes
 
     def _describe(self, request: TaskRequest) -> TaskDescription:
         key = (
@@ -88,6 +93,7 @@ class Submissions:
             request.script,
             tuple(request.parameters.items()),
             tuple(request.arguments),
+            request.strict,
         )
         with self._guard:
             known = self._described.get(key)
@@ -100,6 +106,7 @@ class Submissions:
             script=request.script,
             parameters=request.parameters,
             arguments=request.arguments,
+            strict=request.strict,
         )
         with self._guard:
             self._described[key] = made
@@ -150,7 +157,7 @@ def _task(request: TaskRequest, config: BackendConfig, described: TaskDescriptio
         slurm=_slurm(request.slurm, config.slurm, described.slurm),
         requeue=_requeue(_first(request.requeue, config.requeue, described.requeue)),
         warning=_first(None if request.warning is None else parse_duration(request.warning), config.warning, described.warning),
-        notes=config.notes,
+        notes=(*described.notes, *config.notes),
     )
 
 

@@ -12,10 +12,21 @@ if TYPE_CHECKING:
     from carrel.snapshots.contents import SnapshotFiles
     from carrel.snapshots.extraction import extract
     from carrel.snapshots.git import git_state
-    from carrel.snapshots.packing import Packed, pack
+    from carrel.snapshots.packing import Packed, never_travels, pack
     from carrel.snapshots.store import SnapshotStore
 
-__all__ = ["Entry", "Kind", "Packed", "SnapshotFiles", "SnapshotStore", "extract", "git_state", "manifest_digest", "pack"]
+__all__ = [
+    "Entry",
+    "Kind",
+    "Packed",
+    "SnapshotFiles",
+    "SnapshotStore",
+    "extract",
+    "git_state",
+    "manifest_digest",
+    "never_travels",
+    "pack",
+]
 
 _FROM = {
     "Entry": "archive",
@@ -25,6 +36,7 @@ _FROM = {
     "extract": "extraction",
     "git_state": "git",
     "Packed": "packing",
+    "never_travels": "packing",
     "pack": "packing",
     "SnapshotStore": "store",
 }

@@ -7,7 +7,7 @@ import os
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -34,6 +34,8 @@ class Packed:
     files: tuple[Entry, ...]
     #: Bytes of all files.
     size: int
+    #: Sockets, pipes and devices that stay behind.
+    skipped: tuple[str, ...] = ()
 
     def open(self) -> BinaryIO:
         """Return a temporary file with the archive, at its start; it is gone when closed."""
@@ -56,33 +58,54 @@ class Packed:
         stream.write(END)
 
 
-def pack(directory: Path, *, limit_bytes: int = LIMIT_BYTES, limit_files: int = LIMIT_FILES) -> Packed:
-    """Return the snapshot of what is code in `directory`.
+def pack(
+    directory: Path,
+    *,
+    only: Sequence[str] | None = None,
+    also: Sequence[str] = (),
+    limit_bytes: int = LIMIT_BYTES,
+    limit_files: int = LIMIT_FILES,
+) -> Packed:
+    """Return the snapshot of what is code in `directory`; with `only`, of these files in it and no others.
 
     What .gitignore names (here, below, and above up to the top of the git repository), `NEVER` and virtual environments
-    stay behind. Raises `Invalid` for a file that cannot be read, is neither file nor link, or for a link that leads
-    outside; for a directory without code; and for more than `limit_bytes` or `limit_files`, naming the three largest entries.
+    stay behind, and so do sockets, pipes and devices. `also` names files and directories that travel whatever .gitignore
+    says. Raises `Invalid` for a file that cannot be read or a link that leads outside; for a directory without code; and for
+    more than `limit_bytes` or `limit_files`, naming the three largest entries.
     """
     if not directory.is_dir():
         raise Invalid(f"{directory} is not a directory.", remedy="Name the directory that holds the code.")
     root = os.fspath(directory)
-    found = list(_walk(root, "", Rules.above(directory)))
+    skipped: list[str] = []
+    walked = _walk(root, "", Rules.above(directory), skipped) if only is None else (_named(root, path) for path in only)
+    found = {entry.path: entry for entry in walked}
+    for path in also:
+        if (directory / path).is_dir():
+            found |= {entry.path: entry for entry in _walk(root, f"{path}/", None, skipped)}
+        else:
+            found[path] = _named(root, path)
     if not found:
         raise Invalid(
             f"There are no files to send in {directory}.",
             remedy="The directory is empty, or a .gitignore in it or above leaves out everything.",
         )
-    _check_limits(found, limit_bytes, limit_files)
-    files = sorted((_hashed(root, entry) for entry in found), key=lambda entry: entry.path.encode())
-    return Packed(digest=manifest_digest(files), directory=directory, files=tuple(files), size=sum(entry.size for entry in files))
+    _check_limits(list(found.values()), limit_bytes, limit_files, whole=only is None)
+    files = sorted((_hashed(root, entry) for entry in found.values()), key=lambda entry: entry.path.encode())
+    return Packed(
+        digest=manifest_digest(files),
+        directory=directory,
+        files=tuple(files),
+        size=sum(entry.size for entry in files),
+        skipped=tuple(sorted(skipped)),
+    )
 
 
-def left_out(name: str) -> bool:
+def never_travels(name: str) -> bool:
     """Tell whether a file or directory of this name never travels."""
     return name in NEVER
 
 
-def _walk(root: str, prefix: str, rules: Rules) -> Iterator[Entry]:
+def _walk(root: str, prefix: str, rules: Rules | None, skipped: list[str]) -> Iterator[Entry]:
     where = f"{root}/{prefix}" if prefix else root
     try:
         with os.scandir(where) as listing:
@@ -92,24 +115,26 @@ def _walk(root: str, prefix: str, rules: Rules) -> Iterator[Entry]:
     names = {child.name for child in children}
     if VENV_MARK in names and prefix:
         return
-    if ".gitignore" in names:
+    if rules is not None and ".gitignore" in names:
         rules = rules.entering(Path(where), prefix)
     for child in children:
         path = prefix + child.name
         is_directory = child.is_dir(follow_symlinks=False)
-        if child.name in NEVER or rules.ignores(path, is_directory=is_directory):
+        if child.name in NEVER or (rules is not None and rules.ignores(path, is_directory=is_directory)):
             continue
         if is_directory:
-            yield from _walk(root, path + "/", rules)
+            yield from _walk(root, path + "/", rules, skipped)
+            continue
+        entry = _entry(child, path)
+        if entry is None:
+            skipped.append(path)
         else:
-            yield _entry(child, path)
+            yield entry
 
 
-def _entry(child: os.DirEntry[str], path: str) -> Entry:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise Invalid(f"The name of {os.fsencode(path)!r} is not UTF-8.", remedy="Rename it, or list it in .gitignore.") from None
+def _entry(child: os.DirEntry[str], path: str) -> Entry | None:
+    """Return what travels of a directory's entry; None for a socket, pipe or device."""
+    _check_name(path)
     try:
         status = child.stat(follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
@@ -117,8 +142,27 @@ def _entry(child: os.DirEntry[str], path: str) -> Entry:
     except OSError as error:
         raise _unreadable(path, error) from error
     if not stat.S_ISREG(status.st_mode):
-        raise Invalid(f"{path} is a socket, pipe or device, which cannot travel.", remedy="Remove it, or list it in .gitignore.")
+        return None
     return Entry(path=path, executable=bool(status.st_mode & stat.S_IXUSR), size=status.st_size)
+
+
+def _named(root: str, path: str) -> Entry:
+    """Return a file that was named by itself: of a link, what it leads to."""
+    _check_name(path)
+    try:
+        status = os.stat(f"{root}/{path}")  # noqa: PTH116 - as elsewhere here
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise Invalid(f"{path} is neither a file nor a directory, and cannot travel.", remedy="Name another one.")
+    return Entry(path=path, executable=bool(status.st_mode & stat.S_IXUSR), size=status.st_size)
+
+
+def _check_name(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"The name of {os.fsencode(path)!r} is not UTF-8.", remedy="Rename it, or list it in .gitignore.") from None
 
 
 def _hashed(root: str, entry: Entry) -> Entry:
@@ -158,7 +202,7 @@ def _unreadable(path: str, error: OSError) -> Invalid:
     return Invalid(f"{path} cannot be read: {error.strerror}.", remedy="Correct its permissions, or list it in .gitignore.")
 
 
-def _check_limits(found: list[Entry], limit_bytes: int, limit_files: int) -> None:
+def _check_limits(found: list[Entry], limit_bytes: int, limit_files: int, *, whole: bool) -> None:
     size = sum(entry.size for entry in found)
     if size > limit_bytes:
         largest = Counter[str]()
@@ -178,7 +222,9 @@ def _check_limits(found: list[Entry], limit_bytes: int, limit_files: int) -> Non
         return
     raise Invalid(
         f"The code has {what}. Largest: {', '.join(shown)}.",
-        remedy="List what is not code in .gitignore, and name data under inputs.",
+        remedy="List what is not code in .gitignore, and name data under inputs."
+        if whole
+        else "Name data under inputs in an MLproject file, or keep it where the task runs.",
     )
 
 

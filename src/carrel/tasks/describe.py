@@ -17,7 +17,7 @@ from carrel.tasks.mlproject import EntryPoint, Project, read_project
 from carrel.tasks.overrides import ResourceOverrides
 from carrel.tasks.parameters import ParameterType, checked, is_uri, staged_path
 from carrel.tasks.section import DEFAULT_OUTPUTS, Section
-from carrel.tasks.suggest import suggest
+from carrel.tasks.suggest import nearest, suggest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,8 @@ class TaskDescription:
     launcher: Launcher | None = None
     tasks_per_node: int | None = None
     array: str | None = None
+    #: What the submitter has to be told.
+    notes: tuple[str, ...] = ()
 
 
 def describe(
@@ -59,10 +61,12 @@ def describe(
     parameters: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
     script: str | None = None,
+    strict: bool = False,
 ) -> TaskDescription:
     """Return the description of the task in `directory`, or of one `script` in it.
 
     `parameters` are values by name (MLflow's ``-P``); one that is not declared becomes ``--name value`` behind the command.
+    One that is nearly the name of a declared one is noted; with `strict` one that is not declared is an error.
     `arguments` follow as they are. Raises `Invalid` with file, line, key and the nearest valid key for whatever is wrong.
     """
     files = DirectoryFiles.open(directory) if isinstance(directory, Path) else directory
@@ -75,7 +79,9 @@ def describe(
     declared = None if project is None or script is not None else project.entry_points.get(chosen)
     path = None if declared is not None else _script_path(files, project, chosen, is_script=script is not None)
     values = _check_given(given, arguments)
+    notes: tuple[str, ...] = ()
     if declared is not None:
+        notes = _undeclared(chosen, declared, values, strict=strict)
         command, values, staged = _from_entry_point(files, section, chosen, declared, values, arguments)
     else:
         assert path is not None
@@ -103,7 +109,23 @@ def describe(
         launcher=section.launcher,
         tasks_per_node=section.tasks_per_node,
         array=section.array,
+        notes=notes,
     )
+
+
+def _undeclared(name: str, entry_point: EntryPoint, given: Mapping[str, str], *, strict: bool) -> tuple[str, ...]:
+    """Return what to say of parameters that are not declared, but nearly; raise `Invalid` for any of them with `strict`."""
+    notes = []
+    for key in given:
+        if key in entry_point.parameters:
+            continue
+        meant = nearest(key, [parameter for parameter in entry_point.parameters if parameter not in given])
+        fact = f'The entry point "{name}" declares no parameter "{key}"'
+        if strict:
+            raise Invalid(f"{fact}.", remedy=suggest(meant or key, entry_point.parameters, what="Parameters"))
+        if meant is not None:
+            notes.append(f'{fact}: it is passed on as --{key}. Did you mean "{meant}"?')
+    return tuple(notes)
 
 
 def _from_entry_point(

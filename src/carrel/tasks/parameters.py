@@ -25,6 +25,15 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
+#: What people write for a type; MLflow takes any word there, and passes the value on as it is.
+SPELLINGS = {
+    "str": "string", "text": "string",
+    "integer": "int",
+    "double": "float", "number": "float",
+    "boolean": "bool",
+}  # fmt: skip
+
+
 class ParameterType(StrEnum):
     """Types of MLflow's parameters, and the two that everybody expects."""
 
@@ -65,9 +74,10 @@ def read_parameter(name: str, value: Value) -> Parameter:
 def _read_type(value: Value) -> ParameterType:
     text = value.text()
     try:
-        return ParameterType(text)
+        return ParameterType(SPELLINGS.get(text, text))
     except ValueError:
-        raise value.wrong(f'"{text}" is not a type of parameter.', suggest(text, [*ParameterType], what="Types")) from None
+        names = [*ParameterType, *SPELLINGS]
+        raise value.wrong(f'"{text}" is not a type of parameter.', suggest(text, names, what="Types")) from None
 
 
 def type_fault(kind: ParameterType, value: str) -> str | None:

@@ -6,6 +6,17 @@ import difflib
 from collections.abc import Collection
 
 
+def nearest(word: str, valid: Collection[str]) -> str | None:
+    """Return the one of `valid` that `word` was most likely meant to be, or None: not every new word is a mistake."""
+    plain = {_plain(option): option for option in valid}
+    found = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=0.75)
+    return plain[found[0]] if found else None
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("-", "").replace("_", "")
+
+
 def suggest(word: str, valid: Collection[str], *, what: str = "Valid") -> str:
     """Return a remedy: the nearest of `valid`, when one is near, and all of them."""
     nearest = difflib.get_close_matches(word.lower(), [option.lower() for option in valid], n=1, cutoff=0.5)

@@ -34,6 +34,7 @@ from mlflow.utils.mlflow_tags import (
 
 from carrel.client import Client
 from carrel.client.locate import locate
+from carrel.client.travelling import Travelling
 from carrel.domain.errors import CarrelError
 from carrel.domain.job import JobState
 from carrel.tracking.status import status_of
@@ -245,6 +246,7 @@ def _submit(
             version=version,
             name=_run_name(),
             backend_config=settings,
+            packed=_say_travelling,
             tracking=v1.TrackingRequest(run_id=run.run_id, experiment_id=run.experiment_id, uri=run.foreign_uri),
         )
     except BaseException:
@@ -255,6 +257,11 @@ def _submit(
     what = f"Array {job.id} ({job.name}, {job.array}), parent run" if is_array else f"Job {job.id} ({job.name}), run"
     _say(f"{what} {run.run_id}")
     return CarrelSubmittedRun(client, job.id, run, is_array=is_array)
+
+
+def _say_travelling(travelling: Travelling) -> None:
+    for line in travelling.warnings():
+        _say(line)
 
 
 def _run(

@@ -27,11 +27,11 @@ def submit(request: TaskRequest, ctx: Ctx, who: Who, base: Base, response: Respo
     """Read the task's description out of an uploaded snapshot, check it, and put it in line."""
     if key is not None and not (key.isprintable() and key.strip()):
         raise Invalid("The Idempotency-Key is empty or not printable.", remedy="Send a UUID, or leave the header out.")
-    submitted = ctx.submissions.submit(who, request, key)
+    submitted, notes = ctx.submissions.submit(who, request, key)
     if not submitted.created:
         response.status_code = 200
     response.headers["Location"] = f"{API}/jobs/{submitted.job.id}"
-    return ctx.show(submitted.job, base)
+    return ctx.show(submitted.job, base).model_copy(update={"notes": list(notes)})
 
 
 @router.get("", summary="List jobs, newest first")

@@ -79,6 +79,8 @@ class TaskRequest(Request):
     parameters: dict[str, str] = Field(default_factory=dict)
     #: Arguments for a bare script, after ``--``.
     arguments: list[str] = Field(default_factory=list)
+    #: True: a parameter that the entry point does not declare is an error.
+    strict: bool = False
     name: str | None = None
     qos: str | None = None
     #: Part of the lab; None: the first that takes the QoS and has enough.
@@ -176,6 +178,8 @@ class JobView(Response):
     array_job_id: int | None = None
     array_task_id: int | None = None
     array: str = ""
+    #: What has to be said about what was asked for; in the answer to a submission, and where one job is looked at.
+    notes: list[str] = Field(default_factory=list)
 
 
 class ArrayView(Response):
@@ -242,8 +246,6 @@ class JobDetail(JobView):
     rerun_of: int | None = None
     #: What it asks of Slurm beyond resources, as options of sbatch and "module NAME".
     slurm: list[str] = Field(default_factory=list)
-    #: What has to be said about what was asked for.
-    notes: list[str] = Field(default_factory=list)
     launcher: str = "none"
     #: Processes on each node.
     tasks_per_node: int = 1
