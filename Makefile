@@ -37,7 +37,7 @@ contracts: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	BIN=$(BIN) tools/test
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 soak: setup
 	$(BIN)/python -m pytest -m soak

@@ -6,6 +6,7 @@ import pytest
 from slurm_lab import Lab
 
 from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_for_rest, missing_programs
+from carrel.testing.unix_users import common_ground, python_for_all
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +24,13 @@ def slurm_programs():
 def shared_site(slurm_programs):
     with SlurmSite(tokens=not missing_for_rest(), lines=("Licenses=tool:4",)) as site:
         yield site
+
+
+@pytest.fixture(scope="session")
+def everybodys_python():
+    """An interpreter with Carrel in it that every Unix user can run, wherever this checkout is."""
+    with common_ground() as ground:
+        yield python_for_all(ground / "python")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from carrel.spool import AttemptDirectory, Spool
 from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.slurm_site import USERS
-from carrel.testing.unix_users import common_ground, python_for_all, run_as
+from carrel.testing.unix_users import common_ground, run_as
 
 pytestmark = [
     pytest.mark.slurm,
@@ -42,13 +41,9 @@ class DeputyHome(LabHome):
         return Spool(self.root / "users" / self.user / self.lab / "spool").attempt(launch.job_id, launch.attempt)
 
 
-@pytest.fixture(scope="module")
-def python():
-    with tempfile.TemporaryDirectory() as directory:
-        Path(directory).chmod(0o755)
-        found = python_for_all(Path(directory) / "python")
-        assert found is not None, "there is no Python that other users can run"
-        yield found
+@pytest.fixture
+def python(everybodys_python):
+    return everybodys_python
 
 
 @pytest.fixture

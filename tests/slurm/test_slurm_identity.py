@@ -20,7 +20,7 @@ from carrel.testing.builders import wait_until
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.slurm_site import USERS, SlurmSite
-from carrel.testing.unix_users import common_ground, python_for_all, run_as
+from carrel.testing.unix_users import common_ground, run_as
 from carrel.wire.v1 import EnvironmentRequest, ResourceRequest, SessionRequest
 
 pytestmark = [
@@ -68,12 +68,12 @@ def sudo() -> None:
 class Lab:
     """A lab that `KEEPER` runs, with two users."""
 
-    def __init__(self, root: Path, site: SlurmSite) -> None:
+    def __init__(self, root: Path, site: SlurmSite, python: Path) -> None:
         self.root, self.site = root, site
         self.home = root / "lab"
         self.home.mkdir(mode=0o700)
-        self.python = python_for_all(root / "python")
-        assert self.python is not None, "there is no Python that other users can run"
+        self.python = python
+        self.environment = python.parent.parent
         (root / "users").mkdir()
         (root / "users").chmod(0o1777)
         configuration = root / "deputy.toml"
@@ -82,7 +82,7 @@ class Lab:
             f'[environment]\nPATH = "{site.environ["PATH"]}"\nSLURM_CONF = "{site.layout.conf}"\n'
         )
         configuration.chmod(0o644)
-        command = f"{root}/python/bin/carrel-deputy --config {configuration}"
+        command = f"{python.parent}/carrel-deputy --config {configuration}"
         self.rule = Path("/etc/sudoers.d") / f"carrel-test-{os.getpid()}"
         self.rule.write_text(f"{KEEPER} ALL=({ALICE},{BOB}) NOPASSWD: {command}\n")
         self.rule.chmod(0o440)
@@ -142,9 +142,9 @@ class Lab:
 
 
 @pytest.fixture
-def lab(private_site: SlurmSite, sudo: None) -> Iterator[Lab]:
+def lab(private_site: SlurmSite, sudo: None, everybodys_python: Path) -> Iterator[Lab]:
     with common_ground() as root:
-        lab = Lab(root, private_site)
+        lab = Lab(root, private_site, everybodys_python)
         yield lab
         lab.close()
         private_site.clear()
@@ -247,14 +247,14 @@ def test_without_the_rule_of_sudo_jobs_wait_and_say_so(lab: Lab) -> None:
     lab.rule.chmod(0o440)
     assert lab.ended("bob", job).state == "COMPLETED"  # type: ignore[attr-defined]
     # The rule lets the lab run deputies, and nothing else.
-    for words in (["id"], ["sh", "-c", "id"], [f"{lab.root}/python/bin/python", "-c", "0"]):
+    for words in (["id"], ["sh", "-c", "id"], [str(lab.python), "-c", "0"]):
         done = subprocess.run(
             [*run_as(KEEPER), "sudo", "-n", "-u", BOB, "--", *words], capture_output=True, text=True, check=False
         )
         assert done.returncode != 0
         assert "password" in done.stderr
     done = subprocess.run(
-        [*run_as(KEEPER), "sudo", "-n", "--", f"{lab.root}/python/bin/carrel-deputy"], capture_output=True, check=False
+        [*run_as(KEEPER), "sudo", "-n", "--", lab.python.parent / "carrel-deputy"], capture_output=True, check=False
     )
     assert done.returncode != 0
 
@@ -281,7 +281,7 @@ def test_cells_of_owners_borrow_from_a_broker_that_is_root(lab: Lab) -> None:
             assert broker.stdout is not None
             assert "lends 4 GPUs" in broker.stdout.readline()
             wait_until(lab.broker.exists, timeout=120)
-            asked = SessionRequest(partition="soon", memory="512M", environment=str(lab.root / "python"))
+            asked = SessionRequest(partition="soon", memory="512M", environment=str(lab.environment))
             session = ada.start_session(asked)
             wait_until(lambda: (found := ada.session(session.job.id)).ready or found.job.ended, timeout=120)
             with SessionBrowser(ada.open_session(session.job.id)) as browser:
@@ -309,10 +309,10 @@ def test_cells_of_owners_borrow_from_a_broker_that_is_root(lab: Lab) -> None:
 
 def test_a_session_works_as_its_owner(lab: Lab) -> None:
     with lab.client("ada") as ada:
-        asked = SessionRequest(partition="cluster", memory="512M", environment=str(lab.root / "python"))
+        asked = SessionRequest(partition="cluster", memory="512M", environment=str(lab.environment))
         session = ada.start_session(asked)
         # What she has in the lab by name her user on the cluster cannot read.
-        ada.create_environment(EnvironmentRequest(name="torch", path=str(lab.root / "python")))
+        ada.create_environment(EnvironmentRequest(name="torch", path=str(lab.environment)))
         with pytest.raises(Impossible, match=f"run as the Unix user {ALICE}, who cannot read it"):
             ada.start_session(SessionRequest(partition="cluster", environment="torch"))
         wait_until(lambda: (found := ada.session(session.job.id)).ready or found.job.ended, timeout=120)

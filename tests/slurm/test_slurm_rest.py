@@ -25,7 +25,7 @@ from carrel.testing.engine_contract import TOKEN
 from carrel.testing.rest_faults import RestFaults
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.slurm_site import REST_PACKAGES, USERS, missing_for_rest
-from carrel.testing.unix_users import common_ground, python_for_all, run_as
+from carrel.testing.unix_users import common_ground, run_as
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -310,10 +310,9 @@ def test_the_engine_submits_by_slurmrestd_and_finds_what_was_not_answered(site, 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
-def test_a_deputy_speaks_to_slurmrestd_with_its_users_token(site, tokens):
+def test_a_deputy_speaks_to_slurmrestd_with_its_users_token(site, tokens, everybodys_python):
+    python = str(everybodys_python)
     with common_ground() as root:
-        python = python_for_all(root / "python")
-        assert python is not None, "there is no Python that other users can run"
         (root / "users").mkdir()
         (root / "users").chmod(0o1777)
         (root / "run").mkdir()
@@ -330,7 +329,7 @@ def test_a_deputy_speaks_to_slurmrestd_with_its_users_token(site, tokens):
         home = LabHome(root)
         engine = DeputyEngine(
             user=USERS["alice"],
-            command=[*run_as(USERS["alice"]), str(python), "-P", "-m", "carrel.engines.deputy.process", "--config", str(told)],
+            command=[*run_as(USERS["alice"]), python, "-P", "-m", "carrel.engines.deputy.process", "--config", str(told)],
             lab="rest",
             spool=home.spool,
             snapshots=home.snapshots,
