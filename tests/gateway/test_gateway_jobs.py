@@ -48,7 +48,7 @@ def test_a_task_goes_from_request_to_completed(rig: Rig, ada: httpx.Client) -> N
     assert ada.get(f"{V1}/jobs/{job['id']}/log", params={"offset": -4}).content == b"Ada\n"
 
     outputs = ada.get(f"{V1}/jobs/{job['id']}/outputs").json()["outputs"]
-    assert outputs == [{"path": "outputs/a b/model.bin", "size": 5, "digest": file.digest}]
+    assert outputs == [{"path": "outputs/a b/model.bin", "size": 5, "digest": file.digest, "removed_at": None}]
     got = ada.get(f"{V1}/jobs/{job['id']}/outputs/outputs/a b/model.bin")
     assert got.content == b"hello"
     assert got.headers["content-disposition"].startswith("attachment")
