@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from carrel.testing.broker_process import BrokerProcess, FakeJob
+from carrel.testing.waiting import PATIENCE
+from carrel.testing.waiting import wait_until as eventually  # noqa: F401 - for the tests beside this
 
 SCRIPT = Path(__file__).with_name("fake_kernel.py")
-#: Seconds until something that must happen has happened.
-SOON = 20.0
 
 
 class FakeKernel:
@@ -48,7 +48,7 @@ class FakeKernel:
         self.process.stdin.write(line.encode() + b"\n")
         self.process.stdin.flush()
 
-    def next(self, seconds: float = SOON) -> dict[str, Any] | None:
+    def next(self, seconds: float = PATIENCE) -> dict[str, Any] | None:
         """The next message, or None when none comes in time or the process has ended."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + seconds
@@ -65,7 +65,7 @@ class FakeKernel:
         self.heard.append(message)
         return message
 
-    def expect(self, *ops: str, seconds: float = SOON) -> dict[str, Any]:
+    def expect(self, *ops: str, seconds: float = PATIENCE) -> dict[str, Any]:
         """The next message that is one of `ops`; others are passed over."""
         deadline = time.monotonic() + seconds
         while True:
@@ -106,7 +106,7 @@ class FakeKernel:
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=SOON)
+        self.process.wait(timeout=PATIENCE)
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -117,17 +117,6 @@ class FakeKernel:
                     pipe.close()
                 except BrokenPipeError:
                     continue
-
-
-def eventually(look: Any, seconds: float = SOON) -> Any:
-    """What `look` returns as soon as it is true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = look()
-        if found or time.monotonic() > deadline:
-            assert found, "it did not happen in time"
-            return found
-        time.sleep(0.02)
 
 
 def leases_of(broker: BrokerProcess) -> list[dict[str, Any]]:

@@ -19,8 +19,8 @@ from carrel.testing.fake_driver import build, find_compiler
 
 pytestmark = pytest.mark.chaos
 
-#: Seconds; a longer run says so in the environment.
-SECONDS = float(os.environ.get("CARREL_CHAOS_SECONDS", "12"))
+#: Seconds that each goes on at least; without them, until enough has happened.
+SECONDS = float(os.environ.get("CARREL_CHAOS_SECONDS", "0"))
 FAULTS = {"lock_timeout": 0.05, "checkpoint_error": 0.01, "unverified": 0.02, "restore_retry": 0.05, "lost": 0.02}
 
 
@@ -115,7 +115,7 @@ def test_nothing_is_lent_twice_and_nothing_is_leaked(
         join()
     finish = time.monotonic() + SECONDS
     restarts = killed = done = 0
-    while time.monotonic() < finish:
+    while time.monotonic() < finish or restarts < 8 or killed < 4 or done + sum(session.done for session in sessions) < 100:
         for session in sessions:
             session.step(time.monotonic())
         if dice.random() < 0.01:
@@ -138,9 +138,7 @@ def test_nothing_is_lent_twice_and_nothing_is_leaked(
     assert eventually(lambda: broker.status()["leases"] == [] and broker.status()["tenants"] == [])
     leases = check_journal(broker)
     print(f"{done} cells, {leases} leases, {restarts} restarts of the broker, {killed} kernels ended")
-    assert done > 0
     assert leases >= done
-    assert restarts > 0
 
 
 @pytest.mark.timeout(300)
@@ -160,7 +158,7 @@ def test_a_broker_that_dies_at_once_again_and_again(
             broker.restart()
         holder.release(lease)
         while True:
-            granted = other.expect("granted", seconds=60)
+            granted = other.expect("granted")
             if granted["request"] == request:
                 break
         assert granted["fence"] > lease["fence"]
@@ -214,19 +212,18 @@ def test_states_on_the_fake_driver_survive(
     driver.inject("cuCheckpointProcessCheckpoint", "rate", 200 * MIB, count=-1)
     driver.inject("cuCheckpointProcessRestore", "rate", 400 * MIB, count=-1)
     finish = time.monotonic() + SECONDS
-    restart_at = time.monotonic() + 3.0
-    restarts = 0
-    while time.monotonic() < finish:
+    restarts, cells, restart_after, restart_at = 0, 0, 5, 0.0
+    while time.monotonic() < finish or restarts < 3 or not all(session.checked > 1 for session in sessions):
         for session in sessions:
             session.step(time.monotonic())
             assert session.kernel.process.poll() is None
             assert not session.lost, session.kernel.heard[-3:]
-        if time.monotonic() > restart_at:
+        cells = sum(session.checked for session in sessions)
+        if cells >= restart_after and not restart_at:  # on a slow machine, too, there is progress between two kills
+            restart_at = time.monotonic() + dice.uniform(0.0, 1.0)
+        if restart_at and time.monotonic() > restart_at:
             broker.restart()
             restarts += 1
-            restart_at = time.monotonic() + dice.uniform(2.0, 5.0)
+            restart_after, restart_at = cells + dice.randint(1, 4), 0.0
         time.sleep(0.005)
-    cells = sum(session.checked for session in sessions)
     print(f"{cells} cells, {restarts} restarts of the broker, moves: {broker.log.read_text().count(' done, ')}")
-    assert restarts > 0
-    assert all(session.checked > 1 for session in sessions)

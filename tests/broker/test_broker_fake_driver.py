@@ -183,7 +183,7 @@ def test_a_restore_without_room_is_never_tried(nodes: Callable[..., Node]) -> No
         assert tenant_of(node.broker, first)["state"] in ("suspended", "resuming")
     finally:
         stranger.close()
-    granted = first.expect("granted", seconds=90)
+    granted = first.expect("granted")
     assert granted["request"] == request
     assert same(first)
 
@@ -211,14 +211,14 @@ def test_a_broker_that_dies_in_the_middle_of_a_move(nodes: Callable[..., Node]) 
     second.ask()
     eventually(lambda: tenant_of(node.broker, first)["state"] == "suspending")
     node.broker.restart()
-    lease = second.expect("granted", seconds=60)
+    lease = second.expect("granted")
     second.release(lease, cuda=False)
     node.driver.clear()
     node.driver.inject("cuCheckpointProcessRestore", "rate", 100 * MIB, pid=first.pid)
     first.ask()
     eventually(lambda: tenant_of(node.broker, first)["state"] == "resuming")
     node.broker.restart()
-    granted = first.expect("granted", seconds=60)
+    granted = first.expect("granted")
     assert granted["op"] == "granted"
     assert same(first)
 
@@ -231,5 +231,5 @@ def test_a_device_that_still_shows_the_process_is_not_lent(nodes: Callable[..., 
     second.ask()
     eventually(lambda: node.broker.status()["devices"][0]["withheld"])
     assert "still seen" in node.broker.status()["devices"][0]["withheld"]
-    second.expect("granted", seconds=60)
+    second.expect("granted")
     assert node.broker.status()["devices"][0]["withheld"] is None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from kernels import SOON, FakeKernel, eventually, leases_of, tenant_of
+from kernels import FakeKernel, eventually, leases_of, tenant_of
 
 from carrel.domain.units import GIB
 from carrel.testing.broker_process import BrokerProcess
+from carrel.testing.waiting import PATIENCE
 
 Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]
@@ -53,7 +54,7 @@ def test_the_idle_timer_warns_and_then_ends_the_kernel(brokers: Start, kernels: 
     assert held["wanted_since"] is not None
     assert "idle timer" in first.expect("lost")["message"]
     second.expect("granted")
-    assert first.process.wait(timeout=SOON) == -15
+    assert first.process.wait(timeout=PATIENCE) == -15
 
 
 def test_a_cell_in_time_keeps_the_device(brokers: Start, kernels: Kernels) -> None:
@@ -76,7 +77,7 @@ def test_a_kernel_that_ignores_the_end_is_killed(brokers: Start, kernels: Kernel
     first.process.send_signal(signal.SIGSTOP)  # SIGTERM waits for ever
     second.ask()
     second.expect("granted")
-    assert first.process.wait(timeout=SOON) == -9
+    assert first.process.wait(timeout=PATIENCE) == -9
 
 
 def test_holding_by_choice_ends_without_harm(brokers: Start, kernels: Kernels) -> None:

@@ -8,12 +8,13 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from kernels import SOON, FakeKernel, check_journal, eventually, leases_of, tenant_of
+from kernels import FakeKernel, check_journal, eventually, leases_of, tenant_of
 
 from carrel.broker.journal import read_lines
 from carrel.domain.lease import LendingRules
 from carrel.domain.units import GIB
 from carrel.testing.broker_process import BrokerProcess
+from carrel.testing.waiting import PATIENCE
 
 Start = Callable[..., BrokerProcess]
 Kernels = Callable[..., FakeKernel]
@@ -146,7 +147,7 @@ def test_an_end_by_the_idle_timer_is_carried_out_after_a_restart(brokers: Start,
     broker.restart()
     first.process.send_signal(signal.SIGCONT)
     second.expect("granted")
-    assert first.process.wait(timeout=SOON) < 0
+    assert first.process.wait(timeout=PATIENCE) < 0
 
 
 def test_an_unfinished_line_is_no_line(brokers: Start, kernels: Kernels) -> None:
@@ -176,7 +177,7 @@ def test_it_ends_when_the_lab_is_removed(brokers: Start) -> None:
     broker = brokers()
     shutil.rmtree(broker.directory / "state")
     assert broker.process is not None
-    assert broker.process.wait(timeout=30) == 0
+    assert broker.process.wait(timeout=PATIENCE) == 0
     assert "was removed" in broker.log.read_text()
     (broker.directory / "state").mkdir()
     assert check_journal(broker) == 0
@@ -191,7 +192,7 @@ def test_one_broker_for_a_directory(brokers: Start) -> None:
     finally:
         second, broker.process = broker.process, first
     assert second is not None
-    assert second.wait(timeout=30) == 3
+    assert second.wait(timeout=PATIENCE) == 3
     assert "another broker" in broker.log.read_text()
 
 
@@ -205,7 +206,7 @@ def test_what_cannot_be_written_down_is_not_done(brokers: Start, kernels: Kernel
     resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (size + 10, size + 10))
     first.say("release", lease=lease["lease"], fence=lease["fence"], cuda=True)
     second.ask()
-    assert broker.process.wait(timeout=SOON) != 0
+    assert broker.process.wait(timeout=PATIENCE) != 0
     broker.start()
     assert first.expect("welcome")["leases"][0]["lease"] == lease["lease"]
     second.expect("queued")

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-#: Generous: test machines are busy.
-PATIENCE = 90
+from carrel.testing.waiting import PATIENCE
+
 CARREL = (sys.executable, "-m", "carrel.cli.main")
 
 

@@ -8,6 +8,7 @@ from command_line import CommandLine
 
 from carrel.client import Client
 from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.waiting import PATIENCE
 
 SETTINGS = 'grace_time = "3s"\nwarning_time = "1s"\n'
 
@@ -28,7 +29,7 @@ def lab(lab_home: Path) -> Iterator[LabProcess]:
     with Client(home=lab_home) as client:
         left = [client.cancel(job.id).id for job in client.jobs("all", limit=None) if not job.ended]
         for job_id in left:
-            client.wait(job_id, timeout=30)
+            client.wait(job_id, timeout=PATIENCE)
     running.stop()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from command_line import CommandLine
 
 from carrel.client import Client
-from carrel.testing.builders import wait_until
+from carrel.testing.waiting import PATIENCE, wait_until
 
 
 def test_run_an_array_and_look_at_its_elements(carrel: CommandLine, tmp_path: Path) -> None:
@@ -41,11 +41,11 @@ def test_cancel_one_element_or_all(carrel: CommandLine, client: Client, tmp_path
     told = carrel("submit", "-a", "0-3%1", "--memory", "64M", str(tmp_path / "wait.sh"), "--json").json
     array = told["array_job_id"]
     assert (told["id"], told["array_task_id"]) == (array, 0)
-    wait_until(lambda: client.job(array).state == "RUNNING", timeout=60)
+    wait_until(lambda: client.job(array).state == "RUNNING")
     # The one that runs is listed however many wait.
     assert f"{array}_0 " in carrel("ps", "-n", "2").out
     assert carrel("cancel", f"{array}_3").out == f"Job {array}_3 is cancelled.\n"
     assert [job.state == "CANCELLED" for job in client.array(array).jobs] == [False, False, False, True]
     assert carrel("cancel", str(array)).out.startswith(f"Array {array} (0-3%1): ")
-    assert {job.state for job in client.wait_array(array, timeout=60)} == {"CANCELLED"}
+    assert {job.state for job in client.wait_array(array, timeout=PATIENCE)} == {"CANCELLED"}
     assert carrel("submit", "--array", "3-1", str(tmp_path / "wait.sh")).code == 2

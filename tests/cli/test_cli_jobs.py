@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from command_line import PATIENCE, CommandLine, script
 
 from carrel.client import Client
 from carrel.testing.lab_process import LabProcess
+from carrel.testing.waiting import wait_until
 from carrel.wire import v1
 
 STORES = "mkdir -p outputs/deep; echo result > outputs/deep/r.txt; : > outputs/empty; echo 'log line'\n"
@@ -203,9 +203,7 @@ def test_environments(carrel: CommandLine, lab_home: Path) -> None:
 def test_share_says_what_giving_back_would_do(carrel: CommandLine, tmp_path: Path) -> None:
     text = "import time\ntime.sleep(600)\n"
     job = carrel("submit", script(tmp_path / "hold", text, "hold.py"), "--gpus", "1", "--json").json["id"]
-    deadline = time.monotonic() + 60
-    while carrel("show", str(job), "--json").json["state"] != "RUNNING":
-        assert time.monotonic() < deadline
+    wait_until(lambda: carrel("show", str(job), "--json").json["state"] == "RUNNING", "the job to run")
     found = carrel("share", "--json").json
     assert found["held"] >= 1
     me = carrel("lab", "--json").json["caller"]["subject"]

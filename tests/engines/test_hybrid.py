@@ -10,8 +10,9 @@ from carrel.domain.job import JobState
 from carrel.domain.ports import Attempt
 from carrel.engines.hybrid import HybridEngine
 from carrel.engines.local import LocalEngine
-from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
+from carrel.testing.waiting import wait_until
 
 
 def local_engine(home, name):

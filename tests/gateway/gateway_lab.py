@@ -47,8 +47,8 @@ from carrel.server.collecting import LabWorkDirectories
 from carrel.snapshots import SnapshotStore, pack
 from carrel.spool import Spool
 from carrel.store import Database, Store
+from carrel.testing.waiting import PATIENCE
 
-SECONDS = 20.0
 QOS = {
     "normal": QoS(name="normal", default_time=3600),
     "short": QoS(name="short", default_time=600, max_time=1800, priority=10),
@@ -135,7 +135,7 @@ class ScriptedEngine:
     def wait_started(self, job_id: int, attempt: int = 1) -> tuple[Launch, str]:
         with self._changed:
             assert self._changed.wait_for(
-                lambda: job_id in self._started and self._started[job_id][0].attempt >= attempt, SECONDS
+                lambda: job_id in self._started and self._started[job_id][0].attempt >= attempt, PATIENCE
             ), f"job {job_id} was not started"
             return self._started[job_id]
 
@@ -228,7 +228,7 @@ class Rig:
         news = threading.Event()
         unsubscribe = self.lab.subscribe(news.set)
         try:
-            deadline = time.monotonic() + SECONDS
+            deadline = time.monotonic() + PATIENCE
             while not condition():
                 assert news.wait(deadline - time.monotonic()), "it did not come true"
                 news.clear()
@@ -346,19 +346,19 @@ def serve(app: FastAPI) -> Iterator[str]:
     server.startup = started  # type: ignore[method-assign, assignment]
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    assert ready.wait(SECONDS)
+    assert ready.wait(PATIENCE)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         app.state.close_streams()
-        thread.join(SECONDS)
+        thread.join(PATIENCE)
         assert not thread.is_alive(), "the server did not stop"
 
 
 def client(url: str, headers: Mapping[str, str] | None = None) -> httpx.Client:
-    return httpx.Client(base_url=url, headers=dict(headers or {}), timeout=SECONDS)
+    return httpx.Client(base_url=url, headers=dict(headers or {}), timeout=PATIENCE)
 
 
 def bytes_of(data: bytes) -> io.BytesIO:

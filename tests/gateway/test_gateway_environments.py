@@ -10,9 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_lab import PROJECT, SECONDS, Rig
+from gateway_lab import PROJECT, Rig
 
 from carrel.environments.named import NamedEnvironments, Work
+from carrel.testing.waiting import PATIENCE, wait_until
 
 V1 = "/api/v1/environments"
 
@@ -144,7 +145,7 @@ def test_a_job_may_look_and_not_touch(rig: Rig, url: str, ada: httpx.Client) -> 
     job = ada.post("/api/v1/jobs", json={"snapshot": rig.upload(files={"MLproject": PROJECT})}).json()["id"]
     _launch, token = rig.engine.wait_started(job)
     rig.engine.run(job)
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=SECONDS) as own:
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE) as own:
         assert own.get(f"{V1}/study/lock").status_code == 200
         assert own.post(V1, json={"name": "more"}).status_code == 403
         assert own.delete(f"{V1}/study").status_code == 403
@@ -161,28 +162,21 @@ def test_who_hangs_up_ends_the_build(rig: Rig, ada: httpx.Client) -> None:
 
         with changing(environments.layout.place("ada", "study"), Work(report=print)):
             entered.set()
-            leave.wait(SECONDS)
+            leave.wait(PATIENCE)
 
     thread = threading.Thread(target=hold_the_name)
     thread.start()
-    assert entered.wait(SECONDS)
+    assert entered.wait(PATIENCE)
     try:
         with ada.stream("POST", V1, json={"name": "study"}) as answer:
             first = next(answer.iter_lines())
             assert "waiting" in json.loads(first)["message"]
-        gone = threading.Event()
-
-        def look() -> None:
-            while any(thread.name == "environment" for thread in threading.enumerate()):
-                gone.wait(0.02)
-            gone.set()
-
-        watcher = threading.Thread(target=look)
-        watcher.start()
-        watcher.join(SECONDS)
-        assert gone.is_set(), "the build goes on though nobody listens"
+        wait_until(
+            lambda: not any(thread.name == "environment" for thread in threading.enumerate()),
+            "the end of the build, to which nobody listens",
+        )
     finally:
         leave.set()
-        thread.join(SECONDS)
+        thread.join(PATIENCE)
     assert ada.get(V1).json()["environments"] == []
     assert make(ada, "study")["environment"]["name"] == "study"

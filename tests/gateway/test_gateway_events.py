@@ -3,7 +3,6 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ class Message:
     id: int | None
     event: str
     data: dict[str, Any]
-    at: float
 
 
 def messages(response: httpx.Response) -> Iterator[Message]:
@@ -38,7 +36,7 @@ def messages(response: httpx.Response) -> Iterator[Message]:
             fields[name] = value
         elif "data" in fields:
             number = int(fields["id"]) if "id" in fields else None
-            yield Message(number, fields["event"], json.loads(fields["data"]), time.monotonic())
+            yield Message(number, fields["event"], json.loads(fields["data"]))
             fields = {}
         else:
             fields = {}
@@ -127,20 +125,19 @@ def test_everybody_sees_the_events_of_ones_own_and_an_administrator_all(
         assert next(stream).data["job_id"] == fourth
 
 
-def test_a_change_of_state_is_on_the_stream_within_100_ms(rig: Rig, ada: httpx.Client) -> None:
-    job = submit(ada, rig)
-    rig.engine.run(job)
-    rig.wait(job, JobState.RUNNING)
-    delays = []
-    with ada.stream("GET", f"{V1}/jobs/{job}/events", headers=SSE) as response:
-        stream = messages(response)
-        while next(stream).data["data"].get("state") != "RUNNING":
-            pass
-        for number in range(20):
-            began = time.monotonic()
-            rig.engine.say(job, log=b"%d\n" % number)
-            delays.append(next(stream).at - began)
-    assert sorted(delays)[10] < 0.1, delays
+def test_what_happens_is_on_the_stream_without_waiting_for_a_heartbeat(tmp_path: Path) -> None:
+    with a_lab(tmp_path / "second", heartbeat=3600.0) as rig, serve(rig.app) as url:
+        with client(url, rig.headers() | {"x-name": "ada"}) as http:
+            job = submit(http, rig)
+            rig.engine.run(job)
+            rig.wait(job, JobState.RUNNING)
+            with http.stream("GET", f"{V1}/jobs/{job}/events", headers=SSE) as response:
+                stream = messages(response)
+                while next(stream).data["data"].get("state") != "RUNNING":
+                    pass
+                for number in range(20):
+                    rig.engine.say(job, log=b"%d\n" % number)
+                    assert next(stream).data["data"]["text"] == f"{number}\n"
 
 
 def test_idle_streams_hold_no_thread_and_slow_readers_hold_up_nobody(tmp_path: Path) -> None:
@@ -156,9 +153,7 @@ def test_idle_streams_hold_no_thread_and_slow_readers_hold_up_nobody(tmp_path: P
                 before = threading.active_count()
                 # 90 streams that nobody reads, each with more to send than the sockets take; the pool has 40 threads.
                 rig.engine.say(job, log=b"x" * 3_000_000)
-                began = time.monotonic()
                 assert http.get(f"{V1}/lab").status_code == 200
-                assert time.monotonic() - began < 30
                 with http.stream("GET", f"{V1}/events", headers=SSE, params={"after": -1}) as response:
                     other = submit(http, rig)
                     lines = response.iter_lines()

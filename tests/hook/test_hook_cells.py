@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,10 @@ import pytest
 
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.kernel import Ran, TestKernel
+from carrel.testing.waiting import wait_until
 
 Make = Callable[..., TestKernel]
 BUSY = "# carrel: gpus=1\nimport time\ntime.sleep({})"
-
-
-def wait_until(check: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(0.02)
-    return found
 
 
 def leases(broker: BrokerProcess) -> list[dict[str, Any]]:
@@ -112,15 +104,13 @@ def test_a_cell_that_gets_its_gpu_at_once_says_nothing(kernel: TestKernel) -> No
 def test_interrupting_a_cell_that_waits_stops_the_waiting_and_not_the_kernel(kernel_of: Make, broker: BrokerProcess) -> None:
     first, second = kernel_of(1), kernel_of(2)
     second.run("kept = 42")
-    busy = first.send(BUSY.format(60))
+    busy = first.send(BUSY.format(600))
     wait_until(lambda: leases(broker), "the first cell to have the GPU")
     waiting = second.send("# carrel: gpus=1\nkept = 0")
     following = second.send("kept = 1")
     second.result(waiting, until=lambda ran: bool(ran.shown))
-    began = time.monotonic()
     second.interrupt()
     assert second.result(waiting).error == "KeyboardInterrupt"
-    assert time.monotonic() - began < 20
     assert second.result(following).status == "aborted"
     wait_until(lambda: not broker.status()["queue"], "the request to leave the queue")
     assert second.run("print(kept)").text == "42\n"
@@ -129,7 +119,7 @@ def test_interrupting_a_cell_that_waits_stops_the_waiting_and_not_the_kernel(ker
 
 
 def test_interrupting_a_cell_that_runs_gives_the_gpu_back(kernel: TestKernel, broker: BrokerProcess) -> None:
-    busy = kernel.send("# carrel: gpus=1\nimport time\nprint('on', flush=True)\ntime.sleep(60)")
+    busy = kernel.send("# carrel: gpus=1\nimport time\nprint('on', flush=True)\ntime.sleep(600)")
     kernel.result(busy, until=lambda ran: "on" in ran.text)
     assert leases(broker)
     kernel.interrupt()
@@ -138,19 +128,17 @@ def test_interrupting_a_cell_that_runs_gives_the_gpu_back(kernel: TestKernel, br
 
 
 def test_an_interrupt_reaches_an_async_cell_at_once(kernel: TestKernel) -> None:
-    busy = kernel.send("import asyncio\nprint('on')\nawait asyncio.sleep(30)")
+    busy = kernel.send("import asyncio\nprint('on')\nawait asyncio.sleep(600)")
     kernel.result(busy, until=lambda ran: "on" in ran.text)
-    began = time.monotonic()
     kernel.interrupt()
     assert kernel.result(busy).status == "error"
-    assert time.monotonic() - began < 20
 
 
 def test_a_killed_kernel_leaves_no_lease(kernel: TestKernel, broker: BrokerProcess) -> None:
-    kernel.send(BUSY.format(60))
+    kernel.send(BUSY.format(600))
     wait_until(lambda: leases(broker), "the cell to have the GPU")
     kernel.kill()
-    wait_until(lambda: not leases(broker), "the lease of the dead to end", 5)
+    wait_until(lambda: not leases(broker), "the lease of the dead to end")
 
 
 def test_a_cell_that_lets_no_other_thread_run_keeps_its_lease(kernel_of: Make, broker: BrokerProcess) -> None:
@@ -363,11 +351,11 @@ def test_processes_of_a_cell_harm_no_lease(kernel: TestKernel, broker: BrokerPro
 
 
 def test_a_child_that_lives_on_does_not_keep_the_kernels_lease(kernel: TestKernel, broker: BrokerProcess) -> None:
-    kernel.run("# carrel: gpus=1\nimport os, time\npid = os.fork()\nif pid == 0:\n    time.sleep(60)\n    os._exit(0)")
+    kernel.run("# carrel: gpus=1\nimport os, time\npid = os.fork()\nif pid == 0:\n    time.sleep(600)\n    os._exit(0)")
     child = int(kernel.run("print(pid)").text)
     assert cells(broker) == 1
     kernel.kill()
-    wait_until(lambda: not broker.status()["tenants"], "the dead kernel to be forgotten", 10)
+    wait_until(lambda: not broker.status()["tenants"], "the dead kernel to be forgotten")
     os.kill(child, 9)
 
 

@@ -51,12 +51,12 @@ def test_same_outputs_with_and_without_the_hook(name: str, python: Path, tmp_pat
     assert len(cells) >= 3
     variables = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "OMP_NUM_THREADS": "1"}
     with TestKernel(hooked=False, python=python, variables=variables) as kernel:
-        plain = [normal(kernel.run(cell, seconds=120)) for cell in cells]
+        plain = [normal(kernel.run(cell)) for cell in cells]
     with start_broker(tmp_path / "broker", devices=1) as broker:
         session = broker.session(1)
         with TestKernel(python=python, variables={**variables, **session.variables}) as kernel:
             tags = ["gpus=1"] if name in WITH_LEASES else []
-            hooked = [normal(kernel.run(cell, tags=tags, seconds=120)) for cell in cells]
+            hooked = [normal(kernel.run(cell, tags=tags)) for cell in cells]
             taken = sum(row["cells"] for row in broker.status()["tenants"])
     assert hooked == plain
     assert bool(taken) == (name in WITH_LEASES)

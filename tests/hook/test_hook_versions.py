@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from carrel.environments.mirrors import read_mirrors
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.kernel import TestKernel
+from carrel.testing.waiting import wait_until
 
 VERSIONS = ("6.29.5", "6.31.0", "7.0.1")
 UV = Path(sys.executable).parent / "uv"
@@ -38,10 +38,8 @@ def test_leases_waits_interrupts_and_errors(python: Path, broker: BrokerProcess,
     assert first.run("# carrel: gpus=1\n1/0").error == "ZeroDivisionError"
     assert first.run("%gpu on").status == "ok"
     assert first.run("import asyncio\nawait asyncio.sleep(0.01)\nprint([1])").text == "[1]\n"
-    busy = first.send("# carrel: gpus=1\nimport time\ntime.sleep(30)")
-    deadline = time.monotonic() + 30
-    while not broker.status()["leases"]:
-        assert time.monotonic() < deadline
+    busy = first.send("# carrel: gpus=1\nimport time\ntime.sleep(600)")
+    wait_until(lambda: broker.status()["leases"], "the first cell to have the GPU")
     waiting = second.send("# carrel: gpus=1\nprint('ran')")
     following = second.send("print('ran too')")
     assert second.result(waiting, until=lambda ran: bool(ran.shown)).shown[0].startswith("waiting for a GPU")
@@ -54,9 +52,7 @@ def test_leases_waits_interrupts_and_errors(python: Path, broker: BrokerProcess,
     first.interrupt()
     assert first.result(busy).error == "KeyboardInterrupt"
     assert second.result(waiting).text == "ran\n"
-    asleep = second.send("import asyncio\nprint('on')\nawait asyncio.sleep(30)")
+    asleep = second.send("import asyncio\nprint('on')\nawait asyncio.sleep(600)")
     second.result(asleep, until=lambda ran: "on" in ran.text)
-    began = time.monotonic()
     second.interrupt()
     assert second.result(asleep).status == "error"
-    assert time.monotonic() - began < 20

@@ -12,6 +12,7 @@ from hub_rig import HubRig, install_proxy
 
 from carrel import Client
 from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.waiting import PATIENCE
 
 QOS = """\
 session_qos = "free"
@@ -59,7 +60,7 @@ def hub_lab(tmp_path_factory: pytest.TempPathFactory, proxy_program: str) -> Ite
         for session in left:
             admin.cancel(session.job.id)
         for session in left:
-            admin.wait(session.job.id, timeout=60)
+            admin.wait(session.job.id, timeout=PATIENCE)
     lab.stop()
 
 

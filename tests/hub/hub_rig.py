@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -93,11 +92,11 @@ class Program:
         if self._process.poll() is None:
             self._process.send_signal(number)
         try:
-            self._process.wait(timeout=20)
+            self._process.wait(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._reader.join(timeout=20)
+        self._reader.join(timeout=PATIENCE)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -322,13 +321,3 @@ def install_proxy(npm: str) -> str:
                 if not (place / name.name).exists():
                     name.rename(place / name.name)
     return str(program)
-
-
-def eventually(what: str, seconds: float = PATIENCE) -> Iterator[None]:
-    """`for _ in eventually("…"):` looks again and again; it fails when the loop was not left within `seconds`."""
-    deadline = time.monotonic() + seconds
-    pause = threading.Event()
-    while time.monotonic() < deadline:
-        yield
-        pause.wait(0.05)
-    raise AssertionError(f"{what}: not within {seconds:g} s")

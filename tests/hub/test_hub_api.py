@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from hub_rig import eventually
 
 from carrel import Client
 from carrel.domain.errors import Conflict, Denied, Invalid, NotFound, Unavailable
 from carrel.testing.lab_process import LabProcess
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
 
 HUB = "https://hub.example.org/user/bob/"
@@ -27,12 +27,10 @@ VARIABLES = {
 def session(bob: Client) -> Iterator[int]:
     """A session of bob's that waits for its hub."""
     number = bob.start_session(SessionRequest(hub=HUB)).job.id
-    for _ in eventually("the session waits"):
-        if bob.session(number).ready:
-            break
+    wait_until(lambda: bob.session(number).ready, "the session to wait")
     yield number
     bob.cancel(number)
-    bob.wait(number, timeout=60)
+    bob.wait(number, timeout=PATIENCE)
 
 
 def test_a_session_takes_what_its_hub_has_once_and_from_its_owner(
@@ -67,7 +65,7 @@ def test_only_a_session_for_a_hub_can_be_told_about_it(bob: Client) -> None:
         bob.join_hub(number, VARIABLES)
     assert bob.session(number).hub is None
     bob.cancel(number)
-    bob.wait(number, timeout=60)
+    bob.wait(number, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from carrel.domain.errors import Unavailable
 from carrel.notebooks import identity
 from carrel.notebooks.hub.handover import Desk, Joined
 from carrel.notebooks.jupyter.surroundings import Surroundings
+from carrel.testing.waiting import PATIENCE
 
 SECRET = "hub-secret-4711"
 VARIABLES = {
@@ -45,7 +46,7 @@ class Waiting:
         )
         self.desk = Desk(self.session)
         self.joined: list[Joined] = []
-        self._thread = threading.Thread(target=lambda: self.joined.append(self.desk.wait(30)))
+        self._thread = threading.Thread(target=lambda: self.joined.append(self.desk.wait(PATIENCE)))
         self._thread.start()
         self.http = httpx.Client(transport=httpx.HTTPTransport(uds=str(socket_path)), base_url="http://session", timeout=20)
 
@@ -57,14 +58,14 @@ class Waiting:
         return self.http.put(path, headers=dict(headers), **more)
 
     def take(self) -> Joined:
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=PATIENCE)
         assert not self._thread.is_alive()
         return self.joined[0]
 
     def close(self) -> None:
         if not self.joined:
             self.put(VARIABLES)
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=PATIENCE)
         self.http.close()
         self.desk.__exit__(None, None, None)
         for joined in self.joined:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from hub_rig import HubBrowser, HubRig, eventually
+from hub_rig import HubBrowser, HubRig
 
 from carrel.control.hub import REQUIRED
 from carrel.domain.errors import Conflict
 from carrel.notebooks import identity
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
 
 pytestmark = [pytest.mark.hub, pytest.mark.xdist_group("hub")]
@@ -129,10 +130,8 @@ def test_a_session_that_the_lab_ends_is_over_for_the_hub_too(rig: HubRig) -> Non
     with rig.lab_of(who) as lab:
         assert lab.session(number).gpus == 0
         lab.cancel(number)
-        lab.wait(number, timeout=60)
-    for _ in eventually("the hub sees that the server is gone"):
-        if not rig.api.get(f"/users/{who}").json()["servers"]:
-            break
+        lab.wait(number, timeout=PATIENCE)
+    wait_until(lambda: not rig.api.get(f"/users/{who}").json()["servers"], "the hub to see that the server is gone")
 
 
 def test_the_form_offers_what_the_lab_has_starts_it_and_the_hub_stops_it(rig: HubRig) -> None:
@@ -160,7 +159,7 @@ def test_the_form_offers_what_the_lab_has_starts_it_and_the_hub_stops_it(rig: Hu
         session = lab.session(number)
         assert number != left
         assert (session.reserve, session.gpus, len(session.job.devices)) == (True, 1, 1)
-        assert lab.wait(left, timeout=60).state == "CANCELLED"
+        assert lab.wait(left, timeout=PATIENCE).state == "CANCELLED"
         rig.stop(who)
         assert lab.session(number).job.state == "CANCELLED"
         assert lab.sessions() == []
@@ -170,9 +169,7 @@ def test_who_has_to_wait_reads_why_and_gets_in_later(rig: HubRig) -> None:
     who = rig.add_user("noa")
     with rig.lab_of(who) as lab:
         first = lab.start_session(SessionRequest(qos="single")).job.id
-        for _ in eventually("the first session is ready"):
-            if lab.session(first).ready:
-                break
+        wait_until(lambda: lab.session(first).ready, "the first session")
         assert rig.spawn(who, qos="single").status_code in (201, 202)
         shown = []
         for step in rig.progress(who):

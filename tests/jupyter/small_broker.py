@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from carrel.leases.protocol import VERSION, decode, encode
+from carrel.testing.waiting import PATIENCE
 
 GIB = 1024**3
 
@@ -182,4 +183,4 @@ def a_broker(path: Path) -> Iterator[SmallBroker]:
         yield broker
         broker.hang_up()
         server.shutdown()
-        thread.join(10)
+        thread.join(PATIENCE)

@@ -189,7 +189,7 @@ def test_the_panel_shows_who_has_what(seat: Seat, window: Window) -> None:
     for theme, dark in (("JupyterLab Dark", True), ("JupyterLab Light", False)):
         choose(page, "Settings", "Theme", theme)
         page.wait_for_selector(f"body[data-jp-theme-light={str(not dark).lower()}]", state="attached")
-        wait_until(lambda: _contrast(page, ".carrel-panel .carrel-note") >= 4.5, f"enough contrast with {theme}", 20)
+        wait_until(lambda: _contrast(page, ".carrel-panel .carrel-note") >= 4.5, f"enough contrast with {theme}")
 
 
 def _contrast(page: Page, selector: str) -> float:

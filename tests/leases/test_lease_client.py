@@ -15,6 +15,7 @@ from carrel.domain.errors import Invalid, Unauthenticated, Unavailable
 from carrel.leases.client import Broker, Wait
 from carrel.leases.protocol import LONGEST, OBSERVER, decode, encode
 from carrel.testing.broker_process import BrokerProcess, start_broker
+from carrel.testing.waiting import PATIENCE, wait_until
 
 #: Another process that takes the device, says so, and gives it back when its stdin ends.
 HOLDER = """
@@ -45,7 +46,7 @@ def holder(node: BrokerProcess, job: int) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> None:
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE)
 
 
 def test_acquire_and_release(node: BrokerProcess) -> None:
@@ -75,7 +76,7 @@ def test_waiting_says_why(node: BrokerProcess) -> None:
         assert waits[0].position == 1
         assert waits[0].code == "GpuTask"
         assert "eve" not in waits[0].message
-    other.wait(timeout=30)
+    other.wait(timeout=PATIENCE)
     assert other.stdout is not None
     other.stdout.close()
 
@@ -109,7 +110,7 @@ def test_a_broker_that_is_restarted_while_somebody_waits(node: BrokerProcess) ->
         assert [row["id"] for row in node.status()["leases"]] == [lease.id], "it is kept while nobody connects"
         broker.release(lease)
         assert node.status()["leases"] == []
-    other.wait(timeout=30)
+    other.wait(timeout=PATIENCE)
     assert other.stdout is not None
     other.stdout.close()
 
@@ -118,10 +119,7 @@ def test_closing_gives_everything_back(node: BrokerProcess) -> None:
     broker = Broker(node.socket, node.task(1).token)
     broker.acquire(devices=[node.devices[0].uuid])
     broker.close()
-    deadline = time.monotonic() + 20
-    while node.status()["leases"] and time.monotonic() < deadline:
-        continue
-    assert node.status()["leases"] == []
+    wait_until(lambda: node.status()["leases"] == [], "the lease to end")
 
 
 def test_refusals_are_errors(node: BrokerProcess) -> None:
@@ -149,7 +147,7 @@ def test_watching_goes_on_over_a_restart(node: BrokerProcess) -> None:
 
     def wait_for(value: int | None) -> None:
         with news:
-            assert news.wait_for(lambda: seen and seen[-1] == value, timeout=30), seen
+            assert news.wait_for(lambda: seen and seen[-1] == value, timeout=PATIENCE), seen
 
     watch = Broker(node.socket, node.node_token, OBSERVER).watch(on_status)
     wait_for(0)

@@ -14,8 +14,8 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
-#: Generous: test machines are busy.
-PATIENCE = 120
+from carrel.testing.waiting import PATIENCE
+
 #: A cell: its text, or its text and its tags.
 Given = str | tuple[str, ...]
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,19 +25,9 @@ from small_server import SmallServer
 from carrel.notebooks import identity
 from carrel.notebooks.address import UnixAddress
 from carrel.notebooks.proxy import Door, Session, SessionHosts
+from carrel.testing.waiting import PATIENCE, wait_until
 
-#: Seconds until anything must have happened; generous, because test machines are busy.
-PATIENCE = 60.0
 PATTERN = "{session}.localhost"
-
-
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """What `condition` gives as soon as it is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
-        threading.Event().wait(0.02)
-    return found
 
 
 class Clock:
@@ -128,7 +118,7 @@ def serving(app: Any, listener: socket.socket) -> Iterator[uvicorn.Server]:
         yield server
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -372,7 +362,7 @@ def a_jupyter(
         finally:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
+                process.wait(PATIENCE)
             if process.poll() is None:
                 process.kill()
             process.wait()

@@ -20,6 +20,7 @@ from small_server import SmallServer
 from carrel.domain.errors import Invalid
 from carrel.notebooks.address import TlsAddress, client_context, make_certificate, read_address, read_ports
 from carrel.notebooks.relay import NO_WAY, facing
+from carrel.testing.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,7 @@ def test_it_ends_with_the_session_and_leaves_no_address(inside: str) -> None:
         process.terminate()  # whoever ends a session signals all of its processes
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
         assert not file.exists()
 
 
@@ -128,7 +129,7 @@ def test_ports_are_those_of_the_setting(inside: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with a_relay(inside, str(port)) as (file, process):
-            assert process.wait(60) == NO_WAY
+            assert process.wait(PATIENCE) == NO_WAY
             assert process.stderr is not None
             assert f"ports {port} to {port}" in process.stderr.read().decode()
             assert not file.exists()

@@ -16,7 +16,8 @@ from carrel.domain.resources import Resources
 from carrel.domain.serial import to_plain
 from carrel.domain.task import InputSpec
 from carrel.spool import Spool, read_entries
-from carrel.testing.builders import make_launch, wait_until
+from carrel.testing.builders import make_launch
+from carrel.testing.waiting import wait_until
 
 MIB = 1024**2
 EAT = """

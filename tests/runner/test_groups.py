@@ -12,7 +12,7 @@ from carrel.domain.launch import LaunchLimits, Resumed, Sampled, Suspended
 from carrel.domain.qos import PreemptMode
 from carrel.domain.resources import Resources
 from carrel.domain.task import Launcher
-from carrel.testing.builders import wait_until
+from carrel.testing.waiting import wait_until
 
 MIB = 1024**2
 #: What a program says that finds its port taken, in PyTorch's words, upon its first start.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from carrel.domain.job import JobState
 from carrel.domain.launch import LaunchLimits
-from carrel.testing.builders import wait_until
+from carrel.testing.waiting import wait_until
 
 DAEMON = """
 import os, time

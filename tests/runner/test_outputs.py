@@ -10,7 +10,7 @@ from carrel.domain.job import JobState
 from carrel.domain.launch import LaunchLimits
 from carrel.runner.outputs import pattern_expression
 from carrel.spool import read_claim
-from carrel.testing.builders import wait_until
+from carrel.testing.waiting import wait_until
 
 
 def stored(lab, ended):

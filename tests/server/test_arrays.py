@@ -10,8 +10,8 @@ import pytest
 
 from carrel import Client
 from carrel.domain.errors import Impossible, Invalid, NotFound
-from carrel.testing.builders import wait_until
 from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobView, ResourceRequest
 
 
@@ -49,13 +49,13 @@ class Lab:
         )
 
     def until_started(self, *indices: int) -> None:
-        wait_until(lambda: {file.name for file in self.started.iterdir()} >= {str(index) for index in indices}, timeout=120)
+        wait_until(lambda: {file.name for file in self.started.iterdir()} >= {str(index) for index in indices})
 
     def until_states(self, array: int, **states: int) -> None:
-        wait_until(lambda: Counter(job.state for job in self.client.array(array).jobs) == states, timeout=120)
+        wait_until(lambda: Counter(job.state for job in self.client.array(array).jobs) == states)
 
     def ended(self, job_id: int) -> tuple[str, str]:
-        job = self.client.wait(job_id, timeout=120)
+        job = self.client.wait(job_id, timeout=PATIENCE)
         return job.state, job.reason
 
 
@@ -87,7 +87,7 @@ def test_an_array_keeps_its_limit_and_its_elements_through_the_death_of_the_serv
     never = lab.submit("true", dependency=f"afterok:{array}").id
     each = lab.submit("true", array="0,4,6", dependency=f"aftercorr:{array}").id
     lab.until_started(0, 2)
-    wait_until(lambda: lab.client.job(elements[4]).reason == "JobArrayTaskLimit", timeout=120)
+    wait_until(lambda: lab.client.job(elements[4]).reason == "JobArrayTaskLimit")
     held = lab.client.job(elements[4])
     assert (held.state, held.queue is not None) == ("PENDING", True)
     assert held.message.startswith(f"2 of at most 2 elements of array {array} run; ")
@@ -116,7 +116,7 @@ def test_an_array_keeps_its_limit_and_its_elements_through_the_death_of_the_serv
 
     cancelled = lab.client.cancel_array(array)
     assert [job.array_task_id for job in cancelled.jobs] == [0, 2, 4, 6, 9]
-    assert [job.state for job in lab.client.wait_array(array, timeout=120)] == [
+    assert [job.state for job in lab.client.wait_array(array, timeout=PATIENCE)] == [
         "COMPLETED", "CANCELLED", "FAILED", "CANCELLED", "CANCELLED",
     ]  # fmt: skip
     assert lab.ended(after_all) == lab.ended(not_well) == ("COMPLETED", "Completed")
@@ -150,7 +150,7 @@ def test_what_cannot_be_is_refused_by_name_and_nothing_is_left(lab: Lab) -> None
     array = lab.submit("test $SLURM_ARRAY_TASK_ID = 1", array="1-2").id
     alone = lab.submit("true").id
     before = len(list(lab.client.jobs(limit=None)))
-    assert [job.state for job in lab.client.wait_array(array, timeout=120)] == ["COMPLETED", "FAILED"]
+    assert [job.state for job in lab.client.wait_array(array, timeout=PATIENCE)] == ["COMPLETED", "FAILED"]
     for wrong, error, words in (
         ({"array": "3-1"}, Invalid, "ends before it begins"),
         ({"array": "0-1001"}, Invalid, "at most 1001 elements"),

@@ -10,6 +10,7 @@ import pytest
 from carrel import Client
 from carrel.domain.errors import Impossible, Invalid, NotFound
 from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import ResourceRequest
 
 
@@ -34,7 +35,7 @@ class Lab:
         return self.client.submit_project(directory / "work.sh", resources=resources, dependency=dependency).id
 
     def ended(self, *jobs: int) -> list[tuple[str, str]]:
-        return [((job := self.client.wait(number, timeout=120)).state, job.reason) for number in jobs]
+        return [((job := self.client.wait(number, timeout=PATIENCE)).state, job.reason) for number in jobs]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 
 from carrel import Client
 from carrel.testing.lab_process import start_lab
+from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import JobDetail, ResourceRequest
 
 #: One step for each attempt, and told to end when it has been made; done when there are three.
@@ -37,7 +38,7 @@ def run(client: Client, tmp_path: Path, script: str, **more: object) -> JobDetai
     (directory / "work.sh").write_text(script)
     resources = ResourceRequest(memory="64M", time="6s")
     job = client.submit_project(directory / "work.sh", resources=resources, **more)  # type: ignore[arg-type]
-    client.wait(job.id, timeout=180)
+    client.wait(job.id, timeout=PATIENCE)
     return client.job(job.id)
 
 

@@ -14,6 +14,7 @@ import pytest
 from carrel import Client
 from carrel.domain.errors import Unauthenticated
 from carrel.testing.lab_process import start_lab
+from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import ResourceRequest
 
 
@@ -29,14 +30,14 @@ def test_a_lab_keeps_everything_over_a_kill_on_every_database(tmp_path: Path, pr
     home, variables = tmp_path / "home", {"CARREL_DATABASE": database_url}
     lab = start_lab(home, variables=variables)
     with Client(url=lab.url, token=lab.token) as client:
-        job = client.wait(client.submit_project(project).id, timeout=60)
+        job = client.wait(client.submit_project(project).id, timeout=PATIENCE)
         lab_id = client.lab().lab_id
     lab.kill()
     again = start_lab(home, variables=variables)
     with Client(url=again.url, token=again.token) as client:
         assert client.lab().lab_id == lab_id
         assert client.job(job.id) == job
-        assert client.wait(client.submit_project(project).id, timeout=60).id == job.id + 1
+        assert client.wait(client.submit_project(project).id, timeout=PATIENCE).id == job.id + 1
     assert again.stop() == 0
 
 
@@ -61,7 +62,7 @@ def test_a_lab_comes_back_at_its_address_so_that_running_tasks_find_it(tmp_path:
         assert second.url == first.url
         (tmp_path / "go").touch()
         with Client(url=second.url, token=second.token) as client:
-            assert client.wait(job.id, timeout=60).state == "COMPLETED"
+            assert client.wait(job.id, timeout=PATIENCE).state == "COMPLETED"
             assert b"".join(client.log(job.id)).split() == [b"200", b"ready", b"200"]
     finally:
         second.stop()
@@ -73,7 +74,7 @@ def test_two_labs_on_one_machine_do_not_meet(tmp_path: Path, project: Path) -> N
         clients = [Client(url=lab.url, token=lab.token) for lab in labs]
         ids = [client.submit_project(project, resources=ResourceRequest(gpus=1)).id for client in clients]
         assert ids == [1, 1]
-        jobs = [client.wait(job_id, timeout=60) for client, job_id in zip(clients, ids, strict=True)]
+        jobs = [client.wait(job_id, timeout=PATIENCE) for client, job_id in zip(clients, ids, strict=True)]
         assert {job.state for job in jobs} == {"COMPLETED"}
         assert jobs[0].devices != jobs[1].devices
         with Client(url=labs[0].url, token=labs[1].token) as stranger, pytest.raises(Unauthenticated, match="token"):
@@ -100,7 +101,7 @@ def test_a_second_server_for_the_same_home_is_refused_with_where_the_first_is(tm
 def test_what_is_private_is_closed_to_others(tmp_path: Path, project: Path) -> None:
     lab = start_lab(tmp_path / "home")
     with Client(url=lab.url, token=lab.token) as client:
-        client.wait(client.submit_project(project).id, timeout=60)
+        client.wait(client.submit_project(project).id, timeout=PATIENCE)
     assert lab.stop() == 0
     assert stat.S_IMODE(lab.home.stat().st_mode) == 0o700
     for name in ("token", "secret"):

@@ -13,7 +13,7 @@ import pytest
 
 from carrel.leases.report import Report, read_report, report_bytes, report_key
 from carrel.server.node_reports import STALE_SECONDS, NodeReports
-from carrel.testing.builders import wait_until
+from carrel.testing.waiting import wait_until
 
 SECRET = b"s" * 32
 KEY = report_key(SECRET)

@@ -24,6 +24,7 @@ from carrel.testing.kernel import TestKernel
 from carrel.testing.lab_process import start_lab
 from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.notebook_scripts import PACKAGES, cells_of, make_environment
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
 
 SCRIPTS = Path(__file__).parents[1] / "hook" / "notebooks"
@@ -32,7 +33,8 @@ LIGHT = ("arrays", "asyncio_cells", "processes", "errors")
 ALL = tuple(sorted(path.stem for path in SCRIPTS.glob("*.py")))
 LIGHT_PACKAGES = ("ipykernel", "numpy")
 EVERYTHING = bool(os.environ.get("CARREL_ALL_NOTEBOOKS"))
-PATIENCE = 120_000
+#: Milliseconds, as Playwright counts.
+MILLISECONDS = 1000 * PATIENCE
 #: What an Output widget takes into itself where there is a page, and is plain text of the cell where there is none.
 IN_WIDGETS = {"widgets": "inside\n"}
 VARIABLES = {"OMP_NUM_THREADS": "1"}
@@ -58,10 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     try:
         with Client(lab.url, lab.token) as client, a_chromium() as browser:
             session = client.start_session(SessionRequest(directory=str(files), environment=str(prefix), memory="8G"))
-            deadline = time.monotonic() + 60
-            while not client.session(session.job.id).ready:
-                assert time.monotonic() < deadline, client.session(session.job.id).job.message
-                time.sleep(0.05)
+            wait_until(lambda: client.session(session.job.id).ready, lambda: client.session(session.job.id).job.message)
             yield Place(client, session.job.id, files, python, browser)
             client.cancel(session.job.id)
             client.wait(session.job.id)
@@ -117,9 +116,9 @@ def run_all(page: Page, path: Path, count: int) -> list[dict[str, Any]]:
 
     JupyterLab loses what comes in the first moments after it says that it is idle: then it is chosen again.
     """
-    deadline = time.monotonic() + PATIENCE / 1000
+    deadline = time.monotonic() + PATIENCE
     answer_select_kernel(page)
-    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=PATIENCE)
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=MILLISECONDS)
     ran: list[int | None] = []
     complete = False
     while True:
@@ -164,7 +163,7 @@ def test_run_all_in_the_browser_leaves_what_a_plain_kernel_leaves(place: Place, 
     expected = []
     with TestKernel(hooked=False, python=place.python, variables=VARIABLES) as kernel:
         for cell in cells:
-            ran = kernel.run(cell, seconds=120)
+            ran = kernel.run(cell)
             expected.append(normal(ran.text).replace(IN_WIDGETS.get(name, "\0"), ""))
             if ran.status != "ok":  # "Run all" ends at the first error
                 break
@@ -174,7 +173,7 @@ def test_run_all_in_the_browser_leaves_what_a_plain_kernel_leaves(place: Place, 
     with SessionBrowser(place.client.open_session(place.session)) as door:
         context.add_cookies([{"name": key, "value": value, "url": door.origin} for key, value in door.cookies.items()])
         # In a workspace of its own no other notebook is open.
-        page.goto(f"{door.origin}/lab/workspaces/{name}/tree/{path.name}", timeout=PATIENCE)
+        page.goto(f"{door.origin}/lab/workspaces/{name}/tree/{path.name}", timeout=MILLISECONDS)
     saved = run_all(page, path, len(expected))
     context.close()
     assert [text_of(cell) for cell in saved[: len(expected)]] == expected

@@ -20,6 +20,7 @@ from carrel.client.transport import LabUnreachable
 from carrel.domain.errors import StorageFull, Unavailable
 from carrel.spool import Spool
 from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.waiting import PATIENCE
 
 PROJECT = """
 name: witness
@@ -109,15 +110,15 @@ def test_a_server_killed_at_random_moments_under_load_loses_nothing(lab: Lab, pr
     submitting = threading.Thread(target=submit_all)
     submitting.start()
     for event in half_way:
-        assert event.wait(60)
+        assert event.wait(PATIENCE)
         # A moment within the work of a few jobs, never the same: the next line of some job's witness.
         threading.Event().wait(chance.uniform(0, 0.15))
         lab.kill_and_restart()
-    submitting.join(timeout=120)
+    submitting.join(timeout=PATIENCE)
     assert not submitting.is_alive()
 
     with lab.client() as client:
-        ends = {key: client.wait(job_id, timeout=90) for key, job_id in accepted.items()}
+        ends = {key: client.wait(job_id, timeout=PATIENCE) for key, job_id in accepted.items()}
         listed = [job.id for job in client.jobs(limit=None)]
     assert len(ends) == len(wanted)
     assert sorted(listed) == sorted(accepted.values()), "jobs that nobody submitted, or lost ones"
@@ -157,7 +158,7 @@ def test_a_killed_runner_is_node_fail_with_its_output_kept(lab: Lab, tmp_path: P
         sleeper = int(said.split()[1])
         claim = Spool(lab.home / "spool").attempt(job_id, 1).claim
         os.kill(_pid_in(claim), signal.SIGKILL)
-        job = client.wait(job_id, timeout=30)
+        job = client.wait(job_id, timeout=PATIENCE)
         assert (job.state, job.reason) == ("NODE_FAIL", "RunnerLost")
         assert b"".join(client.log(job_id)).startswith(b"one\n")
         assert not _alive(sleeper), "the command's own children must not be left behind"
@@ -177,7 +178,7 @@ def test_a_full_disk_is_a_clear_error_and_the_lab_goes_on_when_there_is_room(
         stack.callback(lab.process.stop)
         client = stack.enter_context(lab.client())
         before = submit(client, project, witness)
-        assert client.wait(before, timeout=30).state == "COMPLETED"
+        assert client.wait(before, timeout=PATIENCE).state == "COMPLETED"
         with (disk / "ballast").open("wb", buffering=0) as ballast:
             _fill(ballast)
         with pytest.raises(StorageFull, match=r"(?i)full|no space|room|cannot grow"):
@@ -185,7 +186,7 @@ def test_a_full_disk_is_a_clear_error_and_the_lab_goes_on_when_there_is_room(
                 submit(client, project, witness, key=f"full-{number}")
         (disk / "ballast").unlink()
         after = submit(client, project, witness)
-        assert client.wait(after, timeout=60).state == "COMPLETED"
+        assert client.wait(after, timeout=PATIENCE).state == "COMPLETED"
         assert lab.process.stop() == 0
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from carrel import Client
 from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
 
 RULES = """
@@ -78,11 +79,7 @@ class Lab:
         return self.home.parent / "witness"
 
     def until(self, job_id: int, happened: Callable[[JobDetail], bool]) -> JobDetail:
-        deadline = time.monotonic() + 90
-        while not happened(job := self.client.job(job_id)):
-            assert time.monotonic() < deadline, job
-            time.sleep(0.02)
-        return job
+        return wait_until(lambda: job if happened(job := self.client.job(job_id)) else None, lambda: self.client.job(job_id))  # type: ignore[return-value]
 
     def log(self, job_id: int, attempt: int | None = None) -> str:
         return b"".join(self.client.log(job_id, attempt=attempt)).decode()
@@ -99,13 +96,6 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     lab.stop()
 
 
-def wait_for(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 90
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def touch(lab: Lab, name: str) -> None:
     Path(f"{lab.witness}.{name}").touch()
 
@@ -113,12 +103,12 @@ def touch(lab: Lab, name: str) -> None:
 def test_who_is_requeued_writes_a_checkpoint_and_goes_on_from_it(lab: Lab) -> None:
     touch(lab, "go1")
     batch = lab.submit(COUNT, "batch")
-    wait_for(lambda: "step 2" in lab.log(batch))
+    wait_until(lambda: "step 2" in lab.log(batch))
     desk = lab.submit("echo here", "desk")
-    assert lab.client.wait(desk, timeout=90).state == "COMPLETED"
+    assert lab.client.wait(desk, timeout=PATIENCE).state == "COMPLETED"
     touch(lab, "go2")
     touch(lab, "go3")
-    done = lab.client.wait(batch, timeout=90)
+    done = lab.client.wait(batch, timeout=PATIENCE)
     assert (done.state, done.attempt) == ("COMPLETED", 2), done.message
     assert lab.witness.read_text() == "begins at 0\nbegins at 2\n"
     job = lab.client.job(batch)
@@ -134,7 +124,7 @@ def test_who_is_requeued_writes_a_checkpoint_and_goes_on_from_it(lab: Lab) -> No
 
 def test_who_waits_reads_who_gives_way(lab: Lab) -> None:
     batch = lab.submit("trap '' TERM; echo deaf; while [ ! -e $WITNESS.go ]; do sleep 0.05; done", "batch")
-    wait_for(lambda: "deaf" in lab.log(batch))
+    wait_until(lambda: "deaf" in lab.log(batch))
     desk = lab.submit("echo here", "desk")
     job = lab.until(desk, lambda job: "giving way" in job.message)
     assert '; 1 job of QoS "batch" is giving way, at most ' in job.message
@@ -142,15 +132,15 @@ def test_who_waits_reads_who_gives_way(lab: Lab) -> None:
     assert lab.client.job(batch).reason == "Preempting"
     touch(lab, "go")
     # It ended by itself, and well: it is not done again.
-    assert lab.client.wait(batch, timeout=90).state == "COMPLETED"
+    assert lab.client.wait(batch, timeout=PATIENCE).state == "COMPLETED"
     assert lab.client.job(batch).attempt == 1
-    assert lab.client.wait(desk, timeout=90).state == "COMPLETED"
+    assert lab.client.wait(desk, timeout=PATIENCE).state == "COMPLETED"
 
 
 def test_who_is_suspended_goes_on_where_it_was(lab: Lab) -> None:
     rack = lab.submit(TICK, "rack")
     ticks = Path(f"{lab.witness}.ticks")
-    wait_for(ticks.exists)
+    wait_until(ticks.exists)
     desk = lab.submit("while [ ! -e $WITNESS.desk ]; do sleep 0.05; done", "desk")
     lab.until(desk, lambda job: job.state == "RUNNING")
     job = lab.client.job(rack)
@@ -165,12 +155,12 @@ def test_who_is_suspended_goes_on_where_it_was(lab: Lab) -> None:
     touch(lab, "desk")
     lab.until(rack, lambda job: job.state == "RUNNING")
     assert lab.client.job(other).state == "PENDING"
-    wait_for(lambda: ticks.stat().st_size > size)
+    wait_until(lambda: ticks.stat().st_size > size)
     touch(lab, "go")
-    done = lab.client.wait(rack, timeout=90)
+    done = lab.client.wait(rack, timeout=PATIENCE)
     assert (done.state, done.attempt) == ("COMPLETED", 1), done.message
     assert lab.witness.read_text() == "started\n"
-    assert lab.client.wait(other, timeout=90).state == "COMPLETED"
+    assert lab.client.wait(other, timeout=PATIENCE).state == "COMPLETED"
     assert "SIGSTOP" in lab.log(rack)
     assert "SIGCONT" in lab.log(rack)
 
@@ -183,11 +173,11 @@ def test_who_cannot_be_interrupted_is_not_touched(lab: Lab) -> None:
     other = lab.submit(TICK, "batch", gpus=0)
     lab.until(other, lambda job: job.state == "RUNNING")
     third = lab.submit("true", "desk", gpus=0)
-    assert lab.client.wait(third, timeout=90).state == "COMPLETED"
+    assert lab.client.wait(third, timeout=PATIENCE).state == "COMPLETED"
     assert (lab.client.job(batch).reason, lab.client.job(desk).state) == ("Running", "PENDING")
     touch(lab, "go")
-    assert lab.client.wait(batch, timeout=90).state == "COMPLETED"
-    assert lab.client.wait(desk, timeout=90).state == "COMPLETED"
+    assert lab.client.wait(batch, timeout=PATIENCE).state == "COMPLETED"
+    assert lab.client.wait(desk, timeout=PATIENCE).state == "COMPLETED"
     assert len(lab.client.job(batch).attempts) == 1
 
 
@@ -201,8 +191,8 @@ def test_a_server_that_is_killed_while_jobs_give_way_loses_none_and_runs_none_tw
     lab.kill_and_restart()
     assert lab.client.job(batch).reason == "Preempting"
     touch(lab, "go")
-    assert lab.client.wait(desk, timeout=90).state == "COMPLETED"
-    done = lab.client.wait(batch, timeout=90)
+    assert lab.client.wait(desk, timeout=PATIENCE).state == "COMPLETED"
+    done = lab.client.wait(batch, timeout=PATIENCE)
     assert (done.state, done.attempt) == ("COMPLETED", 2), done.message
     assert lab.witness.read_text().splitlines() == ["started", "here", "started"]
 
@@ -212,7 +202,7 @@ def test_a_session_that_reserves_takes_from_batch_without_any_rules(tmp_path: Pa
     try:
         batch = lab.submit(TICK, "batch")
         normal = lab.submit("true", "normal", gpus=1)
-        wait_for(Path(f"{lab.witness}.ticks").exists)
+        wait_until(Path(f"{lab.witness}.ticks").exists)
         session = lab.client.start_session(SessionRequest(gpus=2, reserve=True, kind="terminal", memory="256M")).job.id
         lab.until(session, lambda job: job.state == "RUNNING")
         assert lab.client.job(batch).state == "SUSPENDED"
@@ -220,7 +210,7 @@ def test_a_session_that_reserves_takes_from_batch_without_any_rules(tmp_path: Pa
         lab.client.cancel(session)
         lab.until(batch, lambda job: job.state == "RUNNING")
         lab.client.cancel(batch)
-        assert lab.client.wait(normal, timeout=90).state == "COMPLETED"
+        assert lab.client.wait(normal, timeout=PATIENCE).state == "COMPLETED"
     finally:
         lab.stop()
 
@@ -239,7 +229,7 @@ def test_a_server_killed_at_random_moments_while_places_change_hands(lab: Lab) -
         threading.Event().wait(chance.uniform(0.1, 1.0))
         lab.kill_and_restart()
     for job_id in jobs:
-        done = lab.client.wait(job_id, timeout=120)
+        done = lab.client.wait(job_id, timeout=PATIENCE)
         assert done.state == "COMPLETED", done
     begun = Counter(tuple(map(int, line.split())) for line in lab.witness.read_text().splitlines())
     assert set(begun.values()) == {1}, "an attempt ran twice"
@@ -254,12 +244,12 @@ def test_a_server_killed_at_random_moments_while_places_change_hands(lab: Lab) -
 
 def test_who_is_stopped_can_be_cancelled(lab: Lab) -> None:
     rack = lab.submit(TICK, "rack")
-    wait_for(Path(f"{lab.witness}.ticks").exists)
+    wait_until(Path(f"{lab.witness}.ticks").exists)
     desk = lab.submit("while [ ! -e $WITNESS.desk ]; do sleep 0.05; done", "desk")
     lab.until(rack, lambda job: job.state == "SUSPENDED")
     lab.until(desk, lambda job: job.state == "RUNNING")
     lab.client.cancel(rack)
-    assert lab.client.wait(rack, timeout=90).state == "CANCELLED"
+    assert lab.client.wait(rack, timeout=PATIENCE).state == "CANCELLED"
     assert lab.client.job(desk).state == "RUNNING"
     touch(lab, "desk")
-    assert lab.client.wait(desk, timeout=90).state == "COMPLETED"
+    assert lab.client.wait(desk, timeout=PATIENCE).state == "COMPLETED"

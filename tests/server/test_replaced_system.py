@@ -15,6 +15,7 @@ import pytest
 from carrel import Client
 from carrel.domain.errors import CarrelError, Invalid, NotFound
 from carrel.testing.lab_process import LabProcess
+from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import JobDetail, ResourceRequest
 
 PROJECT = """
@@ -44,7 +45,7 @@ def project(tmp_path: Path) -> Path:
 
 def run(client: Client, project: Path, **options: object) -> tuple[JobDetail, str]:
     job = client.submit_project(project, **options)  # type: ignore[arg-type]
-    return client.wait(job.id, timeout=60), b"".join(client.log(job.id)).decode()
+    return client.wait(job.id, timeout=PATIENCE), b"".join(client.log(job.id)).decode()
 
 
 def started(client: Client, project: Path, **options: object) -> int:
@@ -98,7 +99,7 @@ def test_nobody_becomes_a_second_user_of_the_same_subject(client: Client) -> Non
 def test_cancelling_does_not_forget(client: Client, project: Path) -> None:
     job_id = started(client, project)
     client.cancel(job_id)
-    job = client.wait(job_id, timeout=30)
+    job = client.wait(job_id, timeout=PATIENCE)
     assert (job.state, job.reason) == ("CANCELLED", "Cancelled")
     assert client.lab().caller.name in job.message
     assert b"started" in b"".join(client.log(job_id))
@@ -172,9 +173,9 @@ def test_a_repeated_task_takes_the_environment_of_the_first_with_it(client: Clie
     (project / "MLproject").write_text(
         "name: locked\npython_env: python_env.yaml\nentry_points: {main: {command: 'python -c \"import idna\"'}}\n"
     )
-    first = client.wait(client.submit_project(project).id, timeout=120)
+    first = client.wait(client.submit_project(project).id, timeout=PATIENCE)
     assert first.state == "COMPLETED", first.message
-    second = client.wait(client.rerun(first.id).id, timeout=120)
+    second = client.wait(client.rerun(first.id).id, timeout=PATIENCE)
     records = [client.record(job.id) for job in (first, second)]
     lock = records[0]["attempts"][0]["environment_lock_text"]
     assert "idna==" in lock

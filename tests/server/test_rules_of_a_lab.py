@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from carrel import Client
 from carrel.domain.errors import Denied, Impossible, Invalid
 from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import ResourceRequest, SessionRequest
 
 
@@ -59,10 +59,7 @@ def test_rules_are_replaced_while_jobs_wait(lab: LabProcess, tmp_path: Path) -> 
         assert "its owner holds 3 of at most 3 jobs" in waits.message
         file.write_text('preset = "mlerp"\n')
         lab.process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 30
-        while client.job(waits.id).state == "PENDING":
-            assert time.monotonic() < deadline, client.job(waits.id).message
-            time.sleep(0.05)
+        wait_until(lambda: client.job(waits.id).state != "PENDING", lambda: client.job(waits.id).message)
         token = client.add_user("ada").token
         for job in (*jobs, *more):
             client.cancel(job)

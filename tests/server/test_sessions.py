@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,10 @@ from carrel import Client
 from carrel.domain.errors import NotFound
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import SessionBrowser
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest, SessionView, TaskRequest
 
-SECONDS = 60.0
 VARIABLES = {"CARREL_LINGER_TIME": "1s"}
-
-
-def wait_until(check: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +134,10 @@ def test_what_a_notebook_installs_is_there_tomorrow_and_in_the_lock(client: Clie
     session = start(client, environment="default")
     with enter(client, session) as browser:
         kernel = browser.start_kernel()
-        assert kernel.execute("%pip install --quiet tabulate", seconds=120).status == "ok"
+        assert kernel.execute("%pip install --quiet tabulate").status == "ok"
         assert kernel.execute("import tabulate; print(tabulate.tabulate([[1]]))").status == "ok"
     # The runner looks every few seconds while the session runs.
-    wait_until(lambda: "tabulate==" in str(client.environment_lock("default")), "the lock to know it", 30)
+    wait_until(lambda: "tabulate==" in str(client.environment_lock("default")), "the lock to know it")
     client.cancel(session.job.id)
     client.wait(session.job.id)
     again = start(client)
@@ -164,7 +155,7 @@ def test_a_terminal(client: Client) -> None:
             shell.send(json.dumps(["stdin", "echo $((6 * 7)) $VIRTUAL_ENV\r"]))
             said = ""
             while "42 /" not in said:
-                said += str(json.loads(shell.recv(timeout=30))[1:])
+                said += str(json.loads(shell.recv(timeout=PATIENCE))[1:])
     client.cancel(session.job.id)
 
 
@@ -197,35 +188,23 @@ def test_a_path_without_an_environment_ends_the_session_with_words(client: Clien
     assert "no-such-thing" in job.message
 
 
-def test_a_session_is_ended_when_nobody_uses_it(home: Path, tmp_path: Path) -> None:
-    lab_home = tmp_path / "lab"
+def test_a_session_is_ended_when_nobody_uses_it_and_not_while_a_cell_runs(home: Path, tmp_path: Path) -> None:
+    lab_home, go = tmp_path / "lab", tmp_path / "go"
     lab_home.mkdir()
-    (lab_home / "carrel.toml").write_text('default_qos = "q"\nsession_qos = "q"\n[qos.q]\nidle_time = "2s"\n')
-    lab = start_lab(lab_home, simulate_gpus=1, variables={"CARREL_SESSION_LOOK_TIME": "1s"})
-    try:
-        with Client(home=lab_home) as client:
-            session = client.start_session(SessionRequest())
-            job = client.wait(session.job.id)
-            assert job.state == "CANCELLED"
-            assert "idle" in job.message
-    finally:
-        lab.stop()
-
-
-def test_a_session_that_is_used_is_not_ended(home: Path, tmp_path: Path) -> None:
-    lab_home = tmp_path / "lab"
-    lab_home.mkdir()
-    (lab_home / "carrel.toml").write_text('default_qos = "q"\nsession_qos = "q"\n[qos.q]\nidle_time = "2s"\n')
+    (lab_home / "carrel.toml").write_text('default_qos = "q"\nsession_qos = "q"\n[qos.q]\nidle_time = "5s"\n')
     lab = start_lab(lab_home, simulate_gpus=1, variables={"CARREL_SESSION_LOOK_TIME": "1s"})
     try:
         with Client(home=lab_home) as client:
             session = start(client)
             with enter(client, session) as browser:
                 kernel = browser.start_kernel()
-                kernel.send("import time\ntime.sleep(6)\nprint('slept')")
+                kernel.send(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)")
                 kernel.close()  # nobody is connected, but a cell runs
-                time.sleep(5)
+                unused = client.wait(client.start_session(SessionRequest()).job.id, timeout=PATIENCE)
+                assert unused.state == "CANCELLED"
+                assert "idle" in unused.message
                 assert client.session(session.job.id).job.state == "RUNNING"
+                go.touch()
             assert client.wait(session.job.id).state == "CANCELLED"
     finally:
         lab.stop()

@@ -23,6 +23,7 @@ from carrel import Client
 from carrel.domain.errors import CarrelError
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import Kernel, SessionBrowser
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest
 
 SECONDS = float(os.environ.get("CARREL_CHAOS_SECONDS", "40"))
@@ -82,18 +83,17 @@ class Chaos:
 
     def open(self, notebook: Notebook) -> SessionBrowser:
         """A way in, as soon as the lab answers."""
-        deadline = time.monotonic() + 120
-        while True:
+
+        def opened() -> SessionBrowser | None:
             try:
                 with self.client() as client:
-                    while not client.session(notebook.session).ready:
-                        assert time.monotonic() < deadline, "the session is not ready"
-                        time.sleep(0.05)
-                    return SessionBrowser(client.open_session(notebook.session), patience=90)
+                    if client.session(notebook.session).ready:
+                        return SessionBrowser(client.open_session(notebook.session))
             except (CarrelError, OSError, RuntimeError):
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
+                pass  # the server has gone, or the session has: look again
+            return None
+
+        return wait_until(opened, "the session to be ready")  # type: ignore[return-value]
 
     def kernel(self, browser: SessionBrowser, notebook: Notebook) -> Kernel:
         """The notebook's kernel; a new one when it was killed."""
@@ -124,7 +124,7 @@ class Chaos:
     def catch_up(self, kernel: Kernel, notebook: Notebook) -> None:
         """After a connection was lost: the kernel knows of every cell that was done, and of no more than were asked for."""
         kernel.listen()
-        result = kernel.execute("print(globals().get('count', 0))", seconds=90)
+        result = kernel.execute("print(globals().get('count', 0))")
         if result.status != "ok" or not result.text:  # what a kernel says while it is taken over can be lost; it is asked again
             raise EOFError
         said = int(result.text)
@@ -142,7 +142,7 @@ class Chaos:
         seconds = notebook_pause(self.random)
         code = CELL.format(cell=cell, ledger=str(notebook.ledger), locks=str(self.home / "locks"), seconds=seconds)
         notebook.doubtful.add(cell)
-        result = kernel.execute(code, seconds=90)
+        result = kernel.execute(code)
         if result.status == "dead":
             notebook.count = 0
             notebook.restarts += 1
@@ -187,14 +187,14 @@ def test_no_cell_is_lost_or_run_twice_and_no_device_is_in_two_leases(tmp_path: P
         threads = [threading.Thread(target=chaos.work, args=(notebook,), daemon=True) for notebook in chaos.notebooks]
         for thread in threads:
             thread.start()
-        _wait_until(lambda: all(notebook.cells for notebook in chaos.notebooks), 120, "every notebook to run a cell")
+        wait_until(lambda: all(notebook.cells for notebook in chaos.notebooks), "every notebook to run a cell")
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             time.sleep(chaos.random.uniform(1.0, 4.0))
             lab = _kill_something(chaos, lab, options, settings)
         chaos.over.set()
         for thread in threads:
-            thread.join(120)
+            thread.join(PATIENCE)
             assert not thread.is_alive(), "a notebook waits for ever"
         _check(chaos)
         _nothing_is_left_over(chaos)
@@ -206,13 +206,6 @@ def test_no_cell_is_lost_or_run_twice_and_no_device_is_in_two_leases(tmp_path: P
             for notebook in chaos.notebooks:
                 client.wait(notebook.session)
         chaos.lab.stop()
-
-
-def _wait_until(condition, seconds: float, what: str) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
-        time.sleep(0.05)
 
 
 def _kill_something(chaos: Chaos, lab: LabProcess, options: tuple[str, ...], settings: dict[str, str]) -> LabProcess:
@@ -287,4 +280,4 @@ def _nothing_is_left_over(chaos: Chaos) -> None:
                 return False
             return lending.available and not lending.queue and not lending.leases
 
-    _wait_until(quiet, 60, "all leases to end")
+    wait_until(quiet, "all leases to end")

@@ -12,6 +12,7 @@ from pathlib import Path
 from carrel import Client
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.slurm_site import SlurmSite
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
 
 RULES = """
@@ -81,14 +82,10 @@ class Lab:
         )  # fmt: skip
 
     def until(self, job_id: int, happened: Callable[[JobDetail], object]) -> JobDetail:
-        deadline = time.monotonic() + 120
-        while not happened(job := self.client.job(job_id)):
-            assert time.monotonic() < deadline, job
-            time.sleep(0.05)
-        return job
+        return wait_until(lambda: job if happened(job := self.client.job(job_id)) else None, lambda: self.client.job(job_id))  # type: ignore[return-value]
 
     def ended(self, job_id: int) -> JobDetail:
-        return self.client.wait(job_id, timeout=120)
+        return self.client.wait(job_id, timeout=PATIENCE)
 
     def log(self, job_id: int) -> str:
         return b"".join(self.client.log(job_id)).decode()

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from slurm_lab import Lab, go_on
 
-from carrel.testing.builders import wait_until
 from carrel.testing.slurm_site import SlurmSite
+from carrel.testing.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -25,10 +25,10 @@ def test_elements_reach_slurm_as_jobs_with_their_variables_and_no_more_of_them_t
     assert {".".join(name.split(".")[2:]) for name in names} == {f"{first}.1", f"{lab.client.element(first, 3).id}.1"}
     lab.kill()
     lab.start()
-    wait_until(lambda: Counter(job.state for job in lab.client.array(first).jobs) == {"RUNNING": 2, "PENDING": 2}, timeout=120)
+    wait_until(lambda: Counter(job.state for job in lab.client.array(first).jobs) == {"RUNNING": 2, "PENDING": 2})
     lab.client.cancel(lab.client.element(first, 7).id)
     go.touch()
-    assert [job.state for job in lab.client.wait_array(first, timeout=120)] == ["COMPLETED"] * 3 + ["CANCELLED"]
+    assert [job.state for job in lab.client.wait_array(first, timeout=PATIENCE)] == ["COMPLETED"] * 3 + ["CANCELLED"]
     assert lab.log(lab.client.element(first, 5).id).split() == [
         f"SLURM_ARRAY_JOB_ID={first}", "SLURM_ARRAY_TASK_COUNT=4", "SLURM_ARRAY_TASK_ID=5", "SLURM_ARRAY_TASK_MAX=7",
         "SLURM_ARRAY_TASK_MIN=1", "SLURM_ARRAY_TASK_STEP=2",

@@ -17,10 +17,11 @@ from carrel.domain.errors import Unavailable
 from carrel.domain.ports import Attempt
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
-from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.slurm_site import SlurmSite
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.chaos]
@@ -54,7 +55,7 @@ def test_each_job_runs_once_to_its_own_end(slurm_programs: None, tmp_path: Path,
         ear = Ear(first)
         for launch in launches[:20]:
             first.start(launch, token=TOKEN)
-        wait_until(lambda: sum(ear.story(launch).ended is not None for launch in launches) >= 4, timeout=120)
+        wait_until(lambda: sum(ear.story(launch).ended is not None for launch in launches) >= 4)
         keeper = site.submit("sleep 600")
         site.wait_until_saved(keeper)
         site.kill("slurmctld")
@@ -73,7 +74,7 @@ def test_each_job_runs_once_to_its_own_end(slurm_programs: None, tmp_path: Path,
                 (Attempt(job_id=launch.job_id, number=1, offset=offsets[launch.job_id].offset), launch, TOKEN) for launch in left
             )
             ends = {launch.job_id: story.ended for launch in launches if (story := offsets[launch.job_id]).ended}
-            ends |= {launch.job_id: ear.ended(launch, timeout=240) for launch in left}
+            ends |= {launch.job_id: ear.ended(launch) for launch in left}
         finally:
             second.close()
     assert {number: ended.exit_code for number, ended in ends.items()} == {number: number % 3 for number in range(1, 31)}
@@ -176,16 +177,16 @@ def test_two_hundred_jobs_outlive_everything(slurm_programs: None, tmp_path: Pat
                 # Spread over the work: it goes on when so many have begun.
                 begun = index * MANY // (len(kills) + 2)
                 try:
-                    wait_until(lambda begun=begun: resumed() and len(ran()) >= begun, timeout=120, pause=0.2)  # type: ignore[misc]
+                    wait_until(lambda begun=begun: resumed() and len(ran()) >= begun)  # type: ignore[misc]
                 except AssertionError as error:
                     raise AssertionError(f"{len(ran())} of {begun} had begun before kill {index}: {situation()}") from error
                 one()
-            submitting.join(timeout=300)
+            submitting.join(timeout=PATIENCE)
             assert not submitting.is_alive()
             with Client(url=processes[-1].url, token=processes[-1].token) as client:
                 for job in accepted.values():
                     try:
-                        wait_until(lambda job=job: resumed() and client.job(job).ended, timeout=120, pause=0.2)  # type: ignore[misc]
+                        wait_until(lambda job=job: resumed() and client.job(job).ended)  # type: ignore[misc]
                     except AssertionError as error:
                         raise AssertionError(f"job {job} did not end: {situation()}") from error
                 ends: dict[str, JobDetail] = {key: client.job(job) for key, job in accepted.items()}

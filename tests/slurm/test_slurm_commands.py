@@ -9,8 +9,8 @@ from carrel.domain.errors import Unavailable
 from carrel.engines.slurm.commands import Garbage, SlurmCommands, SlurmDown, SlurmEmpty, SlurmFailed, SlurmRefused, SlurmSlow
 from carrel.engines.slurm.listing import find
 from carrel.engines.slurm.states import end_of, is_live
-from carrel.testing.builders import wait_until
 from carrel.testing.slurm_faults import SlurmFaults
+from carrel.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 

@@ -13,10 +13,11 @@ from carrel.domain.ports import Attempt
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.slurm.engine import options_for
 from carrel.spool import AttemptDirectory, Spool
-from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.slurm_site import USERS
 from carrel.testing.unix_users import common_ground, run_as
+from carrel.testing.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slurm,

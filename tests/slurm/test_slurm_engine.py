@@ -14,10 +14,11 @@ from carrel.domain.resources import Resources
 from carrel.engines.slurm import follower, reconciler
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
-from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.slurm_site import SlurmSite
+from carrel.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -342,7 +343,7 @@ def test_one_listing_for_many_jobs_and_no_question_about_one(home, engine, ear, 
     for launch in launches:
         engine.start(launch, token=TOKEN)
     for launch in launches:
-        assert ear.ended(launch, timeout=120).state is JobState.COMPLETED
+        assert ear.ended(launch).state is JobState.COMPLETED
     assert len(faults.calls("sbatch")) == len(launches)
     assert faults.calls("scontrol") == []
     assert all("--job" not in call for call in faults.calls("squeue"))
@@ -371,7 +372,7 @@ def test_a_script_that_ends_well_without_a_runner_is_submitted_again_and_given_u
         ear = Ear(engine)
         launch = make_launch(home, "echo never")
         engine.start(launch, token=TOKEN)
-        ended = ear.ended(launch, timeout=120)
+        ended = ear.ended(launch)
     finally:
         engine.close()
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")

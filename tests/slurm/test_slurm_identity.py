@@ -16,11 +16,11 @@ import pytest
 
 from carrel import Client
 from carrel.domain.errors import Denied, Impossible, NotFound
-from carrel.testing.builders import wait_until
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.slurm_site import USERS, SlurmSite
 from carrel.testing.unix_users import common_ground, run_as
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import EnvironmentRequest, ResourceRequest, SessionRequest
 
 pytestmark = [
@@ -126,7 +126,7 @@ class Lab:
 
     def ended(self, name: str, job: int) -> object:
         with self.client(name) as client:
-            return client.wait(job, timeout=120)
+            return client.wait(job, timeout=PATIENCE)
 
     def log(self, name: str, job: int) -> str:
         with self.client(name) as client:
@@ -268,7 +268,7 @@ def test_what_slurm_limits_is_enforced_there_and_explained_here(lab: Lab) -> Non
     assert "Job violates accounting/QOS policy" in late.message  # type: ignore[attr-defined]
     first = lab.submit("alice", wait)
     with lab.client("alice") as alice:
-        wait_until(lambda: alice.job(first).state == "RUNNING", timeout=60)
+        wait_until(lambda: alice.job(first).state == "RUNNING")
     go.touch()
     assert lab.ended("alice", first).state == "COMPLETED"  # type: ignore[attr-defined]
 
@@ -280,10 +280,10 @@ def test_cells_of_owners_borrow_from_a_broker_that_is_root(lab: Lab) -> None:
         try:
             assert broker.stdout is not None
             assert "lends 4 GPUs" in broker.stdout.readline()
-            wait_until(lab.broker.exists, timeout=120)
+            wait_until(lab.broker.exists)
             asked = SessionRequest(partition="soon", memory="512M", environment=str(lab.environment))
             session = ada.start_session(asked)
-            wait_until(lambda: (found := ada.session(session.job.id)).ready or found.job.ended, timeout=120)
+            wait_until(lambda: (found := ada.session(session.job.id)).ready or found.job.ended)
             with SessionBrowser(ada.open_session(session.job.id)) as browser:
                 kernel = browser.start_kernel("mine.ipynb")
                 cell = kernel.execute("# carrel: gpus=1\nimport os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
@@ -291,18 +291,18 @@ def test_cells_of_owners_borrow_from_a_broker_that_is_root(lab: Lab) -> None:
                 # Both sides know whose it is, and ada pays.
                 (tenant,) = browser.request("GET", "/carrel/status").json()["status"]["tenants"]
                 assert (tenant["mine"], tenant["label"]) == (True, "mine.ipynb")
-                wait_until(lambda: any(node.tenants for node in ada.gpus().nodes), timeout=120)
+                wait_until(lambda: any(node.tenants for node in ada.gpus().nodes))
                 (tenant,) = ada.gpus().nodes[0].tenants
                 assert (tenant.mine, tenant.owner, tenant.label) == (True, "ada", "mine.ipynb")
                 with lab.client("bob") as bob:
                     (hidden,) = bob.gpus().nodes[0].tenants
                     assert (hidden.owner, hidden.label, hidden.job) == ("", "", None)
-                wait_until(lambda: [row.user for row in lab.admin.share().standings if row.hours], timeout=120)
+                wait_until(lambda: [row.user for row in lab.admin.share().standings if row.hours])
                 assert [row.user for row in lab.admin.share().standings if row.hours] == ["ada"]
             (report,) = (lab.home / "reports").iterdir()
             assert report.owner() == KEEPER
             ada.cancel(session.job.id)
-            assert ada.wait(session.job.id, timeout=120).state == "CANCELLED"
+            assert ada.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
         finally:
             broker.terminate()
 
@@ -315,7 +315,7 @@ def test_a_session_works_as_its_owner(lab: Lab) -> None:
         ada.create_environment(EnvironmentRequest(name="torch", path=str(lab.environment)))
         with pytest.raises(Impossible, match=f"run as the Unix user {ALICE}, who cannot read it"):
             ada.start_session(SessionRequest(partition="cluster", environment="torch"))
-        wait_until(lambda: (found := ada.session(session.job.id)).ready or found.job.ended, timeout=120)
+        wait_until(lambda: (found := ada.session(session.job.id)).ready or found.job.ended)
         found = ada.session(session.job.id)
         assert found.ready, (found, b"".join(ada.log(session.job.id)))
         (file,) = (lab.root / "users" / ALICE).glob(f"*/spool/{session.job.id}/1/session.json")
@@ -332,12 +332,12 @@ def test_a_session_works_as_its_owner(lab: Lab) -> None:
             lab.process.kill()
             lab.start()
             lab.admin = Client(url=lab.process.url, token=lab.process.token)
-            wait_until(lambda: browser.request("GET", "/api/status").status_code == 200, timeout=120)
+            wait_until(lambda: browser.request("GET", "/api/status").status_code == 200)
     with lab.client("bob") as bob:
         assert not bob.sessions()
     with lab.client("ada") as ada:
         ada.cancel(session.job.id)
-        assert ada.wait(session.job.id, timeout=120).state == "CANCELLED"
+        assert ada.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
 
 
 def test_doctor_tries_a_deputy(lab: Lab) -> None:

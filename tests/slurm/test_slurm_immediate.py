@@ -15,9 +15,10 @@ from carrel.engines.slurm import immediate
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
 from carrel.spool import read_claim
-from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.slurm_faults import SlurmFaults
+from carrel.testing.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -148,7 +149,7 @@ def test_an_allocation_that_goes_wrong_does_not_make_it_run_twice(site, home, en
     faults.set(fault, "salloc")
     launch = make_launch(home, f"echo ran >> {home.root}/ran")
     engine.start(launch, token=TOKEN)
-    assert ear.ended(launch, timeout=60).state is JobState.COMPLETED
+    assert ear.ended(launch).state is JobState.COMPLETED
     assert (home.root / "ran").read_text() == "ran\n"
     wait_until(lambda: not allocations(site, home))
 
@@ -158,7 +159,7 @@ def test_where_srun_does_not_work_it_is_submitted(site, home, engine, ear, fault
     faults.set(fault, "srun")
     launch = make_launch(home, f"echo ran >> {home.root}/ran")
     engine.start(launch, token=TOKEN)
-    assert ear.ended(launch, timeout=60).state is JobState.COMPLETED
+    assert ear.ended(launch).state is JobState.COMPLETED
     assert (home.root / "ran").read_text() == "ran\n"
     assert len(faults.calls("sbatch")) == 1
     wait_until(lambda: not allocations(site, home))
@@ -219,16 +220,16 @@ def test_an_allocation_whose_guardian_was_killed_is_given_back(site, home, engin
     guardian = int(Path(f"/proc/{runner}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.kill(guardian, signal.SIGKILL)
     os.kill(runner, signal.SIGKILL)
-    story = ear.wait(launch, lambda story: story.gone or story.ended, timeout=60)
+    story = ear.wait(launch, lambda story: story.gone or story.ended, timeout=PATIENCE)
     assert story.ended is None
     engine.forget(1, 1)
-    wait_until(lambda: not allocations(site, home), timeout=60)
+    wait_until(lambda: not allocations(site, home))
 
 
 def test_a_command_that_kills_itself_has_failed_though_slurm_calls_it_cancelled(home, engine, ear):
     launch = make_launch(home, "kill -KILL $$")
     engine.start(launch, token=TOKEN)
-    ended = ear.ended(launch, timeout=60)
+    ended = ear.ended(launch)
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "RaisedSignal")
 
 
@@ -237,6 +238,6 @@ def test_somebody_cancels_the_allocation_in_slurm(site, home, engine, ear):
     engine.start(launch, token=TOKEN)
     ear.wrote(launch, home.attempt(launch).log, b"ready")
     site.run("scancel", (home.attempt(launch).path / "slurm").read_text().split()[1])
-    ended = ear.ended(launch, timeout=60)
+    ended = ear.ended(launch)
     assert ended.state is JobState.CANCELLED
     assert "in Slurm by user" in ended.reason.message

@@ -13,8 +13,8 @@ import pytest
 from slurm_lab import RULES, Lab, go_on
 
 from carrel.domain.errors import Impossible
-from carrel.testing.builders import wait_until
 from carrel.testing.slurm_site import SlurmSite
+from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import ResourceRequest, SessionRequest
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]

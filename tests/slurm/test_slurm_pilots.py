@@ -15,8 +15,9 @@ from carrel.domain.resources import Resources
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.spool import read_claim
-from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
+from carrel.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 SHORT = Resources(cpus=1, memory=256 * 1024**2, time=60)
@@ -125,7 +126,7 @@ def test_many_tasks_share_what_the_cluster_gives(home, site, engine, ear):
     ]
     for launch in launches:
         engine.start(launch, token=TOKEN)
-    assert {ear.ended(launch, timeout=120).state for launch in launches} == {JobState.COMPLETED}
+    assert {ear.ended(launch).state for launch in launches} == {JobState.COMPLETED}
     assert sorted(map(int, (home.root / "ran").read_text().split())) == list(range(1, 25))
     held = {number(home, launch) for launch in launches if "pilot" in (home.attempt(launch).path / "slurm").read_text()}
     assert 1 <= len(held) <= 4

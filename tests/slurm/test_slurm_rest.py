@@ -20,12 +20,13 @@ from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.rest import SlurmRest
 from carrel.engines.slurm.rest_answers import NotDone
 from carrel.engines.slurm.rest_http import read_address
-from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.rest_faults import RestFaults
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.slurm_site import REST_PACKAGES, USERS, missing_for_rest
 from carrel.testing.unix_users import common_ground, run_as
+from carrel.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 

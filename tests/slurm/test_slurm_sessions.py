@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,15 +20,14 @@ import pytest
 from carrel import Client
 from carrel.control.hub import REQUIRED
 from carrel.domain.errors import Impossible, Invalid
-from carrel.testing.builders import wait_until
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.slurm_site import SlurmSite
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest, SessionView
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
-SECONDS = 120.0
 RULES = """
 default_qos = "normal"
 session_look_time = "1s"
@@ -124,7 +122,7 @@ class Lab:
             try:
                 assert process.stdout is not None
                 assert "lends 4 GPUs (simulated)" in process.stdout.readline()
-                wait_until(self.socket.exists, timeout=SECONDS)
+                wait_until(self.socket.exists)
                 yield process
             finally:
                 process.terminate()
@@ -137,11 +135,10 @@ class Lab:
         return self.client.start_session(SessionRequest(**{"partition": "cluster", "memory": "512M", **asked}))  # type: ignore[arg-type]
 
     def until(self, session: SessionView, happened: Callable[[SessionView], object]) -> SessionView:
-        deadline = time.monotonic() + SECONDS
-        while not happened(found := self.client.session(session.job.id)):
-            assert time.monotonic() < deadline, found
-            time.sleep(0.05)
-        return found
+        number = session.job.id
+        return wait_until(
+            lambda: found if happened(found := self.client.session(number)) else None, lambda: self.client.session(number)
+        )  # type: ignore[return-value]
 
     def ready(self, session: SessionView) -> SessionView:
         found = self.until(session, lambda found: found.ready or found.job.ended)
@@ -204,18 +201,18 @@ def test_a_session_on_a_node_of_the_cluster_from_start_to_end(lab: Lab, site: Sl
 
         # A relay that is killed is replaced, with another key.
         os.kill(relay_of(file), signal.SIGKILL)
-        wait_until(lambda: file.exists() and json.loads(file.read_text()) != address, timeout=SECONDS)
-        wait_until(lambda: browser.request("GET", "/api/status").status_code == 200, timeout=SECONDS)
+        wait_until(lambda: file.exists() and json.loads(file.read_text()) != address)
+        wait_until(lambda: browser.request("GET", "/api/status").status_code == 200)
 
         # The lab is killed; the browser that was let in goes on.
         lab.kill()
         lab.start()
-        wait_until(lambda: browser.request("GET", "/api/status").status_code == 200, timeout=SECONDS)
+        wait_until(lambda: browser.request("GET", "/api/status").status_code == 200)
         assert browser.kernel(kernel.id).execute("print(kept)").text == "42\n"
     assert [found.job.id for found in lab.client.sessions()] == [session.job.id]
     lab.client.cancel(session.job.id)
-    assert lab.client.wait(session.job.id, timeout=SECONDS).state == "CANCELLED"
-    wait_until(lambda: not file.exists(), timeout=SECONDS)
+    assert lab.client.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
+    wait_until(lambda: not file.exists())
 
 
 def test_sessions_of_one_node_take_turns_on_a_gpu(lab: Lab) -> None:
@@ -232,16 +229,16 @@ def test_sessions_of_one_node_take_turns_on_a_gpu(lab: Lab) -> None:
             f"while not os.path.exists({str(go)!r}): time.sleep(0.05)"
         )
         state = Status(browsers[0])
-        wait_until(lambda: state.look()["leases"], timeout=SECONDS)
+        wait_until(lambda: state.look()["leases"])
         second = two.send("# carrel: gpus=1\nimport os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
-        wait_until(lambda: state.look()["queue"], timeout=SECONDS)
+        wait_until(lambda: state.look()["queue"])
         # The lab hears of it, too.
-        wait_until(lambda: any(node.leases and node.queue for node in lab.client.gpus().nodes), timeout=SECONDS)
+        wait_until(lambda: any(node.leases and node.queue for node in lab.client.gpus().nodes))
         node = printed_node(lab)
         assert (node["current"], node["simulated"], len(node["devices"])) == (True, True, 4)
         assert {tenant["label"] for tenant in node["tenants"]} == {"0.ipynb", "1.ipynb"}
         assert [row["job"] for row in node["queue"]] == [sessions[1].job.id]
-        wait_until(lambda: lab.charged() > 0, timeout=SECONDS)
+        wait_until(lambda: lab.charged() > 0)
         go.touch()
         seen = [one.result(first), two.result(second)]
         assert [cell.status for cell in seen] == ["ok", "ok"]
@@ -251,8 +248,8 @@ def test_sessions_of_one_node_take_turns_on_a_gpu(lab: Lab) -> None:
         assert two.execute("# carrel: gpus=2\nprint('no')").status == "error"
         # A broker that is ended and started again finds its tenants, as those find it.
         broker.terminate()
-        assert broker.wait(60) == 0
-        wait_until(lambda: printed_node(lab)["ended"], timeout=SECONDS)
+        assert broker.wait(PATIENCE) == 0
+        wait_until(lambda: printed_node(lab)["ended"])
         with lab.broker() as broker:
             assert one.execute("# carrel: gpus=1\nprint('again')").text == "again\n"
             # Lab and broker are killed while somebody computes; those who come after them charge it.
@@ -262,17 +259,17 @@ def test_sessions_of_one_node_take_turns_on_a_gpu(lab: Lab) -> None:
                 f"# carrel: gpus=1\nimport os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
                 f"open({str(over)!r}, 'w').close()"
             )
-            wait_until(lambda: state.look()["leases"], timeout=SECONDS)
+            wait_until(lambda: state.look()["leases"])
             lab.kill()
             go.touch()
-            wait_until(over.exists, timeout=SECONDS)
+            wait_until(over.exists)
             broker.kill()
         lab.start()
         with lab.broker():
-            wait_until(lambda: not state.look()["leases"], timeout=SECONDS)
+            wait_until(lambda: not state.look()["leases"])
             assert browsers[0].kernel(one.id).execute("# carrel: gpus=1\nprint('back')").text == "back\n"
             used = sum(tenant["gpu_seconds"] for tenant in state.look()["tenants"])
-            wait_until(lambda: lab.charged() == pytest.approx(used, abs=0.05), timeout=SECONDS)
+            wait_until(lambda: lab.charged() == pytest.approx(used, abs=0.05))
         for browser in browsers:
             browser.close()
         lab.process.end_jobs()
@@ -291,7 +288,7 @@ def printed_node(lab: Lab) -> dict[str, Any]:
 
 def test_a_session_that_nobody_uses_is_ended_there_too(lab: Lab) -> None:
     session = lab.ready(lab.ask(qos="brief", gpus=0))
-    ended = lab.client.wait(session.job.id, timeout=SECONDS)
+    ended = lab.client.wait(session.job.id, timeout=PATIENCE)
     assert ended.state == "CANCELLED"
     assert "idle" in ended.message
 
@@ -303,7 +300,7 @@ def test_a_session_waits_in_slurm_and_says_so(lab: Lab, site: SlurmSite) -> None
     assert told.job.state == "CONFIGURING"
     assert re.search(r"as job \d+, PENDING", told.job.message)
     lab.client.cancel(session.job.id)
-    assert lab.client.wait(session.job.id, timeout=SECONDS).state == "CANCELLED"
+    assert lab.client.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
 
 
 def test_whole_gpus_are_reserved_and_the_walltime_ends_the_session(lab: Lab) -> None:
@@ -311,7 +308,7 @@ def test_whole_gpus_are_reserved_and_the_walltime_ends_the_session(lab: Lab) -> 
     lab.until(session, lambda found: found.job.state == "RUNNING")
     assert "TresPerNode=gres:gpu:2 " in lab.shown(session)
     assert (session.note, session.job.resources.gpus) == ("", 2)
-    ended = lab.client.wait(session.job.id, timeout=SECONDS)
+    ended = lab.client.wait(session.job.id, timeout=PATIENCE)
     # JupyterLab may take the warning before the walltime as its own good end.
     assert (ended.state, ended.reason) in (("TIMEOUT", "TimeLimit"), ("COMPLETED", "Completed"))
     # Of several GPUs Slurm gives no shards.
@@ -357,5 +354,5 @@ def test_where_a_session_runs(lab: Lab) -> None:
     session = lab.ready(lab.ask(gpus=0, hub=hub))
     assert session.host == json.loads((lab.directory(session) / "session.json").read_text())["host"]
     told = dict.fromkeys(REQUIRED, "x") | {"JUPYTERHUB_SERVICE_URL": "http://0.0.0.0:0/user/ada/"}
-    with socket.create_connection((session.host, lab.client.join_hub(session.job.id, told)), timeout=SECONDS):
+    with socket.create_connection((session.host, lab.client.join_hub(session.job.id, told)), timeout=PATIENCE):
         pass

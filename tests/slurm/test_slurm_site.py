@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.testing.builders import wait_until
 from carrel.testing.slurm_site import SiteError, SlurmSite, sweep
+from carrel.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -90,7 +90,7 @@ def test_two_clusters_know_nothing_of_each_other(site):
 
 _KILLED = """
 import os, signal
-from carrel.testing.builders import wait_until
+from carrel.testing.waiting import wait_until
 from carrel.testing.slurm_site import SlurmSite
 site = SlurmSite(nodes=1, accounting=False)
 site.start()

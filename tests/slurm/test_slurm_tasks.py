@@ -12,8 +12,8 @@ import pytest
 from slurm_lab import Lab, go_on
 
 from carrel.domain.errors import Impossible, Invalid
-from carrel.testing.builders import wait_until
 from carrel.testing.slurm_site import SlurmSite
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import ResourceRequest, SlurmRequest
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
@@ -204,14 +204,14 @@ def test_mlflow_run_takes_the_configuration_of_the_mltf_as_it_is(lab: Lab, site:
         [*command, "-P", "events=1000"], cwd=project, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
         try:
-            wait_until(lambda: running.poll() is not None or any(lab.client.jobs(limit=1)), timeout=120)
+            wait_until(lambda: running.poll() is not None or any(lab.client.jobs(limit=1)))
             (job,) = lab.client.jobs(limit=1)
             lab.until(job.id, lambda job: job.state == "RUNNING")
             shown = site.run("scontrol", "-o", "show", "job", lab.number(job.id)).out
             detail = lab.client.job(job.id)
         finally:
             go.touch()
-        said, _ = running.communicate(timeout=120)
+        said, _ = running.communicate(timeout=PATIENCE)
     assert running.returncode == 0, said
     for words in (
         "Partition=pascal", "Account=mltf_acc", "TimeLimit=08:01:00", "TresPerNode=gres:gpu:1", "NumTasks=1",

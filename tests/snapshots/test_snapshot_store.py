@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from carrel.domain.errors import CarrelError, Conflict, Invalid, NotFound, StorageFull
 from carrel.snapshots import Entry, Kind, SnapshotStore, extract, manifest_digest, pack
+from carrel.testing.waiting import PATIENCE
 
 Member = tuple[tarfile.TarInfo, bytes]
 
@@ -227,7 +228,7 @@ class Slow(io.BytesIO):
 
     def read(self, size: int | None = -1) -> bytes:
         if self._first:
-            self._barrier.wait(20)
+            self._barrier.wait(PATIENCE)
             self._first = False
         return super().read(700)
 
@@ -250,7 +251,7 @@ def test_concurrent_adders_do_not_disturb_each_other(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert not failures
     assert [path.name for path in (tmp_path / "store").iterdir()] == [packed.digest.removeprefix("sha256:") + ".tar"]
     store.extract(packed.digest, tmp_path / "out")

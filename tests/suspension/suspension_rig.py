@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,6 +14,7 @@ from typing import Any
 from carrel.suspension import CudaSuspender, Deadlines, DriverState, Moved, Target
 from carrel.suspension.specimen import Specimen
 from carrel.testing.fake_driver import FakeDriver, build, start_specimen
+from carrel.testing.waiting import wait_until
 
 MIB = 1024**2
 #: Of a specimen.
@@ -85,12 +84,9 @@ def rig(directory: Path, *, suspender: dict[str, Any] | None = None, **options: 
         yield Rig(driver, made, stack)
 
 
-def await_fault(driver: FakeDriver, call: str, seconds: float = 30.0) -> None:
+def await_fault(driver: FakeDriver, call: str) -> None:
     """Wait until every fault for `call` is under way."""
-    deadline = time.monotonic() + seconds
-    while any(line.startswith(f"{call} ") for line in driver.pending()):
-        assert time.monotonic() < deadline, f"nobody made the call {call}"
-        threading.Event().wait(0.005)
+    wait_until(lambda: not any(line.startswith(f"{call} ") for line in driver.pending()), f"somebody to make the call {call}")
 
 
 @contextmanager

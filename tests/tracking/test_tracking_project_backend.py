@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ import pytest
 from tracking_support import Tracking
 
 from carrel.client import Client
+from carrel.testing.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.mlflow
 API = "/api/2.0/mlflow"
@@ -78,7 +77,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealLab]:
                 yield RealLab(home=home, client=client, tracking=tracking)
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -104,7 +103,7 @@ def start(lab: RealLab, project: Path, *arguments: str, env: Mapping[str, str] |
 
 def mlflow_run(lab: RealLab, project: Path, *arguments: str, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
     process = start(lab, project, *arguments, env=env)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     return process.returncode, out, err
 
 
@@ -168,7 +167,7 @@ def test_ctrl_c_cancels(lab: RealLab, project: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "sleeping\n"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode not in (0, None), err
     job = lab.newest()
     assert job.state == "CANCELLED"
@@ -212,7 +211,7 @@ def test_detached_it_comes_back_at_once(lab: RealLab, project: Path) -> None:
     job = lab.newest()
     assert not job.ended
     lab.client.cancel(job.id)
-    assert lab.client.wait(job.id, timeout=30).state == "CANCELLED"
+    assert lab.client.wait(job.id, timeout=PATIENCE).state == "CANCELLED"
 
 
 def test_a_run_that_is_named_is_used(lab: RealLab, project: Path) -> None:
@@ -249,12 +248,10 @@ def test_without_a_lab_the_command_says_so(project: Path, tmp_path: Path) -> Non
 def test_the_run_is_made_while_the_lab_waits_for_nothing(lab: RealLab, project: Path) -> None:
     # Submitted without mlflow at all: the lab makes the run itself, and the job leads to it.
     job = lab.client.submit_project(project, experiment="quiet", name="plain")
-    ended = lab.client.wait(job.id, timeout=60)
+    ended = lab.client.wait(job.id, timeout=PATIENCE)
     assert ended.state == "COMPLETED"
-    deadline = time.monotonic() + 30
-    while (run_id := lab.client.job(job.id).run_id) is None or lab.run(run_id)["info"]["status"] == "RUNNING":
-        assert time.monotonic() < deadline
-        select.select([], [], [], 0.05)
+    run_id = wait_until(lambda: lab.client.job(job.id).run_id, "the run")
+    wait_until(lambda: lab.run(run_id)["info"]["status"] != "RUNNING", "the run's end")
     run = lab.run(run_id)
     assert run["info"]["status"] == "FINISHED"
     assert pairs(run["data"]["tags"])["carrel.state"] == "COMPLETED"

@@ -18,6 +18,7 @@ import httpx
 import pytest
 from tracking_support import Tracking, authenticate, serve
 
+from carrel.testing.waiting import PATIENCE
 from carrel.tracking.proxy import TrackingProxy, by_token
 from carrel.tracking.rest import MlflowRest
 from carrel.tracking.server import ServerState, ServerStatus, TrackingServer
@@ -62,7 +63,7 @@ def test_it_comes_back_and_requests_wait_for_it(tracking: Tracking) -> None:
 
         end = tracking.server.on_change(note)
         os.kill(pid, signal.SIGKILL)
-        assert down.wait(10)
+        assert down.wait(PATIENCE)
         # It is not there; a client that asks now is served as soon as it is.
         assert alice.get(f"{API}/runs/get?run_id={made}").is_success
         end()
@@ -161,7 +162,7 @@ def test_a_leftover_is_ended_before_a_new_one_starts(home: Path, program: Path) 
     server.start()
     try:
         assert server.wait_ready(20), server.status
-        assert leftover.wait(5) == -signal.SIGTERM
+        assert leftover.wait(PATIENCE) == -signal.SIGTERM
     finally:
         server.stop()
         leftover.stdout.close()
@@ -199,7 +200,7 @@ def test_a_server_that_never_comes_up_is_said_to_have_failed(home: Path, program
     served = serve(TrackingProxy(server, identify=by_token(authenticate), patience=60))
     url = next(served)
     try:
-        assert failed.wait(20)
+        assert failed.wait(PATIENCE)
         assert "exit code 3" in server.status.reason
         assert "mlflow.log" in server.status.reason
         # Nobody is kept waiting for it.
@@ -217,7 +218,7 @@ def test_a_program_that_does_not_exist_is_a_reason_and_no_traceback(home: Path) 
     server.on_change(lambda: told.set() if "no-python" in server.status.reason else None)
     server.start()
     try:
-        assert told.wait(10)
+        assert told.wait(PATIENCE)
     finally:
         server.stop()
 

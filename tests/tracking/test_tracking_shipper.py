@@ -12,6 +12,7 @@ import httpx
 import pytest
 from tracking_support import Tracking
 
+from carrel.testing.waiting import PATIENCE
 from carrel.tracking.batch import batches, call_arguments, entries_of
 from carrel.tracking.outbox import MemoryItem, MemoryOutbox
 from carrel.tracking.rest import MlflowRest
@@ -213,7 +214,7 @@ def test_a_crash_between_sending_and_crossing_off_makes_no_second_run(
     first.add(1, story)
     shipper = Shipper(first, rest, time.time, pauses=QUICK)
     shipper.start()
-    assert first.dead.wait(20)
+    assert first.dead.wait(PATIENCE)
     shipper.stop()
     assert len(runs_of_lab(alice, lab)) == 1
     again = MemoryOutbox()
@@ -341,5 +342,5 @@ def test_a_shipper_without_anything_to_do_stops_at_once(tmp_path: Path) -> None:
     assert shipper.wait_idle(5)
     stopped = threading.Thread(target=shipper.stop)
     stopped.start()
-    stopped.join(5)
+    stopped.join(PATIENCE)
     assert not stopped.is_alive()

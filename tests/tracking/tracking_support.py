@@ -14,6 +14,7 @@ from starlette.routing import Mount
 
 from carrel.domain.errors import Unauthenticated
 from carrel.domain.user import Caller, Role, User
+from carrel.testing.waiting import PATIENCE
 from carrel.tracking.proxy import TrackingProxy
 from carrel.tracking.server import TrackingServer
 
@@ -60,7 +61,7 @@ def serve(proxy: TrackingProxy) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        assert started.wait(10)
+        assert started.wait(PATIENCE)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/mlflow"
     finally:
         server.should_exit = True

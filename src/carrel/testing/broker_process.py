@@ -18,7 +18,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,9 +41,8 @@ from carrel.domain.task import TaskSpec
 from carrel.domain.units import GIB
 from carrel.leases.protocol import OBSERVER, VERSION, decode, encode
 from carrel.spool import Spool, take_claim
+from carrel.testing.waiting import PATIENCE, wait_until
 
-#: Seconds until a broker must listen; generous, because test machines are busy.
-READY_SECONDS = 60.0
 #: How many journals of killed brokers are kept for `journal`.
 _ALL = 100_000
 
@@ -178,12 +176,10 @@ class BrokerProcess:
                 stderr=log,
                 env={**os.environ, **self.environment},
             )
-        deadline = time.monotonic() + READY_SECONDS
-        while not listens(self.socket):
-            code = self.process.poll()
-            if code is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"The broker does not listen (exit code {code}):\n{self.log.read_text()}")
-            time.sleep(0.005)
+        process = self.process
+        wait_until(lambda: listens(self.socket) or process.poll() is not None, self.log.read_text)
+        if process.poll() is not None:
+            raise RuntimeError(f"The broker does not listen (exit code {process.returncode}):\n{self.log.read_text()}")
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -223,7 +219,7 @@ class BrokerProcess:
     def status(self, token: str | None = None) -> dict[str, Any]:
         """What an observer sees: with a job's token its own, else everything."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
-            stream.settimeout(READY_SECONDS)
+            stream.settimeout(PATIENCE)
             stream.connect(str(self.socket))
             stream.sendall(encode("hello", v=VERSION, role=OBSERVER, token=token or self.node_token) + encode("status"))
             with stream.makefile("rb") as lines:

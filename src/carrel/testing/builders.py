@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +17,8 @@ from carrel.domain.resources import Resources
 from carrel.domain.task import TaskSpec
 from carrel.snapshots.archive import END, Entry, Kind, header, manifest_digest, padding
 from carrel.spool import AttemptDirectory, Spool
-
-#: Seconds that a test waits for something that ought to happen at once, on a slow and busy machine.
-PATIENCE = 30.0
+from carrel.testing.waiting import PATIENCE
+from carrel.testing.waiting import wait_until as wait_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +174,3 @@ class Ear:
     def wrote(self, launch: Launch, log: Path, text: bytes, timeout: float = PATIENCE) -> None:
         """Wait until the log of the attempt holds `text`."""
         self.wait(launch, lambda _story: log.exists() and text in log.read_bytes(), timeout)
-
-
-def wait_until(happened: Callable[[], Any], timeout: float = PATIENCE, pause: float = 0.01) -> None:
-    """Look at the world outside until `happened` is true of it; for what gives no sign of its own (a process that ends)."""
-    deadline = time.monotonic() + timeout
-    while not happened():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"Not within {timeout} s.")
-        time.sleep(pause)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
+from carrel.testing.waiting import PATIENCE
+
 #: A browser that asks nobody anything, also where it runs as root.
 _FLAGS = (
     "--no-sandbox",
@@ -22,7 +24,7 @@ _FLAGS = (
 
 
 #: Milliseconds that something may take to appear; on a busy machine it may take long.
-_PATIENCE = 30_000
+_PATIENCE = 1000 * PATIENCE
 
 
 @contextmanager

@@ -29,7 +29,8 @@ from carrel.domain.qos import PreemptMode
 from carrel.domain.resources import Resources
 from carrel.domain.task import InputSpec
 from carrel.spool import read_claim
-from carrel.testing.builders import Ear, LabHome, Story, make_launch, wait_until
+from carrel.testing.builders import Ear, LabHome, Story, make_launch
+from carrel.testing.waiting import wait_until
 
 TOKEN = "carrel-test-token-0123456789"
 _REQUEUE = Preemption(mode=PreemptMode.REQUEUE, by=9, qos="interactive", at=0.0, grace=60)

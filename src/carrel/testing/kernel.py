@@ -19,9 +19,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 
 from carrel.notebooks.hook.kernelspec import kernel_spec
-
-#: Seconds until anything must have happened; generous, because test machines are busy.
-PATIENCE = 60.0
+from carrel.testing.waiting import PATIENCE
 
 
 @dataclass(slots=True)

@@ -15,9 +15,7 @@ from pathlib import Path
 
 from carrel.client import Client
 from carrel.domain.job import ACTIVE
-
-#: Seconds until a lab must answer; generous, because test machines are busy.
-READY_SECONDS = 60.0
+from carrel.testing.waiting import PATIENCE
 
 
 @dataclass(slots=True)
@@ -86,7 +84,7 @@ def start_lab(
     began = time.monotonic()
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **(variables or {})})
     assert process.stdout is not None
-    output = _read_until_ready(process, process.stdout.fileno(), address, began + READY_SECONDS)
+    output = _read_until_ready(process, process.stdout.fileno(), address, began + PATIENCE)
     if not address.exists():
         process.kill()
         process.wait()

@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 from websockets.sync.client import ClientConnection, connect
 
-#: Seconds until anything must have happened; generous, because test machines are busy.
-PATIENCE = 60.0
+from carrel.testing.waiting import PATIENCE
 
 
 @dataclass(slots=True)

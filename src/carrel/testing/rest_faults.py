@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from carrel.testing.waiting import PATIENCE
+
 #: What can be wrong with a submission.
 FAULTS: dict[str, str] = {
     "cut": "the request is not passed on, and the connection ends",
@@ -19,7 +21,6 @@ FAULTS: dict[str, str] = {
     "late": "the request is passed on, and no answer ever comes",
     "refused": "the request is not passed on, and slurmrestd says that it does not know who asks",
 }
-_PATIENCE = 60.0
 _INSTEAD = {
     "empty": b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
     "garbage": b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n\xff\xfe{oops: [",
@@ -75,7 +76,7 @@ class RestFaults:
 
     def _answer(self, line: socket.socket) -> None:
         with line, suppress(OSError):
-            line.settimeout(_PATIENCE)
+            line.settimeout(PATIENCE)
             request = _message(line)
             first = request.split(b"\r\n", 1)[0].decode()
             self.requests.append(first)
@@ -84,7 +85,7 @@ class RestFaults:
                 return
             answer = b"" if fault == "refused" else self._ask(request)
             if fault == "late":
-                self._over.wait(_PATIENCE)
+                self._over.wait(PATIENCE)
             elif fault == "half":
                 line.sendall(answer[: len(answer) // 2])
             elif fault != "lost":
@@ -92,7 +93,7 @@ class RestFaults:
 
     def _ask(self, request: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX) as line:
-            line.settimeout(_PATIENCE)
+            line.settimeout(PATIENCE)
             line.connect(self._behind)
             line.sendall(request)
             return _message(line)

@@ -9,16 +9,15 @@ import shutil
 import signal
 import socket
 import tempfile
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
+
+from carrel.testing.waiting import wait_until
 
 #: How the directories of clusters begin.
 PREFIX = "carrel-slurm-"
 #: Locked as long as the process lives that started the cluster.
 _OWNER = "owner"
-#: Seconds that processes have for being gone after SIGKILL.
-_PATIENCE = 60.0
 #: Ports that the kernel does not give to outgoing connections (ip(7), ip_local_port_range).
 _PORTS = range(20000, 32000)
 
@@ -68,15 +67,15 @@ def kill_marked(variable: str) -> None:
     Nodes' jobs and their shepherds are nobody's children here, but they carry the name of their own cluster.
     """
     mark = b"\0" + variable.encode() + b"\0"
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
+
+    def none_left() -> bool:
         found = [pid for pid in _processes() if mark in b"\0" + _environ(pid)]
-        if not found:
-            return
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
+        return not found
+
+    wait_until(none_left, f"the end of every process with {variable}")
 
 
 def _processes() -> list[int]:

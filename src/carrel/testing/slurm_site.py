@@ -26,6 +26,7 @@ from typing import Any
 
 from carrel.testing.slurm_configuration import CLUSTER, Layout, write_configuration
 from carrel.testing.slurm_leftovers import PREFIX, SiteError, free_ports, kill_marked, lock, sweep
+from carrel.testing.waiting import PATIENCE, wait_until
 
 __all__ = ["PACKAGES", "REST_PACKAGES", "USERS", "SiteError", "SlurmSite", "missing_for_rest", "missing_programs", "sweep"]
 
@@ -46,8 +47,6 @@ QOS = (
     "short maxwall=00:01:00 maxjobsperuser=1 maxsubmitjobsperuser=3 maxtresperuser=gres/gpu=2 flags=DenyOnLimit",
 )
 
-#: Seconds that a daemon has for coming up or down, on a slow and busy machine.
-_PATIENCE = 60.0
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -241,7 +240,7 @@ class SlurmSite:
         process = self._daemons.pop(daemon)
         process.send_signal(number)
         try:
-            process.wait(_PATIENCE)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -283,7 +282,7 @@ class SlurmSite:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=_PATIENCE,
+            timeout=PATIENCE,
             check=False,
         )
         if check and done.returncode:
@@ -401,14 +400,15 @@ class SlurmSite:
             )
 
     def _wait(self, daemon: str, happened: Callable[[], bool], complaint: str = "") -> None:
-        deadline = time.monotonic() + _PATIENCE
-        while not happened():
+        def so() -> bool:
+            if happened():
+                return True
             process = self._daemons.get(daemon)
             if process is not None and process.poll() is not None:
                 raise SiteError(f"{daemon} ended with {process.returncode}: {self._said(daemon)}")
-            if time.monotonic() > deadline:
-                raise SiteError(f"Not within {_PATIENCE} s: {complaint or daemon}. {self._said(daemon)}")
-            time.sleep(0.02)
+            return False
+
+        wait_until(so, lambda: f"{complaint or daemon}. {self._said(daemon)}")
 
     def _said(self, daemon: str) -> str:
         lines: list[str] = []

@@ -53,6 +53,9 @@ def python_for_all(directory: Path) -> Path:
     deputy = directory / "bin" / "carrel-deputy"
     deputy.write_text(f"#!{python}\nimport sys\nfrom carrel.engines.deputy.process import main\nsys.exit(main())\n")
     deputy.chmod(0o755)
+    uv = Path(sysconfig.get_path("scripts")) / "uv"
+    if uv.exists():  # which the package of that name looks for here
+        _share(str(uv), str(python.parent / "uv"))
     for path in (packages.parent.parent, packages.parent, packages, python.parent):
         path.chmod(0o755)
     for path in (packages / "carrel.pth", directory / "pyvenv.cfg"):
