@@ -350,8 +350,8 @@ def test_reading_needs_neither_mlflow_nor_the_server() -> None:
 
 @pytest.mark.parametrize("given", ["batchsize", "batch_size", "Batch-Size", "batch-sise"])
 def test_a_parameter_that_is_nearly_declared_is_noted_and_with_strict_refused(tmp_path: Path, given: str) -> None:
-    text = "entry_points: {main: {parameters: {batch-size: {type: int, default: 1}, lr: {type: float, default: 0.1}}, command: 'x {lr}'}}"
-    directory = project(tmp_path, text)
+    declared = "{batch-size: {type: int, default: 1}, lr: {type: float, default: 0.1}}"
+    directory = project(tmp_path, f"entry_points: {{main: {{parameters: {declared}, command: 'x {{lr}}'}}}}")
     noted = describe(directory, parameters={given: "3"})
     assert noted.notes == (
         f'The entry point "main" declares no parameter "{given}": it is passed on as --{given}. Did you mean "batch-size"?',
