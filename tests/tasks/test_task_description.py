@@ -106,7 +106,7 @@ MISTAKES = {
         '"parameters"',
     ),
     "misspelt in the section": ('carrel:\n  resources:\n    gpu: 1\nentry_points: {main: {command: "x"}}', "line 3", '"gpus"'),
-    "unknown type": ("entry_points: {main: {parameters: {a: integer}, command: x}}", '"integer" is not a type', '"int"'),
+    "unknown type": ("entry_points: {main: {parameters: {a: inti}, command: x}}", '"inti" is not a type', '"int"'),
     "wrong shape": ("entry_points: [main]", "entry_points must be a mapping", ""),
     "wrong shape of the file": ("just text", "must be a mapping", ""),
     "no command": ("entry_points: {main: {parameters: {}}}", 'entry point "main" has no command', ""),
