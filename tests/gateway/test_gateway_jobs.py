@@ -56,6 +56,16 @@ def test_a_task_goes_from_request_to_completed(rig: Rig, ada: httpx.Client) -> N
     assert ada.get(f"{V1}/jobs/{job['id']}/record").json()["task"]["snapshot"] == digest
 
 
+def test_a_parameter_that_is_nearly_declared_is_noted_in_the_answer(rig: Rig, ada: httpx.Client) -> None:
+    digest = rig.upload()
+    job = submit(ada, digest, parameters={"who": "Ada", "time": "2"}).json()
+    assert len(job["notes"]) == 1
+    assert 'Did you mean "times"' in job["notes"][0]
+    assert ada.get(f"{V1}/jobs/{job['id']}").json()["notes"] == job["notes"]
+    refused = submit(ada, digest, parameters={"who": "Ada", "time": "2"}, strict=True)
+    assert (refused.status_code, "times" in refused.json()["remedy"]) == (422, True)
+
+
 def test_the_same_key_gives_the_same_job_and_another_body_under_it_is_refused(
     rig: Rig, ada: httpx.Client, bob: httpx.Client
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +15,7 @@ from carrel.domain.partition import Partition
 from carrel.domain.qos import QoS
 
 V1 = "/api/v1"
+MLTF = Path(__file__).parents[1] / "data" / "mltf"
 QOS = {**RULES.qos, "small": QoS(name="small")}
 PARTS = {
     "far": Partition(name="far", nodes=("elsewhere",), qos=("normal",)),
@@ -88,3 +91,29 @@ def test_jobs_whose_partition_is_gone_say_so(parts: Rig, ada: httpx.Client) -> N
     told = ada.get(f"{V1}/jobs/{waits}").json()
     assert told["reason"] == "PartitionDown"
     assert '"near"' in told["message"]
+
+
+def test_a_project_for_a_cluster_runs_in_a_lab_without_one(rig: Rig, ada: httpx.Client) -> None:
+    config = json.loads((MLTF / "slurm_config.json").read_text())
+    code = {path.name: path.read_text() for path in MLTF.iterdir()}
+    body = {"snapshot": rig.upload(files=code), "backend_config": config}
+    refused = ada.post(f"{V1}/jobs", json=body).json()
+    assert refused["detail"] == 'There is no partition "pascal": this lab has none.'
+    assert "partition_names" in refused["remedy"]
+    rig.written.append(replace(RULES, partition_names={"pascal": "normal"}))
+    assert rig.lab.administration.apply_rules()
+    job = ada.post(f"{V1}/jobs", json=body).json()
+    assert (job["name"], job["qos"], job["account"], job["partition"]) == ("MG_process_HiggsW", "normal", "mltf_acc", "")
+    assert (job["resources"]["gpus"], job["resources"]["memory"], job["resources"]["time"]) == (1, 4 << 30, 8 * 3600)
+    for named in ('Partition "pascal" is "normal"', "researcher@example.org", "GCCcore/.11.3.0, Python/3.10.4", "batchFile"):
+        assert any(named in note for note in job["notes"]), named
+    with_more = ada.post(f"{V1}/jobs", json={**body, "backend_config": {**config, "constraint": "ib"}}).json()
+    assert with_more["detail"].startswith("The task asks for constraint, which only a partition of a Slurm cluster can do")
+
+
+def test_a_partition_of_another_cluster_is_called_as_the_lab_calls_it(parts: Rig, ada: httpx.Client) -> None:
+    parts.written.append(replace(parts.written[-1], partition_names={"pascal": "near", "any": ""}))
+    assert parts.lab.administration.apply_rules()
+    assert submit(parts, ada, partition="pascal").json()["partition"] == "near"
+    job = submit(parts, ada, backend_config={"partition": "any"}).json()
+    assert (job["partition"], job["notes"]) == ("near", ['Partition "any" is no partition in particular in this lab.'])

@@ -10,7 +10,7 @@ from carrel.domain.errors import Impossible, Invalid
 from carrel.domain.partition import Partition, SlurmPartition
 from carrel.domain.slurm import SlurmRequest, read_options
 from carrel.engines.slurm.site import check_request
-from carrel.policy.partitions import refuse_without_cluster
+from carrel.policy.partitions import refuse_without_cluster, without_harmless
 
 HERE = Partition(name="here")
 GPU = Partition(name="gpu", slurm=SlurmPartition(partition="gpu"))
@@ -106,3 +106,18 @@ def test_the_labs_own_machine_refuses_by_name_what_only_slurm_can_do() -> None:
     for chosen in (None, GPU):
         refuse_without_cluster(wish, chosen, [HERE, GPU])
     refuse_without_cluster(None, HERE, [HERE])
+
+
+def test_mail_and_modules_are_noted_and_left_out_where_there_is_no_slurm() -> None:
+    wish = SlurmRequest(mail="ada@example.org", mail_events=("FAIL",), modules=("GCCcore/.11.3.0", "Python/3.10.4"))
+    for chosen, partitions in ((None, []), (None, [HERE]), (HERE, [HERE, GPU])):
+        rest, notes = without_harmless(wish, chosen, partitions)
+        assert rest is None
+        assert ["ada@example.org" in notes[0], "GCCcore/.11.3.0, Python/3.10.4" in notes[1], len(notes)] == [True, True, 2]
+    for chosen in (None, GPU):
+        assert without_harmless(wish, chosen, [HERE, GPU]) == (wish, ())
+    assert without_harmless(None, HERE, [HERE]) == (None, ())
+    rest, notes = without_harmless(asked("--nice=7", modules=("cuda",)), HERE, [HERE])
+    assert (rest, len(notes)) == (asked("--nice=7"), 1)
+    with pytest.raises(Impossible, match="--nice"):
+        refuse_without_cluster(rest, HERE, [HERE])

@@ -71,6 +71,8 @@ def test_classes_of_service_come_from_the_file(tmp_path: Path) -> None:
         ("[partitions.a]\nengine = 'slurm'\nslurm_options = ['--uid=0']", "partitions.a: Slurm: "),
         ("[partitions.a]\nengine = 'slurm'\nslurm_qos = 'a b'", "partitions.a: Slurm: qos is 'a b'"),
         ("[partitions.a]\nengine = 'slurm'\nslurm_partition = 3", "partitions.a.slurm_partition is 3. It must be a text"),
+        ("[partition_names]\npascal = 'gpu'", "partition_names.pascal is 'gpu'. It must be a class of service"),
+        ("[partitions.a]\n[partition_names]\npascal = 'b'", "partition_names.pascal is 'b'. It must be a partition: a"),
         ("[accounts.a]\nshars = 1", 'accounts.a: there is no setting "shars". Did you mean "shares"'),
         ("[accounts.a]\nshares = -1", "accounts.a.shares is -1. It must be 0 or more"),
         ("[accounts.a]\nparent = 'b'", 'accounts.a.parent is "b". Write [accounts.b] too'),

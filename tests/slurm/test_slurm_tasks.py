@@ -89,7 +89,7 @@ def test_what_a_task_asks_of_slurm_reaches_it(lab: Lab, site: SlurmSite, tmp_pat
 
 
 def test_what_cannot_be_is_refused_by_name_at_submit(lab: Lab) -> None:
-    with pytest.raises(Impossible, match='constraint, modules.*"here" is the lab\'s own machine'):
+    with pytest.raises(Impossible, match='constraint, which only.*"here" is the lab\'s own machine'):
         lab.submit("true", partition="here", slurm=SlurmRequest(constraint="fast", modules=["cuda"]))
     with pytest.raises(Invalid, match='--exclude is "--exclude=node1"'):
         lab.submit("true", partition="fenced", slurm=SlurmRequest(options=["--exclude=node1"]))

@@ -106,7 +106,7 @@ MISTAKES = {
         '"parameters"',
     ),
     "misspelt in the section": ('carrel:\n  resources:\n    gpu: 1\nentry_points: {main: {command: "x"}}', "line 3", '"gpus"'),
-    "unknown type": ("entry_points: {main: {parameters: {a: integer}, command: x}}", '"integer" is not a type', '"int"'),
+    "unknown type": ("entry_points: {main: {parameters: {a: inti}, command: x}}", '"inti" is not a type', '"int"'),
     "wrong shape": ("entry_points: [main]", "entry_points must be a mapping", ""),
     "wrong shape of the file": ("just text", "must be a mapping", ""),
     "no command": ("entry_points: {main: {parameters: {}}}", 'entry point "main" has no command', ""),
@@ -350,9 +350,8 @@ def test_reading_needs_neither_mlflow_nor_the_server() -> None:
 
 @pytest.mark.parametrize("given", ["batchsize", "batch_size", "Batch-Size", "batch-sise"])
 def test_a_parameter_that_is_nearly_declared_is_noted_and_with_strict_refused(tmp_path: Path, given: str) -> None:
-    parameters = "batch-size: {type: int, default: 1}, lr: {type: float, default: 0.1}"
-    text = f"entry_points: {{main: {{parameters: {{{parameters}}}, command: 'x {{lr}}'}}}}"
-    directory = project(tmp_path, text)
+    declared = "{batch-size: {type: int, default: 1}, lr: {type: float, default: 0.1}}"
+    directory = project(tmp_path, f"entry_points: {{main: {{parameters: {declared}, command: 'x {{lr}}'}}}}")
     noted = describe(directory, parameters={given: "3"})
     assert noted.notes == (
         f'The entry point "main" declares no parameter "{given}": it is passed on as --{given}. Did you mean "batch-size"?',

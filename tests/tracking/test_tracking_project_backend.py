@@ -56,8 +56,10 @@ class RealLab:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealLab]:
     home = tmp_path_factory.mktemp("lab") / "home"
+    home.mkdir(mode=0o700)
+    (home / "carrel.toml").write_text('[partition_names]\npascal = "normal"\n')
     process = subprocess.Popen(
-        [PROGRAMS / "carrel", "up", "--home", home, "--port", "0"],
+        [PROGRAMS / "carrel", "up", "--home", home, "--port", "0", "--simulate-gpus", "1"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -94,7 +96,8 @@ def clean(**more: str) -> dict[str, str]:
 
 
 def start(lab: RealLab, project: Path, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    command = [PROGRAMS / "mlflow", "run", project.name, "--backend", "carrel", *arguments]
+    backend = () if "--backend" in arguments else ("--backend", "carrel")
+    command = [PROGRAMS / "mlflow", "run", project.name, *backend, *arguments]
     environment = clean(CARREL_HOME=str(lab.home), **(env or {}))
     return subprocess.Popen(
         command, cwd=project.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -256,3 +259,33 @@ def test_the_run_is_made_while_the_lab_waits_for_nothing(lab: RealLab, project: 
     assert run["info"]["status"] == "FINISHED"
     assert pairs(run["data"]["tags"])["carrel.state"] == "COMPLETED"
     assert pairs(run["data"]["params"]) == {"epochs": "3"}
+
+
+def test_a_project_for_a_cluster_runs_as_it_is_written(lab: RealLab, project: Path) -> None:
+    config = Path(__file__).parents[1] / "data" / "mltf" / "slurm_config.json"
+    code, out, err = mlflow_run(lab, project, "--backend", "slurm", "--backend-config", str(config))
+    assert code == 0, err
+    assert "epochs 3" in out
+    for note in ("researcher@example.org", "GCCcore/.11.3.0, Python/3.10.4", "batchFile", 'Partition "pascal" is "normal"'):
+        assert note in out, note  # the first lines of the log
+    job = lab.newest()
+    assert (job.name, job.account, job.resources.gpus) == ("MG_process_HiggsW", "mltf_acc", 1)
+    assert lab.run(job.run_id)["info"]["status"] == "FINISHED"
+
+
+def test_where_another_plugin_is_called_slurm_it_is_that_one_and_doctor_says_so(lab: RealLab, tmp_path: Path) -> None:
+    info = tmp_path / "other_slurm-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-slurm\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[mlflow.project_backend]\nslurm = other_slurm:backend\n")
+    (tmp_path / "other_slurm.py").write_text("def backend():\n    return 'the other one'\n")
+    environment = clean(PYTHONPATH=str(tmp_path), CARREL_HOME=str(lab.home))
+    code = "from mlflow.projects.backend.loader import load_backend as b; print(b('slurm'), type(b('carrel')).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120, check=True)
+    assert done.stdout == "the other one CarrelBackend\n"
+    doctor = subprocess.run(
+        [PROGRAMS / "carrel", "doctor", "--json"], capture_output=True, text=True, env=environment, timeout=120
+    )
+    (check,) = [check for check in json.loads(doctor.stdout)["checks"] if check["name"] == "backends"]
+    assert check["status"] == "warn"
+    assert "other-slurm" in check["message"]

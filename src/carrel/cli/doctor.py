@@ -91,6 +91,7 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
         ("home", lambda: _home(place)),
         ("token", lambda: _token(place)),
         ("lab", lambda: _lab(given)),
+        ("backends", _backends),
     ]
     if server:
         looks += [("gpus", _gpus), ("memory", _memory), ("nursery", _nursery), ("labs", _labs)]
@@ -100,6 +101,21 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
         except (CarrelError, OSError, ValueError, subprocess.SubprocessError) as error:
             remedy = error.remedy if isinstance(error, CarrelError) else ""
             yield Check(name, "fail", error.message if isinstance(error, CarrelError) else str(error), remedy)
+
+
+def _backends() -> Check:
+    from carrel.tracking.plugins import rivals
+
+    others = rivals("slurm")
+    if not others:
+        return Check("backends", "ok", "mlflow run --backend carrel and --backend slurm both go to the lab.")
+    owner = others[0].dist.name if others[0].dist is not None else others[0].value
+    return Check(
+        "backends",
+        "warn",
+        f'Another plugin of MLflow is called "slurm": {owner} ({others[0].value}). mlflow run --backend slurm is that one.',
+        f"mlflow run --backend carrel goes to the lab; without {owner}, --backend slurm does too.",
+    )
 
 
 def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[Check]:

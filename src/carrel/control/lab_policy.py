@@ -15,7 +15,7 @@ from carrel.domain.slurm import SlurmRequest
 from carrel.domain.user import User
 from carrel.policy.accounts import choose_account
 from carrel.policy.feasible import ClusterNodes, feasible, nothing_known
-from carrel.policy.partitions import choose_partitions, choose_qos_in, find_partition, refuse_without_cluster
+from carrel.policy.partitions import choose_partitions, choose_qos_in, find_partition, refuse_without_cluster, without_harmless
 
 
 def the_labs_own(_subject: str) -> str:
@@ -57,6 +57,20 @@ class LabPolicy:
         rules = self.rules.current
         part = None if partition is None else find_partition(partition, rules.partitions)
         return choose_qos_in(name, kind, rules.qos, part, default=rules.default_for(kind))
+
+    def partition_here(self, name: str | None) -> tuple[str | None, str]:
+        """Return what a partition that a task names is called here, and what to say of it; "" where nothing is."""
+        names = self.rules.current.partition_names
+        if name is None or name in self.partitions or name not in names:
+            return name, ""
+        here = names[name]
+        meant = f'"{here}"' if here else "no partition in particular"
+        return here or None, f'Partition "{name}" is {meant} in this lab.'
+
+    def left_out(self, asked: SlurmRequest | None, partition: str | None) -> tuple[SlurmRequest | None, tuple[str, ...]]:
+        """Return what is asked of Slurm without what does no harm when it is left out, and what to say of that."""
+        parts = self.partitions
+        return without_harmless(asked, None if partition is None else parts.get(partition), parts.values())
 
     def account(self, name: str | None, user: User) -> str:
         """The account that work of `user` is charged to. Raises `Invalid` and `Denied`."""

@@ -24,6 +24,9 @@ class LabRules:
     session_qos: str
     #: Parts of the lab by name; insertion order is the order in which work that names none is offered to them. Empty: one lab.
     partitions: Mapping[str, Partition] = field(default_factory=dict)
+    #: What partitions of other clusters are called here: partitions of the lab, where it has none classes of service; "" for no
+    #: partition in particular.
+    partition_names: Mapping[str, str] = field(default_factory=dict)
     #: Research accounts by name. Empty: any account may be named, and all have the same share.
     accounts: Mapping[str, Account] = field(default_factory=dict)
     #: Seconds of waiting that outweigh one point of priority; that the best standing is ahead of the worst; that each GPU of a

@@ -58,7 +58,7 @@ class Submissions:
             raise NotFound(f"There is no code {request.snapshot} of yours.", remedy="Upload the snapshot first.")
         config = read_backend_config(request.backend_config)
         described = self._describe(request)
-        partition = _first(request.partition, config.partition, described.partition)
+        partition, renamed = self._lab.policy.partition_here(_first(request.partition, config.partition, described.partition))
         named = _first(request.qos, config.qos)
         if partition is not None and not self._lab.policy.partitions:
             # A lab that is one has no partitions; where a QoS has the name, that is what was meant.
@@ -68,7 +68,9 @@ class Submissions:
         if not 0 <= retries <= MAX_RETRIES:
             raise Invalid(f"retries is {retries}.", remedy=f"Ask for 0 to {MAX_RETRIES}.")
         resources = _resources(request.resources, config.resources, described.resources, qos)
+        asked, left_out = self._lab.policy.left_out(_slurm(request.slurm, config.slurm, described.slurm), partition)
         task = _task(request, config, described, resources)
+        task = replace(task, slurm=asked, notes=(*task.notes, *([renamed] if renamed else []), *left_out))
         submitted = self._lab.submit(
             caller,
             task,
@@ -119,7 +121,8 @@ class Submissions:
             return partition
         raise Invalid(
             f'There is no partition "{partition}": this lab has none.',
-            remedy=f"Leave it out, or name a QoS: {', '.join(self._lab.policy.qos)}.",
+            remedy=f"Leave it out, or name a QoS: {', '.join(self._lab.policy.qos)}. "
+            "An administrator can say what it is here, in [partition_names] of carrel.toml.",
         )
 
 
@@ -154,7 +157,6 @@ def _task(request: TaskRequest, config: BackendConfig, described: TaskDescriptio
         if tracking
         else None,
         git=GitState(**git.model_dump()) if git else None,
-        slurm=_slurm(request.slurm, config.slurm, described.slurm),
         requeue=_requeue(_first(request.requeue, config.requeue, described.requeue)),
         warning=_first(None if request.warning is None else parse_duration(request.warning), config.warning, described.warning),
         notes=(*described.notes, *config.notes),

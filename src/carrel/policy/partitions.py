@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 
 from carrel.domain.errors import Impossible, Invalid
@@ -56,6 +57,25 @@ def find_partition(name: str, partitions: Mapping[str, Partition]) -> Partition:
     near = get_close_matches(name, partitions, n=1)
     meant = f'Did you mean "{near[0]}"? ' if near else ""
     raise Invalid(f'There is no partition "{name}".', remedy=f"{meant}There are {_names(partitions)}.")
+
+
+def without_harmless(
+    asked: SlurmRequest | None, chosen: Partition | None, partitions: Iterable[Partition]
+) -> tuple[SlurmRequest | None, tuple[str, ...]]:
+    """Return what is asked of Slurm without mail and modules, where this work runs without Slurm, and a sentence for each.
+
+    They change nothing about where and how it runs: nobody is written to, and what modules bring comes with the task's
+    environment. A task that was written for a cluster runs on the lab's own machine as it is.
+    """
+    if asked is None or (chosen.slurm is not None if chosen is not None else any(part.slurm is not None for part in partitions)):
+        return asked, ()
+    notes = []
+    if asked.mail or asked.mail_events:
+        notes.append(f"Nobody is written to{f' ({asked.mail})' if asked.mail else ''}: mail is Slurm's. It was left out.")
+    if asked.modules:
+        notes.append(f"There are no environment modules here: {', '.join(asked.modules)} left out.")
+    rest = replace(asked, mail="", mail_events=(), modules=())
+    return rest if rest.asked() else None, tuple(notes)
 
 
 def refuse_without_cluster(asked: SlurmRequest | None, chosen: Partition | None, partitions: Iterable[Partition]) -> None:

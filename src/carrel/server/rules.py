@@ -21,7 +21,7 @@ from carrel.server.slurm import read_slurm
 from carrel.server.toml import Setting, convert, known, read_toml
 
 #: Tables of `carrel.toml` that are rules.
-TABLES = ("qos", "partitions", "accounts", "priority")
+TABLES = ("qos", "partitions", "partition_names", "accounts", "priority")
 _PRESETS = {file.stem: file for file in sorted((Path(__file__).parent / "presets").glob("*.toml"))}
 _DEFAULT = "default"
 #: Settings of `carrel.toml` that are rules.
@@ -75,11 +75,13 @@ def read_rules(
     if preset is not None or "qos" not in tables:
         base = read_toml(_preset(preset or _DEFAULT))
     qos = _read_qos(base.get("qos", {}), tables.get("qos", {}), where)
+    partitions = _read_partitions(_table(base.get("partitions", {}), where), tables.get("partitions", {}), qos, where)
     return LabRules(
         qos=qos,
         default_qos=_chosen("default_qos", default_qos, base, qos, JobKind.TASK),
         session_qos=_chosen("session_qos", session_qos, base, qos, JobKind.SESSION),
-        partitions=_read_partitions(_table(base.get("partitions", {}), where), tables.get("partitions", {}), qos, where),
+        partitions=partitions,
+        partition_names=_read_names(tables.get("partition_names", {}), partitions, qos, where),
         accounts=_read_accounts(tables.get("accounts", base.get("accounts", {})), where),
         **_read_priority({**base.get("priority", {}), **_table(tables.get("priority", {}), f"{where}: priority")}, where),
     )
@@ -204,6 +206,16 @@ def _read_partitions(base: Mapping[str, Any], tables: Any, qos: Mapping[str, QoS
     # What is added to a preset's classes should not have to be added to its partitions too.
     everywhere = tuple(name for name in qos if not any(partition.takes(name) for partition in found.values()))
     return {name: replace(partition, qos=(*partition.qos, *everywhere)) for name, partition in found.items()}
+
+
+def _read_names(table: Any, partitions: Mapping[str, Partition], qos: Mapping[str, QoS], where: str) -> dict[str, str]:
+    place = f"{where}: partition_names"
+    valid: Mapping[str, object] = partitions or qos
+    for name, here in _table(table, place).items():
+        if not isinstance(here, str) or (here and here not in valid):
+            what = "a partition" if partitions else "a class of service, as this lab has no partitions"
+            raise Invalid(f"{place}.{name} is {here!r}.", remedy=f'It must be {what}: {", ".join(valid)}; or "" for none.')
+    return dict(table)
 
 
 def _words(value: Any, where: str) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 #: What people write for a type; MLflow takes any word there, and passes the value on as it is.
 SPELLINGS = {
     "str": "string", "text": "string",
-    "integer": "int",
+    "integer": "int", "long": "int",
     "double": "float", "number": "float",
     "boolean": "bool",
 }  # fmt: skip

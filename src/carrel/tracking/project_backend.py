@@ -37,6 +37,7 @@ from carrel.client.locate import locate
 from carrel.client.travelling import Travelling
 from carrel.domain.errors import CarrelError
 from carrel.domain.job import JobState
+from carrel.tracking.plugins import rivals
 from carrel.tracking.status import status_of
 from carrel.wire import v1
 
@@ -51,6 +52,15 @@ _AFTERGLOW = 15.0
 def carrel_backend() -> CarrelBackend:
     """What the entry point names."""
     return CarrelBackend()
+
+
+def slurm_backend() -> AbstractBackend:
+    """What the entry point ``slurm`` names: the lab, so that projects for a cluster run as they are written.
+
+    Where another package has a backend of that name, it is that one, whichever of the two MLflow has found.
+    """
+    others = rivals("slurm")
+    return others[0].load()() if others else CarrelBackend()
 
 
 @dataclass(frozen=True, slots=True)
