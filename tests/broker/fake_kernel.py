@@ -6,6 +6,7 @@ says hello again, and repeats what it still waits for. Lines on stdin that start
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import select
@@ -60,7 +61,8 @@ class Kernel:
             self.send(message)
 
     def compute(self, order, *words):
-        """Orders for a CUDA state of known value: "!cuda SIZE DEVICE", "!check", "!run", "!stop"; each has an answer."""
+        """Orders for a CUDA state of known value: "!cuda SIZE DEVICE", "!check", "!run", "!stop", and "!load FILE" for a library;
+        each has an answer."""
         answer = {"op": order}
         if order == "cuda":
             os.environ["CUDA_VISIBLE_DEVICES"] = words[1]
@@ -71,6 +73,8 @@ class Kernel:
             answer["same"] = self.state.same()
         elif order == "run":
             self.state.run(10**9)
+        elif order == "load":
+            ctypes.CDLL(words[0])
         elif order == "stop":
             self.state.stop()
             answer["count"] = self.state.count

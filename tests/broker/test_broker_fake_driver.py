@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -233,3 +235,93 @@ def test_a_device_that_still_shows_the_process_is_not_lent(nodes: Callable[..., 
     assert "still seen" in node.broker.status()["devices"][0]["withheld"]
     second.expect("granted")
     assert node.broker.status()["devices"][0]["withheld"] is None
+
+
+# ---- what does not survive a suspension
+
+
+@pytest.fixture
+def xla(tmp_path: Path) -> Path:
+    """A library that looks like JAX's from outside: any library, under its name."""
+    path = tmp_path / "site-packages" / "jaxlib" / "libjax_common.so"
+    path.parent.mkdir(parents=True)
+    shutil.copy(find_library("libm.so.6"), path)
+    return path
+
+
+def find_library(name: str) -> Path:
+    """The file of a library that every process can load."""
+    ctypes.CDLL(name)
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return next(Path(line.split()[-1]) for line in lines if line.endswith(f"/{name}"))
+
+
+def test_a_process_that_has_loaded_xla_is_never_suspended_and_holds_its_gpu(nodes: Callable[..., Node], xla: Path) -> None:
+    """It says nothing of JAX itself: a hostile kernel, or one whose thread has loaded it."""
+    node = nodes()
+    first = node.with_state()
+    first.tell(f"!load {xla}")
+    first.expect("load")
+    node.driver.inject("cuCheckpointProcessLock", "segv", pid=first.pid)  # what is locked dies, as with XLA what is suspended
+    second = node.kernel()
+    second.ask()
+    (held,) = eventually(lambda: [row for row in leases_of(node.broker) if row["state"] == "held"])
+    assert held["tenant"] == tenant_of(node.broker, first)["id"]
+    assert held["held_until"] is not None
+    assert tenant_of(node.broker, first)["why_not"] == "JAX"
+    assert tenant_of(node.broker, first)["suspendable"] is False
+    message = second.expect("queued")
+    while "JAX" not in message["message"]:
+        message = second.expect("queued")
+    assert message["code"] == "GpuHeld"
+    assert "(GPU state of another session is held on it and cannot be moved: JAX)" in message["message"]
+    assert "JAX" in first.expect("notice")["message"]
+    assert same(first)
+    assert len(node.driver.pending()) == 1, "its state was touched"
+    node.driver.clear()
+    node.broker.restart()
+    eventually(lambda: tenant_of(node.broker, first)["why_not"] == "JAX")
+
+
+def test_a_cell_in_mid_flight_that_loads_xla_while_it_is_being_locked_goes_on(nodes: Callable[..., Node], xla: Path) -> None:
+    node = nodes(rules=LendingRules(margin=8 * MIB, time_slice=0.5))
+    first, second = node.kernel(), node.kernel()
+    lease = first.acquire()
+    node.take(first, lease)
+    eventually(lambda: tenant_of(node.broker, first)["bytes"] >= SIZE)
+    node.driver.inject("cuCheckpointProcessLock", "hang", 3.0, pid=first.pid)
+    second.ask()
+    eventually(lambda: not node.driver.pending())  # the lock is under way
+    first.tell(f"!load {xla}")
+    first.expect("load")
+    eventually(lambda: tenant_of(node.broker, first)["why_not"] == "JAX")
+    assert same(first)
+    second.nothing("granted", seconds=0.1)
+    first.release(lease)
+    assert [row["state"] for row in leases_of(node.broker)] == ["held"]
+
+
+def test_a_state_of_jax_is_held_from_its_first_cell_on(nodes: Callable[..., Node]) -> None:
+    """An honest kernel: it names the modules that the broker has asked it to look for."""
+    node = nodes()
+    first, second = node.kernel(), node.kernel()
+    assert first.welcome["stay"]["jaxlib"] == "JAX"
+    lease = first.acquire()
+    node.take(first, lease)
+    first.release(lease, blockers=["JAX"])
+    assert [row["state"] for row in leases_of(node.broker)] == ["held"]
+    second.ask()
+    assert "cannot be moved: JAX" in second.expect("queued")["message"]
+
+
+def test_what_a_process_says_of_itself_is_not_shown_to_others(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    first, second = node.kernel(), node.kernel()
+    lease = first.acquire()
+    node.take(first, lease)
+    first.release(lease, blockers=["CALL ME AT 555", "CUDA IPC"])
+    assert tenant_of(node.broker, first)["why_not"] == "CALL ME AT 555, CUDA IPC"
+    second.ask()
+    message = second.expect("queued")["message"]
+    assert "CALL" not in message
+    assert "cannot be moved: CUDA IPC" in message

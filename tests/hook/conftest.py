@@ -11,6 +11,7 @@ import pytest
 
 from carrel.testing.broker_process import BrokerProcess, start_broker
 from carrel.testing.kernel import TestKernel
+from carrel.testing.notebook_scripts import PACKAGES, make_environment
 
 
 @pytest.fixture
@@ -34,3 +35,9 @@ def kernel_of(broker: BrokerProcess) -> Iterator[Callable[..., TestKernel]]:
 @pytest.fixture
 def kernel(kernel_of: Callable[..., TestKernel]) -> TestKernel:
     return kernel_of()
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment as people have them. PyTorch comes from where pip is told to look first."""
+    return make_environment(tmp_path_factory.mktemp("heavy") / "venv", PACKAGES)

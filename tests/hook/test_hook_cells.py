@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_torch import write_fake_torch
 
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.kernel import Ran, TestKernel
@@ -249,21 +250,10 @@ def test_a_wrong_magic_is_an_error_with_words(kernel: TestKernel, line: str) -> 
 # ---- the first use of CUDA
 
 
-FAKE_TORCH = {
-    "torch/__init__.py": "from torch import _C, cuda\n",
-    "torch/_C.py": "started = []\ndef _cuda_init():\n    started.append(1)\n",
-    "torch/cuda.py": "from torch import _C\ndef init():\n    if not _C.started:\n        _C._cuda_init()\n"
-    "def is_initialized():\n    return False\n",
-}
-
-
 @pytest.fixture
 def torch_kernel(kernel_of: Make, tmp_path: Path) -> TestKernel:
     """A kernel whose environment has something that begins to use CUDA as PyTorch does."""
-    for name, text in FAKE_TORCH.items():
-        path = tmp_path / "modules" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    write_fake_torch(tmp_path / "modules")
     kernel = kernel_of(1)
     kernel.run(f"import sys; sys.path.insert(0, {str(tmp_path / 'modules')!r})")
     return kernel

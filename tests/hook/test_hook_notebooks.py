@@ -17,12 +17,6 @@ NOTEBOOKS = sorted(path.stem for path in HERE.glob("*.py"))
 WITH_LEASES = frozenset(NOTEBOOKS[::2])
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment as people have them. PyTorch comes from where pip is told to look first."""
-    return make_environment(tmp_path_factory.mktemp("heavy") / "venv", PACKAGES)
-
-
 _CHANGES = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     (re.compile(r"0x[0-9a-f]+"), "0x"),

@@ -302,7 +302,7 @@ class Lender:
 
     def movable(self, row: TenantRow) -> bool:
         """True when the tenant's state can be moved at all (a pause after a failure aside)."""
-        return self.tier is not Tier.HOLD and not row.broken and not row.blockers
+        return self.tier is not Tier.HOLD and not row.why_not
 
     def settle_in(self, row: TenantRow, devices: tuple[str, ...]) -> None:
         """The tenant has a state on `devices` from now on; its size is a guess until it is seen."""

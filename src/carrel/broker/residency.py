@@ -120,7 +120,8 @@ class Mover:
         elif moved.ending is Ending.LOST:
             self._lender.lose(row, moved.message)
         elif moved.ending is Ending.UNSUSPENDABLE:
-            row.broken = moved.message or "the driver refuses to move it"
+            row.libraries = moved.libraries
+            row.broken = "" if moved.libraries else moved.message or "the driver refuses to move it"
             self._stay(row)
         else:
             self._put_off(row, moved)

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from carrel.domain.lease import LeaseState, Lent, Request, Residency, Tenant
+from carrel.suspension.survival import WORDS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,8 +48,10 @@ class TenantRow:
     growth: int = 0
     #: True after a cell met a full device: its next one gets all the room there can be.
     starved: bool = False
-    #: Why its state cannot be moved as the process says itself, and as the driver says. Both empty: it can.
+    #: Why its state cannot be moved as the process says itself, the libraries in it that would not survive it as the broker
+    #: has seen, and what the driver says. All empty: it can.
     blockers: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
     broken: str = ""
     #: Its children whose state was moved along with its own ("pid-start"); brought back with it.
     members: tuple[str, ...] = ()
@@ -76,7 +79,15 @@ class TenantRow:
     @property
     def why_not(self) -> str:
         """Why its state cannot be moved, or ""."""
-        return self.broken or ", ".join(self.blockers)
+        return self.broken or ", ".join(dict.fromkeys((*self.libraries, *self.blockers)))
+
+    @property
+    def stays(self) -> str:
+        """What in the process keeps its state from being moved, in words that anybody who waits may read; "": nothing known.
+
+        A process can say what it likes of itself; others only read words of ours.
+        """
+        return ", ".join(word for word in dict.fromkeys((*self.libraries, *self.blockers)) if word in WORDS)
 
     def view(self, *, movable: bool, least_room: int, whole: int, now: float) -> Tenant:
         """The tenant as lending sees it. `movable`: the node can move states; `whole`: bytes of a whole device."""
@@ -92,7 +103,8 @@ class TenantRow:
             home=self.home,
             state=self.state,
             room=room,
-            suspendable=movable and not self.broken and not self.blockers and self.retry_at <= now,
+            suspendable=movable and not self.why_not and self.retry_at <= now,
+            stays=self.stays,
             last_used=self.last_used,
             typical=self.typical,
         )

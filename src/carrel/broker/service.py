@@ -22,6 +22,7 @@ from carrel.broker.status import Status
 from carrel.broker.words import device_fields, text_of, words_of
 from carrel.domain.errors import CarrelError, Conflict
 from carrel.leases.protocol import OBSERVER, VERSION, Message, decode, encode
+from carrel.suspension.survival import staying_modules
 
 _log = logging.getLogger(__name__)
 
@@ -233,6 +234,7 @@ class Service:
                 tier=self.desk.tier.value,
                 devices=[device_fields(device) for device in self.desk.devices.values()],
                 hold_time=self._hold_time,
+                stay=staying_modules(),
                 **about,
             )
         )

@@ -76,6 +76,8 @@ class Tenant:
     room: int = 0
     #: False when its state must stay where it is (no tier, managed memory, an earlier failure).
     suspendable: bool = True
+    #: What in the process keeps its state where it is ("JAX", "managed memory"), or "".
+    stays: str = ""
     #: Unix seconds at which its last lease ended; 0 before the first.
     last_used: float = 0.0
     #: Seconds that its recent cells took (a mean in which the newest weighs most); None before there were any.

@@ -23,10 +23,10 @@ Client to broker
              for it is granted again, with its fence.
 ``cancel``   request. Answer: ``cancelled``. When ``granted`` was on its way already, the lease must be released.
 ``release``  lease, fence; cell, outcome ("ok", "error", "aborted"), cuda (bool: the process has a CUDA state), blockers (list of
-             words why its state cannot be moved: "managed memory", "CUDA IPC", "distributed"), background (int: threads and
-             tasks of the cell that outlive it), oom (bool: the cell met a full device; its next one gets all the room there is).
-             Answer: ``released``; nobody needs to wait for it. Unknown or stale: ignored, and answered all the same. The fence
-             may be the one from before a pause.
+             words why its state cannot be moved: "managed memory", "CUDA IPC", "distributed", "JAX"), background (int: threads
+             and tasks of the cell that outlive it), oom (bool: the cell met a full device; its next one gets all the room there
+             is). Answer: ``released``; nobody needs to wait for it. Unknown or stale: ignored, and answered all the same. The
+             fence may be the one from before a pause.
 ``touched``  The process is about to use CUDA for the first time outside of a lease (it holds none): for the record.
 ``simulate`` bytes: what the process' made-up GPU state takes, on simulated devices; ignored elsewhere. A process that never says
              so has one of a fixed size from its first lease on; 0: it has none. `cuda` is ignored there.
@@ -45,8 +45,9 @@ Broker to client
              of {uuid, index, name, memory, simulated}: all that are lent here), gpus (int: what a cell of this session gets),
              home (list of UUIDs: the devices this process should see until its first grant says otherwise), leases (list of
              ``granted`` messages that this process still holds, those of state "held" too; one that it knows nothing of, because
-             its release was not heard, it releases now), hold_time (seconds, tier hold), lost (why the process' GPU state is
-             lost, or ""; its leases are over then).
+             its release was not heard, it releases now), hold_time (seconds that a state which cannot be moved keeps its
+             devices), stay (module -> name of the library: a process that has imported one names it among its blockers), lost
+             (why the process' GPU state is lost, or ""; its leases are over then).
 ``queued``   request, position (1: next), estimate (seconds or null), code, message (one line for the user).
 ``granted``  request, lease (id), fence (int, larger for each grant of a device), devices (list of {uuid, index, name, memory,
              simulated}), waited (seconds), resumed (bool: a state was brought back for it), state (`LeaseState`: "active", or in

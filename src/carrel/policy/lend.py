@@ -220,7 +220,8 @@ class _Walk:
             due = self._due(place, lease)
             found.due = max(found.due, due)
             found.task = found.task or (lease.exclusive and not self._ends_soon(lease))
-            found.code, found.cause = _words(place.request, lease, whose="another" if holder.owner != own else "your own")
+            whose = "another" if holder.owner != own else "your own"
+            found.code, found.cause = _words(place.request, lease, whose, "" if lease.by_choice else holder.stays)
             if due <= self._now and lease.state is LeaseState.HELD:
                 found.expires.append(Expire(lease=lease.id, request=place.request.id))
             elif due <= self._now:
@@ -282,11 +283,12 @@ def quantum(place: InLine, time_slice: float) -> float:
     return max(time_slice, min(place.expected, LONGEST_TURN * time_slice))
 
 
-def _words(request: Request, lease: Lent, *, whose: str) -> tuple[str, str]:
+def _words(request: Request, lease: Lent, whose: str, stays: str) -> tuple[str, str]:
     if lease.tenant == request.tenant:
         return reasons.OWN_CELL, "another cell of this notebook has it"
     if lease.exclusive:
         return reasons.TASK, f"a task of {'another user' if whose == 'another' else 'your own'} has it"
     if lease.state is LeaseState.HELD:
-        return reasons.HELD, f"GPU state of {whose} session is held on it"
+        why = f" and cannot be moved: {stays}" if stays else ""
+        return reasons.HELD, f"GPU state of {whose} session is held on it{why}"
     return reasons.IN_USE, f"a cell of {whose} session computes"

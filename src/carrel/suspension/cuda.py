@@ -118,7 +118,8 @@ class CudaSuspender:
 
 def _ended(error: Stop | DriverSilent | NoAnswer, *, touched: bool, size: int) -> Moved:
     if isinstance(error, Stop):
-        return Moved(ending=error.ending, message=error.message, bytes=size if error.ending is Ending.UNVERIFIED else 0)
+        there = size if error.ending is Ending.UNVERIFIED else 0
+        return Moved(ending=error.ending, message=error.message, bytes=there, libraries=error.libraries)
     if isinstance(error, NoAnswer) and not touched:
         return Moved(ending=Ending.RETRY, message=f"The driver cannot be asked: {error}. Nothing was begun.")
     if not touched:

@@ -13,10 +13,12 @@ from carrel.suspension.ports import DriverState, Ending, Target
 class Stop(Exception):
     """The operation is over before its end. Whatever had to be undone has been undone."""
 
-    def __init__(self, ending: Ending, message: str) -> None:
+    def __init__(self, ending: Ending, message: str, *, libraries: tuple[str, ...] = ()) -> None:
+        """`libraries`: those because of which it was not begun (`carrel.suspension.survival`)."""
         super().__init__(message)
         self.ending = ending
         self.message = message
+        self.libraries = libraries
 
 
 class Patience:

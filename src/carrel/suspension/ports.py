@@ -64,6 +64,8 @@ class Moved:
     seconds: float = 0.0
     #: True when the driver hung so often that the device should not be lent any more.
     cordon: bool = False
+    #: UNSUSPENDABLE: the libraries in the process that would not survive it, where that is why.
+    libraries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from carrel.devices.processes import OnDevices
 from carrel.suspension.calls import NOT_READY, REFUSALS, Answer, Calls, Deadlines, NoAnswer
 from carrel.suspension.operation import Patience, Stop, listed, survey, where
 from carrel.suspension.ports import DriverState, Ending, Target
+from carrel.suspension.survival import staying_libraries, why_it_stays
 
 
 class Suspending:
@@ -34,9 +35,12 @@ class Suspending:
         present = listed(before, targets)
         self._size = max(size, present)
         self.touched = True
+        self._refuse_fragile(states)
         for target in list(self._taking_part):
             if states[target] is DriverState.RUNNING:
                 self._lock(target)
+        # Once more: a cell that ran on may have loaded one meanwhile. Locked, it cannot begin to use the GPU with it.
+        self._refuse_fragile(states)
         for target in list(self._taking_part):
             if states[target] is not DriverState.CHECKPOINTED:
                 self._checkpoint(target)
@@ -65,6 +69,16 @@ class Suspending:
                     f"process {target.pid} is on a device, but the driver does not take it for one that it can suspend "
                     "(another user's, or without the permission to look into it).",
                 )
+
+    def _refuse_fragile(self, states: dict[Target, DriverState]) -> None:
+        """Processes that would not survive it are not suspended, whatever they say of themselves.
+
+        What an earlier try has suspended already is left out: the harm, if any, is done.
+        """
+        still = [target for target in self._taking_part if states[target] is not DriverState.CHECKPOINTED]
+        found = tuple(dict.fromkeys(name for target in still for name in staying_libraries(target.pid)))
+        if found:
+            self._let_run(Ending.UNSUSPENDABLE, why_it_stays(found), libraries=found)
 
     def _lock(self, target: Target) -> None:
         answer = self._calls.lock(target)
@@ -109,7 +123,7 @@ class Suspending:
             self._let_run(Ending.GONE, f"process {target.pid} ended {when}.")
         return True
 
-    def _let_run(self, ending: Ending, message: str) -> None:
+    def _let_run(self, ending: Ending, message: str, *, libraries: tuple[str, ...] = ()) -> None:
         """Undo what was done to all of them, then stop."""
         for target in self._taking_part:
             state = self._calls.state(target)
@@ -125,7 +139,7 @@ class Suspending:
                 state = DriverState.RUNNING if answer.ok else answer.state
             if state not in (DriverState.RUNNING, DriverState.NO_CUDA, DriverState.GONE):
                 raise Stop(Ending.LOST, f"{message} Process {target.pid} stayed {state.value}.")
-        raise Stop(ending, message)
+        raise Stop(ending, message, libraries=libraries)
 
     def _verify(self, before: OnDevices, targets: Sequence[Target], devices: Sequence[str], *, expected: int) -> None:
         """Look until NVML shows none of them. `expected`: bytes that must have gone where it does not show processes at all."""

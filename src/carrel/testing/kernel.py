@@ -91,14 +91,20 @@ class TestKernel:
         """SIGKILL."""
         os.kill(self.pid, signal.SIGKILL)
 
-    def send(self, code: str, *, tags: list[str] | None = None, silent: bool = False) -> str:
-        """Ask for a cell to be run; return the id of the request."""
+    def tell(self, kind: str, **content: Any) -> str:
+        """Send any request or message on the shell channel; return its id."""
+        message = self.client.session.msg(kind, content)
+        self.client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+    def send(self, code: str, *, tags: list[str] | None = None, silent: bool = False, stdin: bool = False) -> str:
+        """Ask for a cell to be run, by a page that answers questions (`stdin`) or not; return the id of the request."""
         content = {
             "code": code,
             "silent": silent,
             "store_history": not silent,
             "user_expressions": {},
-            "allow_stdin": False,
+            "allow_stdin": stdin,
             "stop_on_error": True,
         }
         message = self.client.session.msg("execute_request", content, metadata={"tags": tags or []})
@@ -108,6 +114,14 @@ class TestKernel:
     def run(self, code: str, *, tags: list[str] | None = None, seconds: float = PATIENCE, silent: bool = False) -> Ran:
         """Run a cell to its end."""
         return self.result(self.send(code, tags=tags, silent=silent), seconds=seconds)
+
+    def question(self, *, seconds: float = PATIENCE) -> str:
+        """The prompt of the next question that a cell asks the user."""
+        return str(self.client.get_stdin_msg(timeout=seconds)["content"]["prompt"])
+
+    def answer(self, text: str) -> None:
+        """What the user types."""
+        self.client.input(text)
 
     def result(self, message_id: str, *, seconds: float = PATIENCE, until: Callable[[Ran], bool] | None = None) -> Ran:
         """Wait for the end of a cell, or until `until` is true of what it has left so far. Raises `TimeoutError`."""

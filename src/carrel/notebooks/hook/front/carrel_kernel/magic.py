@@ -1,0 +1,117 @@
+"""`%gpu`: what the user says about GPUs in a notebook, and sees of them."""
+
+import re
+
+from .link import Refused
+
+WITHOUT = "This kernel has its GPUs for itself (a reservation), or Carrel lends none here: cells run as in any notebook."
+
+
+class GpuMagic:
+    """The line magic of one kernel."""
+
+    def __init__(self, kernel):
+        self._kernel = kernel
+
+    def run(self, line):
+        """`%gpu` for the present state; `%gpu 2`, `%gpu on`, `%gpu off`, `%gpu auto`; `%gpu hold 10m`; `%gpu simulate 8G`."""
+        words = line.split("#")[0].split()
+        if self._kernel.link is None:
+            print(WITHOUT)
+        elif self._kernel.link.refused is not None:
+            print("This kernel has no GPU from Carrel: " + self._kernel.link.refused)
+        elif not words or words[0] == "status":
+            print(self._status())
+        elif words[0] in ("on", "off", "auto") or words[0].isdigit():
+            self._choose(words[0])
+        elif words[0] == "hold":
+            self._hold(words[1:])
+        elif words[0] == "simulate" and len(words) == 2:
+            self._kernel.link.say("simulate", bytes=_bytes(words[1]))
+            print("This kernel's state takes %s on simulated GPUs." % words[1])
+        else:
+            raise ValueError(
+                "%%gpu %s is unknown. There are: %%gpu, %%gpu 2, on, off, auto, hold 10m, simulate 8G." % " ".join(words)
+            )
+
+    def _choose(self, word):
+        if word == "off":
+            self._kernel.gpus = 0
+            print("Cells take no GPU from now on.")
+        elif word == "auto":
+            self._kernel.gpus = None
+            print("Cells take a GPU when they need one.")
+        else:
+            count = 1 if word == "on" else int(word)
+            if count and word != "on":
+                answer = self._asked("home", ("home",), gpus=count)
+                if answer is None:
+                    return
+            self._kernel.gpus = (-1 if word == "on" else count) if count else 0
+            print("Each cell takes %s from now on." % ("its GPUs" if word == "on" else "%d GPU%s" % (count, "s"[: count != 1])))
+
+    def _hold(self, words):
+        seconds = 0 if words == ["off"] else _span(words[0]) if len(words) == 1 else None
+        if seconds is None:
+            raise ValueError("Say how long: %gpu hold 10m, or %gpu hold off.")
+        answer = self._asked("hold", ("held",), seconds=seconds)
+        if answer is not None:
+            print(
+                "The GPU stays with this kernel for %s after a cell." % words[0]
+                if seconds
+                else "The GPU goes back with the cell."
+            )
+
+    def _asked(self, op, answers, **fields):
+        try:
+            answer = self._kernel.link.ask(op, answers, **fields)
+        except Refused as error:
+            print(str(error))
+            return None
+        if answer is None:
+            print("The node's broker does not answer now; try again.")
+        return answer
+
+    def _status(self):
+        answer = self._asked("status", ("status",))
+        if answer is None:
+            return ""
+        tenants = {row["id"]: row for row in answer.get("tenants", ())}
+        leases = {row["id"]: row for row in answer.get("leases", ())}
+        lines = []
+        for device in answer.get("devices", ()):
+            lease = leases.get(device.get("lease"))
+            who = "free" if lease is None else "yours" if lease.get("mine") else "somebody else's"
+            inside = [tenants[name] for name in device.get("residents", ()) if name in tenants]
+            mine = sum(1 for row in inside if row.get("mine"))
+            lines.append(
+                "GPU %s  %-28s %5.1f of %.1f GiB  %-15s resident: %d of yours, %d of others"
+                % (
+                    device.get("index"),
+                    device.get("name", "") if not device.get("simulated") else "simulated GPU",
+                    device.get("used", 0) / 2**30,
+                    device.get("memory", 0) / 2**30,
+                    who,
+                    mine,
+                    len(inside) - mine,
+                )
+            )
+        for row in answer.get("queue", ()):
+            lines.append("%s in line: %s" % (row.get("position"), "you" if row.get("mine") else "somebody else"))
+        chosen = {None: "when a cell needs one", 0: "never", -1: "for each cell"}.get(
+            self._kernel.gpus, "%s for each cell" % self._kernel.gpus
+        )
+        lines.append("This kernel takes a GPU %s." % chosen)
+        return "\n".join(lines)
+
+
+def _span(text):
+    found = re.fullmatch(r"(\d+)([smh]?)", text)
+    return int(found.group(1)) * {"s": 1, "": 60, "m": 60, "h": 3600}[found.group(2)] if found else None
+
+
+def _bytes(text):
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
+    if not found:
+        raise ValueError('"%s" is no size; say 8G.' % text)
+    return int(float(found.group(1)) * 1024 ** " KMGT".index(found.group(2).upper() or " "))
