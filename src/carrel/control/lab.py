@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -27,6 +27,7 @@ from carrel.control.ports import (
     UserStore,
 )
 from carrel.control.starting_after import settle_dependency
+from carrel.control.storage import AmpleStorage, Storage
 from carrel.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
 from carrel.domain.account import Standing
 from carrel.domain.array import read_array
@@ -100,6 +101,7 @@ class Lab:
     #: Key of the job tokens.
     secret: bytes
     lab_id: str
+    storage: Storage = field(default_factory=AmpleStorage)
     #: What there is to tell the tracking server about a new job.
     describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = nothing_submitted
     #: The same about a job that ended while it waited.
@@ -147,6 +149,7 @@ class Lab:
 
         It can run here, its code is there, what it waits for can happen: otherwise it is refused now.
         """
+        self.storage.check()
         if spec.session is None and not self.has_snapshot(caller, spec.snapshot):
             raise NotFound(f"There is no code {spec.snapshot} of yours.", remedy="Upload the snapshot first.")
         indices = () if not array else read_array(array).indices if only is None else (only,)
@@ -374,6 +377,7 @@ class Lab:
 
     def add_snapshot(self, caller: Caller, digest: str, stream: BinaryIO) -> None:
         """Store code; the stream is read whole and checked even when the same content is there already."""
+        self.storage.check()
         self.files.code.add(digest, stream)
         self.people.add_snapshot(caller.user.subject, digest, now=self.clock())
 

@@ -18,8 +18,9 @@ from starlette.types import ASGIApp, Scope
 from carrel.control.lab import Lab
 from carrel.control.sessions import Sessions
 from carrel.domain.errors import CarrelError
+from carrel.domain.storage import Room
 from carrel.environments.named import NamedEnvironments
-from carrel.gateway.boundary import Boundary
+from carrel.gateway.boundary import Boundary, storage_header
 from carrel.gateway.context import Gateway, Pages, TrackingStatus
 from carrel.gateway.environments import Environments
 from carrel.gateway.errors import invalid_request, problem_of, problem_of_framework, problem_response
@@ -32,8 +33,9 @@ from carrel.gateway.routes import sessions as session_routes
 from carrel.gateway.settings import GatewaySettings
 from carrel.gateway.streams import Doorbell, Streams
 from carrel.gateway.submission import Submissions
+from carrel.gateway.views import disk_view
 from carrel.snapshots import SnapshotStore
-from carrel.wire.v1 import API, Problem
+from carrel.wire.v1 import API, HealthView, Problem
 
 
 def create_app(
@@ -82,7 +84,14 @@ def create_app(
         redirect_slashes=False,
         lifespan=lifespan,
         middleware=[
-            Middleware(Boundary, zones=zones, limit=_limits(settings), new_incident=new_incident, answer=answers.problem),
+            Middleware(
+                Boundary,
+                zones=zones,
+                limit=_limits(settings),
+                new_incident=new_incident,
+                answer=answers.problem,
+                notices=lambda: storage_header(lab.storage),
+            ),
             Middleware(Gate, zones=zones, authenticate=lab.authenticate, sessions=pages, refuse=answers.error),
         ],
     )
@@ -90,7 +99,7 @@ def create_app(
     app.state.gateway = gateway
     app.state.close_streams = gateway.close
     answers.install(app)
-    app.add_api_route("/health", _health, methods=["GET"], summary="Is the lab there?", tags=["lab"])
+    app.add_api_route("/health", _health, methods=["GET"], summary="Is the lab there, and has it room?", tags=["lab"])
     for module in (lab_routes, reservations, jobs, arrays, files, events, session_routes, environment_routes):
         app.include_router(module.router)
     if tracking_proxy is not None:
@@ -109,9 +118,14 @@ def _zones(settings: GatewaySettings, pages: Pages | None) -> Zones:
     )
 
 
-async def _health() -> dict[str, str]:
-    """Answers without sign-in, and tells nothing else."""
-    return {"status": "ok"}
+async def _health(request: Request) -> HealthView:
+    """Answers without sign-in; of the lab it tells only which of its disks have no room, with numbers."""
+    gateway: Gateway = request.app.state.gateway
+    short = gateway.lab.storage.short()
+    if short is None:
+        return HealthView(status="ok")
+    found = [disk_view(one) for one in gateway.lab.storage.disks() if one.room is not Room.OK]
+    return HealthView(status="full" if short.room is Room.FULL else "low", storage=found)
 
 
 async def _to_directory(request: Request) -> Response:
