@@ -25,10 +25,10 @@ from carrel.control.launching import LaunchSettings
 from carrel.control.loop import ControlLoop
 from carrel.control.ports import Event
 from carrel.control.reservations import Reservations
+from carrel.control.retention import Retention
 from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
 from carrel.control.sessions import NodeNews, Sessions, SessionStatus
-from carrel.control.storage import Storage
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import Ended, Journaled, JournalRecord, Launch, LaunchPaths, Observation, Preparing, Started, StoredFile
 from carrel.domain.node import Device, Node
@@ -251,7 +251,7 @@ def a_lab(
     cpus: int = 4,
     gpus: int = 2,
     heartbeat: float = 15.0,
-    retention: RetentionRules = RetentionRules(),
+    keeps: RetentionRules = RetentionRules(),
     quota: int | None = None,
     **limits: int,
 ) -> Iterator[Rig]:
@@ -276,7 +276,7 @@ def a_lab(
         ),
     )
     places = Places(spool=home / "spool", snapshots=home / "snapshots", blobs=home / "blobs")
-    collector = Collector(places, store.retention, rules=lambda: retention, clock=time.time)
+    collector = Collector(places, store.retention, rules=lambda: keeps, clock=time.time)
     lab = Lab(
         jobs_store=store.jobs,
         event_store=store.events,
@@ -294,7 +294,7 @@ def a_lab(
         loop=loop,
         policy=LabPolicy(rules=rules),
         files=LabFiles(spool=spool, blobs=home / "blobs", code=snapshots),
-        storage=Storage(store=store.retention, collector=collector, quota=lambda: quota, clock=time.time),
+        retention=Retention(store=store.retention, collector=collector, quota=lambda: quota, clock=time.time),
         collecting=Collecting(store.jobs, LabWorkDirectories(spool, home / "blobs", 1024**3)),
         clock=time.time,
         secret=secret,

@@ -73,7 +73,7 @@ def test_a_route_that_forgets_everything_is_closed_all_the_same(rig: Rig) -> Non
         assert http.get("/api/v1/forgotten").status_code == 401
         assert http.get("/forgotten").status_code == 401
         assert http.get("/api/nothing-here").status_code == 401
-        assert http.get("/health").json() == {"status": "ok"}
+        assert http.get("/health").json() == {"status": "ok", "storage": []}
 
 
 def test_the_jobs_of_others_do_not_exist_on_any_route(rig: Rig, ada: httpx.Client, bob: httpx.Client) -> None:

@@ -34,7 +34,7 @@ def a_site(home: Path, **options: Any) -> Iterator[Rig]:
 @pytest.fixture
 def strict(tmp_path: Path) -> Iterator[Rig]:
     """A lab that keeps nothing that no record names."""
-    with a_site(tmp_path, retention=RetentionRules(work=0, unused=0, logs=None, outputs=None)) as rig:
+    with a_site(tmp_path, keeps=RetentionRules(work=0, unused=0, logs=None, outputs=None)) as rig:
         yield rig
 
 
@@ -153,7 +153,7 @@ def test_work_of_lost_attempts_goes_and_that_of_running_ones_stays(strict: Rig) 
 
 
 def test_outputs_go_by_a_rule_and_their_names_stay(tmp_path: Path) -> None:
-    with a_site(tmp_path, retention=RetentionRules(outputs=0, logs=0, unused=0, work=None)) as rig:
+    with a_site(tmp_path, keeps=RetentionRules(outputs=0, logs=0, unused=0, work=None)) as rig:
         job = finished(rig, b"one", b"two", log=b"words")
         age(*blobs(rig))
         dry = collect(rig, dry_run=True)

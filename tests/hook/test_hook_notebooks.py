@@ -9,7 +9,7 @@ import pytest
 
 from carrel.testing.broker_process import start_broker
 from carrel.testing.kernel import Ran, TestKernel
-from carrel.testing.notebook_scripts import PACKAGES, cells_of, make_environment
+from carrel.testing.notebook_scripts import cells_of
 
 HERE = Path(__file__).parent / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in HERE.glob("*.py"))

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from carrel import Client
 from carrel.domain.errors import StorageFull
+from carrel.server.log import LabLog
 from carrel.spool import Spool
+from carrel.testing.builders import wait_until
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.wire.v1 import ResourceRequest
 
@@ -97,3 +103,122 @@ def test_outputs_that_do_not_fit_are_a_failure_and_are_collected_later(tmp_path:
     fetched = client.download_outputs(job_id, tmp_path / "fetched")
     assert [path.stat().st_size for path in fetched] == [6, 3_000_000, 5]
     assert "nothing left" in client.collect_outputs(job_id).notes[0]
+
+
+class Ballast:
+    """A file that takes room away."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "ballast"
+
+    def leave(self, free: int) -> None:
+        """Take so much that `free` bytes are left for others."""
+        with self.path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while (room := _free(self.path.parent) - free) > 0:
+                file.write(b"\0" * min(room, 1 << 20))
+
+    def go(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def _free(path: Path) -> int:
+    room = os.statvfs(path)
+    return room.f_bavail * room.f_frsize
+
+
+def carrel(lab: LabProcess, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": lab.token, "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "carrel.cli.main", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+
+
+def page(lab: LabProcess) -> str:
+    """The lab's first page, as a browser that is signed in sees it."""
+    with httpx.Client(base_url=lab.url, follow_redirects=True) as browser:
+        browser.post("/login", data={"token": lab.token}, headers={"Origin": lab.url}).raise_for_status()
+        return browser.get("/").text
+
+
+@contextlib.contextmanager
+def _following(lab: LabProcess, directory: Path, script: str, said: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`carrel run`, which says what it has to say into a file."""
+    directory.mkdir(exist_ok=True)
+    (directory / "followed.sh").write_text(script)
+    environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": lab.token}
+    command = [sys.executable, "-m", "carrel.cli.main", "run", "--memory", "64M", str(directory / "followed.sh")]
+    with said.open("wb") as file, subprocess.Popen(command, env=environment, stdout=file, stderr=file) as process:
+        yield process
+
+
+def test_a_full_disk_is_said_everywhere_and_nothing_starts(tmp_path: Path, cleanup: contextlib.ExitStack) -> None:
+    disk = small_disk(cleanup, tmp_path / "disk", "64m")
+    lab, client = running_lab(cleanup, disk.path / "lab")
+    ballast = Ballast(disk.path)
+    go = tmp_path / "go"
+    followed = tmp_path / "followed"
+    follower = cleanup.enter_context(_following(lab, tmp_path / "work", f"while [ ! -e {go} ]; do sleep 0.05; done", followed))
+    wait_until(lambda: [job.state for job in client.jobs()] == ["RUNNING"], timeout=PATIENCE)
+    (running,) = [job.id for job in client.jobs()]
+    assert client.health().status == "ok"
+
+    ballast.leave(2 << 20)  # below a twentieth of the disk, and above nothing
+    wait_until(lambda: client.health().status == "low", timeout=PATIENCE)
+    health = client.health().storage[0]
+    assert (health.path, health.total, health.floor, health.room) == (str(disk.path), 64 << 20, (64 << 20) // 20, "low")
+    assert health.free < health.floor
+    waiting = submit(client, tmp_path / "work", "echo started")
+    for event in client.events(waiting):
+        if event.type == "queue" and event.data["reason"] == "StorageFull":
+            break
+    job = client.job(waiting)
+    assert (job.state, job.reason) == ("PENDING", "StorageFull")
+    for said in (str(disk.path), "of 64M are free", "Nothing starts below 3.2M", "Free space on"):
+        assert said in job.message
+    assert "is nearly full" in page(lab)
+    listed = carrel(lab, "ps")
+    assert f"The lab's disk {disk.path} (home) is nearly full" in listed.stderr
+    assert "Nothing starts below 3.2M" in listed.stdout
+
+    wait_until(lambda: "nearly full: " in followed.read_text(), timeout=PATIENCE)
+
+    ballast.leave(0)
+    wait_until(lambda: client.health().status == "full", timeout=PATIENCE)
+    with pytest.raises(StorageFull, match=r"is full: .* of 64M are free"):
+        submit(client, tmp_path / "work", "echo refused")
+    # What ends is written down all the same: that is what the reserve is for.
+    go.touch()
+    ended = client.wait(running, timeout=PATIENCE)
+    assert (ended.state, ended.reason) == ("COMPLETED", "Completed")
+    assert follower.wait(PATIENCE) == 0
+    assert client.job(waiting).state == "PENDING"
+
+    ballast.go()
+    ended = client.wait(waiting, timeout=PATIENCE)
+    assert (ended.state, ended.attempt) == ("COMPLETED", 1)
+    assert client.health().status == "ok"
+    assert "nearly full" not in carrel(lab, "ps").stderr
+    assert b"".join(client.log(waiting)) == b"started\n"
+
+
+def test_the_terminal_is_not_filled_with_lines_that_the_log_lost(tmp_path: Path, cleanup: contextlib.ExitStack) -> None:
+    disk = small_disk(cleanup, tmp_path / "disk", "1m")
+    ballast, terminal = Ballast(disk.path), io.StringIO()
+    log = LabLog(disk.path / "server.log", terminal=terminal)
+    cleanup.callback(log.close)
+
+    def say(text: str) -> None:
+        log.handle(logging.LogRecord("carrel", logging.INFO, __file__, 1, text, None, None))
+
+    say("before")
+    ballast.leave(0)
+    for number in range(3000):  # more than what is left of the last block
+        say(f"a line that may be lost, and that is number {number}")
+    assert terminal.getvalue().count("\n") == 1
+    assert "cannot be written: No space left on device" in terminal.getvalue()
+    ballast.go()
+    say("after")
+    assert terminal.getvalue().count("\n") == 2
+    assert "lines of it were lost" in terminal.getvalue()
+    written = (disk.path / "server.log").read_text()
+    assert "before" in written
+    assert "after" in written

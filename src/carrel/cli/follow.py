@@ -119,10 +119,19 @@ class Follower:
     def _show(self, event: EventView) -> None:
         if event.type == "log":
             self._show_log(event)
+        elif event.type == "storage":
+            self._show_storage(event)
         elif event.type == "state" and event.data.get("state") in _SPEAK_FOR_THEMSELVES:
             self._line.clear()
         else:
             self._line.show(words.event(event.type, event.data, words.now()))
+
+    def _show_storage(self, event: EventView) -> None:
+        self._line.clear()
+        if event.data.get("room") == "ok":
+            self._line.note(str(event.data.get("message", "")))
+        else:
+            self._client.tell_storage(str(event.data.get("room", "")), str(event.data.get("message", "")))
 
     def _show_log(self, event: EventView) -> None:
         if not event.data.get("text"):

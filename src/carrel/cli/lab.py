@@ -169,6 +169,7 @@ def _print_lab(lab: LabView, url: str) -> None:
             ("devices", "simulated" if lab.simulated else ""),
             ("you", f"{caller.name} ({caller.role}, account {caller.account})"),
             ("tracking", tracking),
+            *[("disk", f"{one.message}") for one in lab.storage],
         ]
     )
     print()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from carrel.cli.endings import wants_json
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -79,4 +81,19 @@ def open_client(home: Path | None) -> Client:
     sys.modules.setdefault("httpx._main", cast(ModuleType, None))
     from carrel.client import Client
 
-    return Client(home=home)
+    return Client(home=home, notice=None if wants_json(sys.argv[1:]) else StorageNotice().tell)
+
+
+class StorageNotice:
+    """Says once on stderr that a disk of the lab's has no room, whatever the command."""
+
+    def __init__(self) -> None:
+        self._told = ""
+
+    def tell(self, room: str, message: str) -> None:
+        """Say it, unless it was said."""
+        if room != self._told:
+            self._told = room
+            from carrel.cli.screen import clean, paint
+
+            print(f"{paint('warning:', 'yellow', sys.stderr)} {clean(message)}", file=sys.stderr, flush=True)

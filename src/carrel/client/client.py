@@ -47,10 +47,19 @@ class Client(ArrayCalls, EnvironmentCalls, StorageCalls):
     """
 
     def __init__(
-        self, url: str | None = None, token: str | None = None, home: str | Path | None = None, *, patience: float = 120.0
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        home: str | Path | None = None,
+        *,
+        patience: float = 120.0,
+        notice: Callable[[str, str], None] | None = None,
     ) -> None:
-        """`patience`: seconds for which a lab that was there may be away (a restart) before a call that waits gives up."""
-        self._http = Transport(lambda: locate(url, token, None if home is None else Path(home).expanduser()))
+        """`patience`: seconds for which a lab that was there may be away (a restart) before a call that waits gives up.
+
+        `notice` is called with "low" or "full" and a sentence whenever the lab says that one of its disks has no room.
+        """
+        self._http = Transport(lambda: locate(url, token, None if home is None else Path(home).expanduser()), notice=notice)
         self._patience = patience
 
     def __enter__(self) -> Self:
@@ -68,7 +77,15 @@ class Client(ArrayCalls, EnvironmentCalls, StorageCalls):
         """Where the lab is."""
         return self._http.url
 
+    def tell_storage(self, room: str, message: str) -> None:
+        """Tell of a disk of the lab's as if an answer had told of it."""
+        self._http.tell(room, message)
+
     # ---- the lab
+
+    def health(self) -> v1.HealthView:
+        """Whether the lab is there, and whether its disks have room."""
+        return self._http.health()
 
     def lab(self) -> v1.LabView:
         """What this lab is, and who one is in it."""

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 from pydantic import BaseModel
 
 from carrel.client.locate import Lab
 from carrel.domain import errors
-from carrel.wire.v1 import API, Problem
+from carrel.wire.v1 import API, STORAGE_HEADER, HealthView, Problem
 
 M = TypeVar("M", bound=BaseModel)
 _ERRORS: Mapping[str, type[errors.CarrelError]] = {
@@ -36,9 +36,15 @@ _LOOPBACK = ("localhost", "127.", "::1")
 class Transport:
     """Requests to one lab. Thread-safe, as httpx's client is."""
 
-    def __init__(self, find: Callable[[], Lab], *, timeout: float = 60.0) -> None:
-        """`find` says where the lab is; it is asked again when nobody listens there any more."""
+    def __init__(
+        self, find: Callable[[], Lab], *, timeout: float = 60.0, notice: Callable[[str, str], None] | None = None
+    ) -> None:
+        """`find` says where the lab is; it is asked again when nobody listens there any more.
+
+        `notice` is called with "low" or "full" and a sentence when the lab says that a disk of its own has no room.
+        """
         self._find = find
+        self._notice = notice
         lab = find()
         self.url = lab.url
         #: True when the lab has answered once.
@@ -91,6 +97,7 @@ class Transport:
                     raise
                 response = self._http.request(method, API + path, headers=headers, **request)
             self.answered = True
+            self._look_at(response)
         if response.status_code >= 400 and not (method == "HEAD" and response.status_code == 404):
             raise error_of(response)
         return response
@@ -134,10 +141,25 @@ class Transport:
             timeout = httpx.Timeout(60.0, read=silence)
             with self._http.stream(method, API + path, headers=headers, timeout=timeout, **request) as response:
                 self.answered = True
+                self._look_at(response)
                 if response.status_code >= 400:
                     response.read()
                     raise error_of(response)
                 yield response
+
+    def _look_at(self, response: httpx.Response) -> None:
+        room, _, message = response.headers.get(STORAGE_HEADER, "").partition("; ")
+        self.tell(room, unquote(message))
+
+    def tell(self, room: str, message: str) -> None:
+        """Pass on what the lab says of its disks; "" is no news."""
+        if room and self._notice is not None:
+            self._notice(room, message)
+
+    def health(self) -> HealthView:
+        """What the lab says without sign-in. Raises `Unavailable` when it does not answer."""
+        with self._explained():
+            return HealthView.model_validate_json(self._http.get("/health").content)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

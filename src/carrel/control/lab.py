@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -27,8 +27,9 @@ from carrel.control.ports import (
     Submitted,
     UserStore,
 )
+from carrel.control.retention import Retention
 from carrel.control.starting_after import settle_dependency
-from carrel.control.storage import Storage
+from carrel.control.storage import AmpleStorage, Storage
 from carrel.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
 from carrel.domain.account import Standing
 from carrel.domain.array import read_array
@@ -102,12 +103,13 @@ class Lab:
     loop: ControlLoop
     policy: LabPolicy
     files: LabFiles
-    storage: Storage
+    retention: Retention
     collecting: Collecting
     clock: Clock
     #: Key of the job tokens.
     secret: bytes
     lab_id: str
+    storage: Storage = field(default_factory=AmpleStorage)
     #: What there is to tell the tracking server about a new job.
     describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = nothing_submitted
     #: The same about a job that ended while it waited.
@@ -155,10 +157,11 @@ class Lab:
 
         It can run here, its code is there, what it waits for can happen: otherwise it is refused now.
         """
+        self.storage.check()
         if spec.session is None and not self.has_snapshot(caller, spec.snapshot):
             raise NotFound(f"There is no code {spec.snapshot} of yours.", remedy="Upload the snapshot first.")
         if spec.session is None:
-            self.storage.check_room(caller)
+            self.retention.check_room(caller)
         indices = () if not array else read_array(array).indices if only is None else (only,)
         new = NewJob(
             partition=self.policy.check(
@@ -400,7 +403,8 @@ class Lab:
 
     def add_snapshot(self, caller: Caller, digest: str, stream: BinaryIO) -> None:
         """Store code; the stream is read whole and checked even when the same content is there already."""
-        self.storage.check_room(caller)
+        self.storage.check()
+        self.retention.check_room(caller)
         self.files.code.add(digest, stream)
         self.people.add_snapshot(caller.user.subject, digest, now=self.clock(), size=self.files.code.size(digest))
 

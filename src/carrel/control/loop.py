@@ -17,7 +17,7 @@ from carrel.control.inbox import Inbox
 from carrel.control.ports import EventLog, SchedulerStore
 from carrel.control.scheduler import RETRY_SECONDS, Describe, LoopSettings, Scheduler
 from carrel.control.usage import UsageBook
-from carrel.domain.errors import Unavailable
+from carrel.domain.errors import StorageFull, Unavailable
 from carrel.domain.job import Job
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.placement import Hold, Holding
@@ -39,9 +39,16 @@ class ControlLoop:
         settings: LoopSettings,
         describe: Describe | None = None,
         history: Callable[[], Iterable[Job]] = tuple,
+        make_room: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`history` are jobs that have ended, oldest first: how long others will run is learned from them."""
+        """`history` are jobs that have ended, oldest first: how long others will run is learned from them.
+
+        `make_room` is called when a disk is full; True when it may be tried again at once.
+        """
         self._history = history
+        self._make_room = make_room
+        #: What was in the way last, by its class: it is logged once.
+        self._trouble: type[Unavailable] | None = None
         self._engine = engine
         self._clock = clock
         self._scheduler = Scheduler(jobs=jobs, events=events, engine=engine, settings=settings, describe=describe)
@@ -98,13 +105,25 @@ class ControlLoop:
         while (news := self._inbox.take(self._seconds_to_next)) is not None:
             try:
                 self._scheduler.cycle(news, self._clock())
+                self._goes_on()
             except Unavailable as error:
-                _log.error("The control loop cannot go on: %s It tries again in %g s.", error, RETRY_SECONDS)
+                self._stuck(error)
                 self._inbox.give_back(news)
-                self._inbox.pause(RETRY_SECONDS)
+                if not (isinstance(error, StorageFull) and self._make_room()):
+                    self._inbox.pause(RETRY_SECONDS)
             except Exception:  # noqa: BLE001 - a defect must not take the lab down with it
                 _log.exception("A cycle of the control loop failed; it goes on with the next one.")
                 self._inbox.pause(RETRY_SECONDS)
+
+    def _stuck(self, error: Unavailable) -> None:
+        if self._trouble is not type(error):
+            self._trouble = type(error)
+            _log.error("The control loop cannot go on: %s It tries again every %g s until it can.", error, RETRY_SECONDS)
+
+    def _goes_on(self) -> None:
+        if self._trouble is not None:
+            self._trouble = None
+            _log.info("The control loop goes on.")
 
     def _seconds_to_next(self) -> float | None:
         moment = self._scheduler.next_at()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from typing import overload
 
 from carrel.domain.expectation import Expect
+from carrel.domain.job import Reason
 from carrel.domain.placement import Hold, Placement, Snapshot
 from carrel.policy.place import place
 
@@ -16,7 +19,9 @@ FORESEEN, FORESEEN_BY_LOOP = 300, 64
 class Outlook:
     """The queue as the end of a cycle left it. Safe to ask from several threads."""
 
-    def __init__(self, picture: Snapshot | None, now: float, expect: Expect | None = None) -> None:
+    def __init__(self, picture: Snapshot | None, now: float, expect: Expect | None = None, *, halt: Reason | None = None) -> None:
+        """`halt`: why nothing at all starts."""
+        self._halt = halt
         self._picture = picture
         self._now = now
         self._expect = expect
@@ -43,4 +48,41 @@ class Outlook:
     def _look(self, most: int) -> Placement:
         if self._picture is None:
             return Placement()
-        return place(self._picture, self._now, expect=self._expect if self._size <= most else None)
+        found = place(self._picture, self._now, expect=self._expect if self._size <= most else None)
+        return found if self._halt is None else Placement(holds=_Halted(found, self._halt))
+
+
+class _Halted(Sequence[Hold]):
+    """Everybody waits for the same: what would start, and behind it those who would wait in any case."""
+
+    def __init__(self, placement: Placement, reason: Reason) -> None:
+        self._placement = placement
+        self._reason = reason
+        self._first = {start.job_id: place for place, start in enumerate(placement.starts, start=1)}
+
+    def of(self, job_id: int) -> Hold | None:
+        """The hold of one job, or None."""
+        if (place := self._first.get(job_id)) is not None:
+            return Hold(job_id=job_id, reason=self._reason, position=place)
+        hold = self._placement.hold_of(job_id)
+        return None if hold is None else self._behind(hold)
+
+    def _behind(self, hold: Hold) -> Hold:
+        return Hold(job_id=hold.job_id, reason=self._reason, position=hold.position + len(self._first))
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._placement.holds)
+
+    @overload
+    def __getitem__(self, index: int) -> Hold: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Hold]: ...
+
+    def __getitem__(self, index: int | slice) -> Hold | Sequence[Hold]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        starts = self._placement.starts
+        if index < len(starts):
+            return Hold(job_id=starts[index].job_id, reason=self._reason, position=index + 1)
+        return self._behind(self._placement.holds[index - len(starts)])

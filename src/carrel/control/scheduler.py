@@ -72,6 +72,8 @@ class LoopSettings:
     reserved: Callable[[], Sequence[Reservation]] = tuple
     #: What there is to tell the tracking server about a job that ended while it waited.
     withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: ()
+    #: Says why nothing may start at the moment (a disk is full), or None.
+    halted: Callable[[], Reason | None] = lambda: None
     #: False where nobody asks why a job waits: then no picture of the queue is kept for the answer.
     tells: bool = True
 
@@ -110,6 +112,8 @@ class Scheduler:
         #: What idle sessions' GPU state keeps from jobs, or has to move for them.
         self._offer = Offer()
         self._reserved: Sequence[Reservation] = ()
+        #: Why nothing starts, or None.
+        self._halt: Reason | None = None
         self._looked_at = self._told_at = 0.0
         #: When to tell those whose position has changed but who were told something a moment ago.
         self._tell_again: float | None = None
@@ -320,6 +324,15 @@ class Scheduler:
             self._put(job, now)
         for held in self._dues.overdue(now) if self._expects else ():
             self._placer.hold(held)
+        self._halt = self._settings.halted()
+        if self._halt is None:
+            self._start_waiting(now)
+        if self._settings.tells:
+            self.outlook = self.look(now)
+            self._tell(now)
+        self._newcomers.clear()
+
+    def _start_waiting(self, now: float) -> None:
         starts = self._place(now)
         if starts:
             self._carry_out(starts, now)
@@ -327,10 +340,6 @@ class Scheduler:
         takers = [one.job for one in self._placer.promises if one.job.qos in qos and qos[one.job.qos].preempts]
         for job in self._preempting.make_room(takers, lambda: self._picture(now), now):
             self._put(job, now)
-        if self._settings.tells:
-            self.outlook = self.look(now)
-            self._tell(now)
-        self._newcomers.clear()
 
     def _place(self, now: float) -> Sequence[Start]:
         """Place, and while host memory cannot take all idle state, again with other devices offered: each is, once."""
@@ -368,7 +377,7 @@ class Scheduler:
 
     def look(self, now: float) -> Outlook:
         """Where everybody stands who waits."""
-        return Outlook(self._picture(now), now, self.run_times.remaining)
+        return Outlook(self._picture(now), now, self.run_times.remaining, halt=self._halt)
 
     def _picture(self, now: float) -> Snapshot:
         rules = self._settings.rules.current

@@ -1,82 +1,191 @@
-"""The lab's disk as its users see it: how much is whose, what may go, and who may have no more."""
+"""Room on the lab's disks: looked at each second, so that nobody finds out about a full one by what it breaks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
-from carrel.control.administration import only_admin
-from carrel.domain.errors import Conflict, StorageFull
-from carrel.domain.job import Job
-from carrel.domain.ports import Clock
-from carrel.domain.retention import Collected, Kind, StorageReport, Stored
-from carrel.domain.units import format_size
-from carrel.domain.user import Caller
+from carrel.domain.errors import StorageFull
+from carrel.domain.job import Reason
+from carrel.domain.storage import Disk, LabDisk, Room, fullest
+from carrel.domain.units import MIB
+from carrel.spool.disk import Reserve, disk_of
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks.
+LOOK_SECONDS = 1.0
+#: Bytes that are set aside at most, and which part of a smaller disk.
+_RESERVE, _RESERVE_PART = 16 * MIB, 32
+#: A disk without a reserve counts as full below this part of it.
+_FULL_PART = 1000
 
 
-class StorageStore(Protocol):
-    """What the lab remembers of what is stored."""
+class Storage(Protocol):
+    """What the rest of the lab asks about its disks."""
 
-    def stored(self, owner: str | None = None) -> Mapping[str, Stored]:
-        """What each user has stored, or only `owner`."""
+    def disks(self) -> Sequence[LabDisk]:
+        """All of them, as they were a moment ago."""
         ...
 
-    def drop_outputs_of(self, job_id: int, *, now: float) -> tuple[int, int]:
-        """The outputs of a job are not stored any more; return how many there were, and their bytes."""
+    def short(self) -> LabDisk | None:
+        """The disk to tell of, or None when all have room."""
+        ...
+
+    def check(self) -> None:
+        """Raise `StorageFull` when nothing new can be taken."""
+        ...
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` (from any thread) when a disk has become full, or has room again, until the result is called."""
         ...
 
 
-class Collects(Protocol):
-    """Removes what the rules do not keep; `carrel.retention.Collector` is one."""
+class AmpleStorage:
+    """Disks that nobody watches."""
 
-    def collect(self, kinds: Collection[Kind] = ..., *, dry_run: bool = False) -> Sequence[Collected]:
-        """Remove what the rules do not keep of these kinds; return what went, or with `dry_run` would go."""
-        ...
+    def disks(self) -> Sequence[LabDisk]:
+        """None that are known of."""
+        return ()
+
+    def short(self) -> LabDisk | None:
+        """None."""
+        return None
+
+    def check(self) -> None:
+        """Everything is taken."""
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002 - there is nothing to call it for
+        """Nothing ever happens."""
+        return lambda: None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
-    """Everything that a caller can do about the lab's disk. Thread-safe; raises the errors of `carrel.domain.errors`."""
+class StorageWatch:
+    """Watches the disks on which the lab's home and its parts lie. Thread-safe.
 
-    store: StorageStore
-    collector: Collects
-    #: Bytes that each user may have; None: no limit.
-    quota: Callable[[], int | None]
-    clock: Clock
+    On the disk of the home a reserve is set aside. It is given back when that disk is full, so that the ends of what runs can be
+    written down; until there is room for it again, nothing new is taken.
+    """
 
-    def report(self, caller: Caller) -> StorageReport:
-        """How much the caller has; administrators see everybody's."""
-        me = caller.user.subject
-        found = self.store.stored(None if caller.is_admin else me)
-        return StorageReport(mine=found.get(me, Stored()), quota=self.quota(), users=found if caller.is_admin else {})
+    def __init__(
+        self, home: Path, parts: Mapping[str, Path], *, floor: int | None, read: Callable[[Path], Disk] = disk_of
+    ) -> None:
+        """`parts` are directories by name that may lie on other disks than `home`; `floor` is the setting."""
+        self._home = home
+        self._parts = parts
+        self._floor = floor
+        self._read = read
+        self._size = min(_RESERVE, max(1, read(home).total // _RESERVE_PART))
+        self._reserve = Reserve(home / "reserve", self._size)
+        self._lock = threading.RLock()
+        self._callbacks: list[Callable[[], None]] = []
+        self._disks: tuple[LabDisk, ...] = ()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="storage", daemon=True)
+        self.look()
 
-    def check_room(self, caller: Caller) -> None:
-        """Raise `StorageFull` when the caller has as much as a user may have: what is asked for would only add to it."""
-        quota = self.quota()
-        if quota is None:
-            return
-        mine = self.store.stored(caller.user.subject).get(caller.user.subject, Stored())
-        if mine.total >= quota:
-            raise StorageFull(
-                f"You have {format_size(mine.total)} on the lab's disk, and {format_size(quota)} is what each user may have: "
-                f"{format_size(mine.outputs)} of outputs, {format_size(mine.logs)} of logs, {format_size(mine.code)} of code.",
-                remedy="`carrel outputs ID --remove` gives up what a job stored; an administrator can raise `user_quota`.",
-            )
+    # ---- what others ask
 
-    def remove_outputs(self, caller: Caller, job: Job) -> tuple[int, int]:
-        """Give up what a job of the caller's stored; its record keeps names, sizes and digests.
+    def disks(self) -> Sequence[LabDisk]:
+        """All disks, as they were when somebody looked last."""
+        return self._disks
 
-        Returns how many outputs there were, and their bytes; the disk has them back with the next collection. Raises
-        `Conflict` while the job goes on.
-        """
-        if not caller.may_see(job.owner):  # the caller was asked for it before; this is the last word
-            only_admin(caller, "remove the outputs of others")
-        if not job.state.ended:
-            raise Conflict(f"Job {job.id} goes on.", remedy=f"Wait for its end, or `carrel cancel {job.id}`.")
-        return self.store.drop_outputs_of(job.id, now=self.clock())
+    def short(self) -> LabDisk | None:
+        """The disk to tell of, or None when all have room."""
+        return fullest(self._disks)
 
-    def collect(self, caller: Caller, kinds: Collection[Kind], *, dry_run: bool) -> Sequence[Collected]:
-        """Remove what the lab's rules do not keep, now."""
-        only_admin(caller, "remove what the lab keeps")
-        return self.collector.collect(kinds or tuple(Kind), dry_run=dry_run)
+    def check(self) -> None:
+        """Raise `StorageFull` when a disk is full: what is left is for what ends."""
+        short = self.short()
+        if short is not None and short.room is Room.FULL:
+            raise StorageFull(short.message, remedy=short.remedy)
+
+    def halted(self) -> Reason | None:
+        """Why nothing starts, or None."""
+        short = self.short()
+        return None if short is None else Reason(code="StorageFull", message=f"{short.message} {short.remedy}")
+
+    def make_room(self) -> bool:
+        """Something could not be written: give the reserve back; return whether that makes a difference."""
+        with self._lock:
+            elsewhere = self._read(self._home).free >= 3 * self._size  # another disk, or a database of its own
+            if elsewhere or not self._reserve.release():
+                return False
+            _log.warning("The reserve of %d bytes was given back: something could not be written.", self._size)
+        self.look()
+        return True
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` (from any thread) when a disk has become full, or has room again, until the result is called."""
+        with self._lock:
+            self._callbacks.append(callback)
+
+        def end() -> None:
+            with self._lock, suppress(ValueError):
+                self._callbacks.remove(callback)
+
+        return end
+
+    # ---- looking
+
+    def start(self) -> None:
+        """Look each second from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more. The reserve stays."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def look(self) -> None:
+        """See how much room there is; give the reserve back or set it aside; tell those who want to know of a change."""
+        with self._lock:
+            before = {one.disk.path: one.room for one in self._disks}
+            self._disks = tuple(self._found())
+            changed = [one for one in self._disks if before.get(one.disk.path, Room.OK) is not one.room]
+            callbacks = tuple(self._callbacks) if changed else ()
+        for one in changed:
+            _log.log(logging.INFO if one.room is Room.OK else logging.WARNING, "%s", one.message)
+        for callback in callbacks:
+            callback()
+
+    def _found(self) -> Sequence[LabDisk]:
+        home = self._judged(self._home_disk(), "home", full=not self._reserve.held)
+        found = {home.disk.path: home}
+        for name, path in self._parts.items():
+            with suppress(OSError):  # what cannot be looked at is somebody else's error
+                disk = self._read(path)
+                known = found.get(disk.path)
+                if known is None:
+                    found[disk.path] = self._judged(disk, name, full=disk.free < disk.total // _FULL_PART)
+                elif known is not home:
+                    found[disk.path] = replace(known, holds=f"{known.holds}, {name}")
+        return list(found.values())
+
+    def _home_disk(self) -> Disk:
+        disk = self._read(self._home)
+        if self._reserve.held:
+            if disk.free <= self._size // 2 and self._reserve.release():
+                disk = self._read(self._home)
+        elif disk.free >= 3 * self._size and self._reserve.take():
+            disk = self._read(self._home)
+        return disk
+
+    def _judged(self, disk: Disk, holds: str, *, full: bool) -> LabDisk:
+        floor = disk.floor(self._floor)
+        low = disk.free < floor or not disk.takes_files
+        room = Room.FULL if full or not disk.takes_files else Room.LOW if low else Room.OK
+        return LabDisk(disk=disk, holds=holds, floor=floor, room=room)
+
+    def _run(self) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            try:
+                self.look()
+            except Exception:  # noqa: BLE001 - whatever it was this time, the next look may see
+                _log.exception("The disks could not be looked at.")

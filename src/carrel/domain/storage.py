@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from carrel.domain.units import GIB, format_size
 
@@ -33,28 +34,36 @@ class Disk:
         return min(FLOOR, self.total // FLOOR_PART) if setting is None else setting
 
 
+class Room(StrEnum):
+    """How much room a disk of the lab's has."""
+
+    #: Things start.
+    OK = "ok"
+    #: Less than the floor is free: nothing starts.
+    LOW = "low"
+    #: Next to nothing is free: the lab writes down what ends, and takes nothing new.
+    FULL = "full"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shortage:
-    """A disk of the lab's on which too little is free."""
+class LabDisk:
+    """A disk that the lab writes to."""
 
     disk: Disk
-    #: What the lab has on it ("state, spool").
+    #: What the lab has there ("home", "home, database").
     holds: str
     #: Bytes that must be free for something to start.
     floor: int
-    #: True when next to nothing is left: the lab writes down what ends, and takes nothing new.
-    full: bool = False
+    room: Room
 
     @property
     def message(self) -> str:
         """The fact, with numbers."""
-        how = "is full" if self.full else "is nearly full"
-        disk = self.disk
+        disk, how = self.disk, {Room.OK: "has room", Room.LOW: "is nearly full", Room.FULL: "is full"}[self.room]
         inodes = "" if disk.takes_files else " No inode is left on it."
-        return (
-            f"The lab's disk {disk.path} ({self.holds}) {how}: {format_size(disk.free)} of {format_size(disk.total)} are free."
-            f"{inodes} Nothing starts below {format_size(self.floor)}."
-        )
+        stops = "" if self.room is Room.OK else f" Nothing starts below {format_size(self.floor)}."
+        free = f"{format_size(disk.free)} of {format_size(disk.total)} are free."
+        return f"The lab's disk {disk.path} ({self.holds}) {how}: {free}{inodes}{stops}"
 
     @property
     def remedy(self) -> str:
@@ -62,6 +71,7 @@ class Shortage:
         return f"Free space on {self.disk.path}, or ask an administrator to."
 
 
-def worst(shortages: Sequence[Shortage]) -> Shortage | None:
-    """Return the one to tell of first: a full disk before one that is nearly full, then the one with the least room."""
-    return min(shortages, key=lambda one: (not one.full, one.disk.free), default=None)
+def fullest(disks: Iterable[LabDisk]) -> LabDisk | None:
+    """Return the disk to tell of, or None when all have room: a full one before one that is nearly full."""
+    short = [one for one in disks if one.room is not Room.OK]
+    return min(short, key=lambda one: (one.room is not Room.FULL, one.disk.free), default=None)

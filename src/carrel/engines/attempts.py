@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -17,6 +16,7 @@ from carrel.domain.launch import Ended, Journaled, Launch, Observation
 from carrel.domain.serial import to_plain
 from carrel.runner.prepare import remove_temporary
 from carrel.spool import AttemptDirectory, read_claim, read_entries
+from carrel.spool.disk import full_at, is_full
 
 _log = logging.getLogger(__name__)
 
@@ -124,11 +124,8 @@ def write_launch(watched: Watched) -> None:
         _write(directory.launch, _json(watched.launch))
     except OSError as error:
         discard_launch(directory)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFull(
-                f"No space is left for job {watched.launch.job_id} in {directory.path}.",
-                remedy="Free the disk; nothing was started.",
-            ) from error
+        if is_full(error):
+            raise StorageFull(full_at(directory.path, error), remedy="Free space; nothing was started.") from error
         raise Unavailable(f"The spool cannot be written: {error}.", remedy="Nothing was started.") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from carrel.domain.errors import CarrelError, StorageFull
+from carrel.spool.disk import full_at
 
 #: What the kernel calls a disk or a quota that is full (errno(3)).
 FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -32,7 +33,7 @@ def from_os_error(error: OSError, where: str) -> CarrelError:
     """Return the error to raise for an operating system error met while working in `where`."""
     if error.errno in FULL_ERRNOS:
         return StorageFull(
-            f"No space is left for environments in {where}.",
+            f"There is no room for environments in {where}. {full_at(where, error)}",
             remedy="Remove unused ones with `carrel env gc`, or free the disk, and submit again.",
         )
     return EnvironmentFailed(f"The environment store in {where} cannot be used: {error}.")

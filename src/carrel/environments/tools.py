@@ -18,6 +18,7 @@ from carrel.domain.errors import StorageFull
 from carrel.environments.errors import EnvironmentFailed
 from carrel.environments.guards import Patience
 from carrel.environments.words import Redactor, essence, is_progress, says_full
+from carrel.spool.disk import full_at
 
 #: Seconds between two looks at the caller's wish to stop.
 _POLL = 0.1
@@ -70,7 +71,7 @@ class Workshop:
         words = essence(finished.lines) or essence(self.redactor.clean(finished.output).splitlines())
         if says_full("\n".join(finished.lines[-50:])):
             raise StorageFull(
-                f"No space is left on the disk ({doing} failed):\n{words}",
+                f"{doing} failed: {full_at(cwd)}\n{words}",
                 remedy="Remove unused environments with `carrel env gc`, or free the disk, and submit again.",
             )
         how = f"signal {-finished.status}" if finished.status < 0 else f"exit code {finished.status}"

@@ -18,8 +18,9 @@ from starlette.types import ASGIApp, Scope
 from carrel.control.lab import Lab
 from carrel.control.sessions import Sessions
 from carrel.domain.errors import CarrelError
+from carrel.domain.storage import Room
 from carrel.environments.named import NamedEnvironments
-from carrel.gateway.boundary import Boundary
+from carrel.gateway.boundary import Boundary, storage_header
 from carrel.gateway.context import Gateway, Pages, TrackingStatus
 from carrel.gateway.environments import Environments
 from carrel.gateway.errors import invalid_request, problem_of, problem_of_framework, problem_response
@@ -28,13 +29,14 @@ from carrel.gateway.openapi import document
 from carrel.gateway.routes import arrays, events, files, jobs, reservations
 from carrel.gateway.routes import environments as environment_routes
 from carrel.gateway.routes import lab as lab_routes
+from carrel.gateway.routes import retention as retention_routes
 from carrel.gateway.routes import sessions as session_routes
-from carrel.gateway.routes import storage as storage_routes
 from carrel.gateway.settings import GatewaySettings
 from carrel.gateway.streams import Doorbell, Streams
 from carrel.gateway.submission import Submissions
+from carrel.gateway.views import disk_view
 from carrel.snapshots import SnapshotStore
-from carrel.wire.v1 import API, Problem
+from carrel.wire.v1 import API, HealthView, Problem
 
 
 def create_app(
@@ -83,7 +85,14 @@ def create_app(
         redirect_slashes=False,
         lifespan=lifespan,
         middleware=[
-            Middleware(Boundary, zones=zones, limit=_limits(settings), new_incident=new_incident, answer=answers.problem),
+            Middleware(
+                Boundary,
+                zones=zones,
+                limit=_limits(settings),
+                new_incident=new_incident,
+                answer=answers.problem,
+                notices=lambda: storage_header(lab.storage),
+            ),
             Middleware(Gate, zones=zones, authenticate=lab.authenticate, sessions=pages, refuse=answers.error),
         ],
     )
@@ -91,8 +100,8 @@ def create_app(
     app.state.gateway = gateway
     app.state.close_streams = gateway.close
     answers.install(app)
-    app.add_api_route("/health", _health, methods=["GET"], summary="Is the lab there?", tags=["lab"])
-    for module in (lab_routes, reservations, jobs, arrays, files, events, session_routes, environment_routes, storage_routes):
+    app.add_api_route("/health", _health, methods=["GET"], summary="Is the lab there, and has it room?", tags=["lab"])
+    for module in (lab_routes, reservations, jobs, arrays, files, events, session_routes, environment_routes, retention_routes):
         app.include_router(module.router)
     if tracking_proxy is not None:
         app.add_api_route(settings.tracking_path, _to_directory, include_in_schema=False)
@@ -110,9 +119,14 @@ def _zones(settings: GatewaySettings, pages: Pages | None) -> Zones:
     )
 
 
-async def _health() -> dict[str, str]:
-    """Answers without sign-in, and tells nothing else."""
-    return {"status": "ok"}
+async def _health(request: Request) -> HealthView:
+    """Answers without sign-in; of the lab it tells only which of its disks have no room, with numbers."""
+    gateway: Gateway = request.app.state.gateway
+    short = gateway.lab.storage.short()
+    if short is None:
+        return HealthView(status="ok")
+    found = [disk_view(one) for one in gateway.lab.storage.disks() if one.room is not Room.OK]
+    return HealthView(status="full" if short.room is Room.FULL else "low", storage=found)
 
 
 async def _to_directory(request: Request) -> Response:

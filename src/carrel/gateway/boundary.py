@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -11,9 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from carrel.control.storage import Storage
 from carrel.gateway.errors import problem_of_incident, too_large
 from carrel.gateway.gate import Zone, Zones
-from carrel.wire.v1 import Problem
+from carrel.wire.v1 import STORAGE_HEADER, Problem
 
 log = logging.getLogger("carrel.gateway")
 
@@ -37,6 +39,12 @@ _HEADERS: Mapping[Zone, Mapping[str, str]] = {
 }
 
 
+def storage_header(storage: Storage) -> Mapping[str, str]:
+    """What every client of the API is told while a disk of the lab's has no room: how it is, and a sentence."""
+    short = storage.short()
+    return {} if short is None else {STORAGE_HEADER: f"{short.room.value}; {quote(short.message)}"}
+
+
 class Boundary:
     """The outermost ASGI middleware."""
 
@@ -48,7 +56,10 @@ class Boundary:
         limit: Callable[[Scope], int | None],
         new_incident: Callable[[], str],
         answer: Callable[[Request, Problem], Awaitable[Response]],
+        notices: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        """`notices` are headers that every answer of the API has at the moment."""
+        self._notices = notices
         self._app = app
         self._zones = zones
         self._limit = limit
@@ -61,7 +72,8 @@ class Boundary:
             await self._app(scope, receive, send)
             return
         started = False
-        headers = _HEADERS[self._zones.of(scope["path"])]
+        zone = self._zones.of(scope["path"])
+        headers = {**_HEADERS[zone], **(self._notices() if zone is Zone.API else {})}
 
         async def send_with_headers(message: Message) -> None:
             nonlocal started

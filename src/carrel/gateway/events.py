@@ -15,7 +15,10 @@ from typing import Any
 
 from carrel.control.lab import Lab
 from carrel.control.ports import Event
+from carrel.control.storage import Storage
 from carrel.domain.job import JobState
+from carrel.domain.ports import Clock
+from carrel.domain.storage import Room
 from carrel.domain.user import Caller
 from carrel.wire.v1 import EventPage, EventView
 
@@ -208,4 +211,31 @@ class Reader:
         attempt, sent, _ = self._log
         data = {"attempt": attempt, "offset": sent, "text": _REPLACED}
         shown = view(event, data).model_copy(update={"type": "log"})
+        return encode(shown, with_id=False)
+
+
+class StorageNews:
+    """Tells one stream of disks that run full, and of room again. No event of the table: on a full disk nothing is written."""
+
+    def __init__(self, storage: Storage, which: Which, clock: Clock) -> None:
+        self._storage = storage
+        self._which = which
+        self._clock = clock
+        self._told = Room.OK
+
+    def read(self) -> bytes:
+        """The message when something has changed since the last one, else nothing."""
+        short = self._storage.short()
+        room = Room.OK if short is None else short.room
+        if room is self._told or not (self._which.types is None or "storage" in self._which.types):
+            return b""
+        self._told = room
+        message = "The lab's disks have room again." if short is None else short.message
+        shown = EventView(
+            id=0,
+            at=datetime.fromtimestamp(self._clock(), UTC),
+            job_id=self._which.job_id or 0,
+            type="storage",
+            data={"room": room.value, "message": message},
+        )
         return encode(shown, with_id=False)

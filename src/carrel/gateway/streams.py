@@ -16,7 +16,7 @@ from carrel.control.lab import Lab
 from carrel.control.ports import Event
 from carrel.domain.errors import CarrelError
 from carrel.domain.user import Caller, Role, User
-from carrel.gateway.events import Reader, Which
+from carrel.gateway.events import Reader, StorageNews, Which
 from carrel.gateway.gate import Grant
 
 log = logging.getLogger("carrel.gateway")
@@ -64,11 +64,13 @@ class Doorbell:
         """Dispatch until the end of the block."""
         self._loop = asyncio.get_running_loop()
         unsubscribe = self._lab.subscribe(self._ring)
+        unsubscribe_storage = self._lab.storage.subscribe(self._ring_all)
         task = asyncio.create_task(self._dispatch())
         try:
             yield
         finally:
             unsubscribe()
+            unsubscribe_storage()
             self.close()
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -77,9 +79,7 @@ class Doorbell:
     def close(self) -> None:
         """End all streams; any thread may call it. A server that stops would else wait for them for ever."""
         self.closing = True
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                self._loop.call_soon_threadsafe(self._wake_all)
+        self._ring_all()
 
     @contextlib.contextmanager
     def listen(self, caller: Caller, which: Which) -> Iterator[Listener]:
@@ -98,6 +98,11 @@ class Doorbell:
         self._rung = True
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._answer)
+
+    def _ring_all(self) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                self._loop.call_soon_threadsafe(self._wake_all)
 
     def _answer(self) -> None:
         self._rung = False
@@ -161,10 +166,13 @@ class Streams:
             grant.recheck()  # nothing goes out after the token was revoked
             return reader.read()
 
+        room = StorageNews(self.lab.storage, which, self.lab.clock)
         with self.doorbell.listen(grant.caller, which) as listener:
             yield b"retry: 1000\n\n"
             while not self.doorbell.closing:
                 listener.bell.clear()
+                if told := room.read():
+                    yield told
                 try:
                     data = await to_thread.run_sync(read)
                 except CarrelError as error:

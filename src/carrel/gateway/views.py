@@ -18,6 +18,7 @@ from carrel.domain.placement import Hold
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.session import SessionSpec
+from carrel.domain.storage import LabDisk
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import User
 from carrel.wire import v1
@@ -152,6 +153,20 @@ def usage_view(usage: Usage) -> v1.UsageView:
 def output_view(file: StoredFile) -> v1.OutputView:
     """One stored output."""
     return v1.OutputView(path=file.path, size=file.size, digest=file.digest, removed_at=moment(file.removed_at))
+
+
+def disk_view(one: LabDisk) -> v1.DiskView:
+    """One disk of the lab's."""
+    disk = one.disk
+    return v1.DiskView(
+        path=disk.path,
+        holds=one.holds,
+        total=disk.total,
+        free=disk.free,
+        floor=one.floor,
+        room=one.room.value,
+        message=one.message,
+    )
 
 
 def node_view(status: NodeStatus) -> v1.NodeView:

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from carrel import __version__
 from carrel.domain.ports import Clock
+from carrel.domain.storage import LabDisk
 from carrel.domain.user import User
 from carrel.gateway.gate import Grant
 from carrel.gateway.views import moment
@@ -29,6 +30,8 @@ class Look:
         self.offers_sessions = False
         #: Tells where the tracking server is, and whether it is ready; None where the lab has none.
         self.tracking: Callable[[], Mapping[str, str] | None] = lambda: None
+        #: The disk of the lab's that has no room, or None.
+        self.short: Callable[[], LabDisk | None] = lambda: None
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
             autoescape=True,
@@ -55,6 +58,7 @@ class Look:
             "user": user,
             "path": request.url.path,
             "form_secret": None,
+            "short": self.short() if user is not None else None,
             "offers_sessions": self.offers_sessions,
             "tracking": self.tracking() if user is not None else None,
         }

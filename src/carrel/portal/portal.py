@@ -44,6 +44,7 @@ class Portal:
         notebooks = NotebookPages(gateway, self.sessions, self._look)
         self._look.offers_sessions = gateway.sessions is not None
         self._look.tracking = lambda: _tracking(gateway)
+        self._look.short = gateway.lab.storage.short
         entrance = Entrance(gateway, self.tickets, self.sessions, self._look)
         reference = ReferencePage(app, self._look)
         app.router.routes.extend([*pages.routes(), *notebooks.routes(), *entrance.routes(), *reference.routes()])

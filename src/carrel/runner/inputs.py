@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.task import InputSpec
+from carrel.spool.disk import full_at, is_full
 
 _CHUNK = 1024**2
 
@@ -56,10 +56,9 @@ def fetch(uri: str, target: Path) -> str:
     except CarrelError:
         raise
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFull(
-                f"No space is left for the input {shown(uri)}.", remedy="Free the disk and submit again."
-            ) from error
+        if is_full(error):
+            said = f"The input {shown(uri)} does not fit. {full_at(target, error)}"
+            raise StorageFull(said, remedy="Free space and submit again.") from error
         raise InputFailed(f"The input {shown(uri)} could not be read: {error.strerror or error}.") from error
     except Exception as error:
         # What a file system library raises is its own affair (botocore, aiohttp, paramiko …).

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -74,6 +74,18 @@ class LabHome:
     def reports(self) -> Path:
         """What the brokers of a cluster's nodes say."""
         return self.path / "reports"
+
+    @property
+    def parts(self) -> Mapping[str, Path]:
+        """Parts that may lie on other disks, by what they are called."""
+        return {
+            "spool": self.spool,
+            "snapshots": self.snapshots,
+            "outputs": self.blobs,
+            "environments": self.environments,
+            "files": self.files,
+            "logs": self.logs,
+        }
 
     @property
     def run(self) -> Path:

@@ -7,7 +7,7 @@ import threading
 import time
 from functools import partial
 
-from carrel.control.storage import Storage
+from carrel.control.retention import Retention
 from carrel.domain.retention import RetentionRules
 from carrel.domain.units import format_size
 from carrel.retention import Collector
@@ -30,7 +30,7 @@ def retention_rules(settings: Settings) -> RetentionRules:
     )
 
 
-class Retention:
+class RetentionService:
     """The lab's collector, its view for callers, and its thread."""
 
     def __init__(self, home: LabHome, settings: Settings, store: Store, artifacts: Artifacts | None) -> None:
@@ -41,7 +41,7 @@ class Retention:
         self._period = float(settings.gc_time)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.storage = Storage(
+        self.retention = Retention(
             store=store.retention, collector=self._collector, quota=lambda: settings.user_quota, clock=time.time
         )
 

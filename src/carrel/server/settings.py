@@ -51,6 +51,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("slurm_broker", "text", "", "Socket of `carrel broker` on a cluster's nodes; without it no cell borrows there."),
     Setting("slurm_rest", "text", "", "Where slurmrestd listens, if batch jobs go through it: unix:PATH or https://HOST:PORT."),
+    Setting("disk_floor", "size", None, "Nothing starts while a disk of the lab's has less room; 1G, or 5 % of a smaller disk."),
     Setting("log_limit", "size", 1024**3, "Log that is kept of one attempt; the rest is dropped with a note."),
     Setting("output_limit", "size", 50 * 1024**3, "Outputs that are stored of one attempt."),
     Setting("user_quota", "size", None, "Outputs, logs and code that each user may have on the lab's disk; no limit without it."),

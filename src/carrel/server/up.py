@@ -12,7 +12,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,6 +31,7 @@ from carrel.control.loop import ControlLoop
 from carrel.control.reservations import Reservations
 from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
+from carrel.control.storage import StorageWatch
 from carrel.devices import discover, this_node
 from carrel.domain.errors import CarrelError, Unavailable
 from carrel.domain.launch import LaunchLimits, LaunchPaths
@@ -49,9 +49,10 @@ from carrel.server.addresses import read_from
 from carrel.server.collecting import LabWorkDirectories
 from carrel.server.home import LabHome
 from carrel.server.lending import Lender, NoLender
+from carrel.server.log import log_to
 from carrel.server.node_reports import NodeReports
 from carrel.server.notebooks import Notebooks
-from carrel.server.retention import Retention
+from carrel.server.retention import RetentionService
 from carrel.server.settings import DEFAULT_PORT, Settings, read_settings
 from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
 from carrel.server.tracking import Tracking, artifacts_of
@@ -80,11 +81,13 @@ class RunningLab:
     borrowing: Borrowing
     reports: NodeReports
     slurm: SlurmSide
-    retention: Retention
+    storage: StorageWatch
+    retention: RetentionService
 
     def close(self) -> None:
         """Stop deciding, stop watching, close the database."""
         self.retention.close()
+        self.storage.close()
         self.lender.close()
         self.reports.close()
         self.loop.stop()
@@ -105,7 +108,7 @@ def run(*, home: Path, options: Mapping[str, Any], say: Callable[[str], None] = 
 
     settings = read()
     place_.create()
-    _log_to(place_.logs / "server.log")
+    log_to(place_.logs / "server.log")
     lock = place_.lock()
     try:
         with contextlib.closing(_listen(settings, place_.read_port())) as listener:
@@ -162,6 +165,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         launch,
         on_cluster=launch_on_cluster(launch, slurm_url, session_ports=settings.slurm_session_ports, broker=settings.slurm_broker),
     )
+    storage = StorageWatch(home.path, home.parts, floor=settings.disk_floor)
     drains, reservations = Drains(store.drains), Reservations(store.reservations)
     describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
     loop = ControlLoop(
@@ -176,11 +180,13 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
             drained=drains.apply,
             reserved=reservations.all,
             withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+            halted=storage.halted,
         ),
+        make_room=storage.make_room,
         describe=describer.change if settings.tracking else None,
         history=partial(newest_ended, store.jobs),
     )
-    retention = Retention(home, settings, store, artifacts_of(home.path) if settings.tracking else None)
+    retention = RetentionService(home, settings, store, artifacts_of(home.path) if settings.tracking else None)
     lab = Lab(
         jobs_store=store.jobs,
         event_store=store.events,
@@ -198,8 +204,9 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         loop=loop,
         policy=LabPolicy(rules=rules, cluster=slurm.nodes, unix_user=slurm.users.of, understood=check_request),
         files=LabFiles(spool=spool, blobs=home.blobs, code=code),
-        storage=retention.storage,
+        retention=retention.retention,
         collecting=Collecting(store.jobs, LabWorkDirectories(spool, home.blobs, settings.output_limit)),
+        storage=storage,
         clock=time.time,
         secret=secret,
         lab_id=lab_id,
@@ -222,6 +229,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
         borrowing=Borrowing(jobs=store.jobs, use=loop.use, clock=time.time),
         reports=NodeReports(home.reports, secret=secret, clock=time.time),
         slurm=slurm,
+        storage=storage,
         retention=retention,
     )
 
@@ -262,6 +270,8 @@ def _serve(
     try:
         running.lender.notify(running.loop.look_again)
         running.lender.start()
+        running.storage.subscribe(running.loop.look_again)
+        running.storage.start()
         running.loop.start()
         # From here on: what an earlier server has charged is known.
         running.lender.charge(running.borrowing.report)
@@ -423,13 +433,3 @@ def _listen(settings: Settings, last: int | None) -> socket.socket:
 
 def _name_of(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _log_to(file: Path) -> None:
-    handler = RotatingFileHandler(file, maxBytes=10 * 1024**2, backupCount=3, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
-    for chatty in ("httpx", "httpcore", "alembic", "uvicorn.error"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)

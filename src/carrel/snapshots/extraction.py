@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from carrel.domain.errors import Conflict, StorageFull
 from carrel.snapshots.archive import Entry, Kind, Member, check_digest, read_member, scan
+from carrel.spool.disk import full_at
 
 #: What the system says when a disk or a quota is full.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -37,9 +38,8 @@ def extract(archive: Path, target: Path, *, digest: str | None = None) -> None:
             for child in target.iterdir():
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
             if isinstance(error, OSError) and error.errno in FULL:
-                raise StorageFull(
-                    f"No room left for the code at {target}.", remedy="Free some space, or ask whoever runs the lab."
-                ) from error
+                said = f"There is no room for the code. {full_at(target, error)}"
+                raise StorageFull(said, remedy="Free some space, or ask whoever runs the lab.") from error
             raise
 
 

@@ -13,6 +13,7 @@ from carrel.snapshots.archive import CHUNK, check_digest, scan
 from carrel.snapshots.contents import SnapshotFiles
 from carrel.snapshots.extraction import FULL, extract, write_all
 from carrel.snapshots.packing import LIMIT_BYTES
+from carrel.spool.disk import full_at
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _PARTIAL = ".partial-"
@@ -59,15 +60,18 @@ class SnapshotStore:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor, name = tempfile.mkstemp(prefix=_PARTIAL, suffix=".tar", dir=self.root)
         except OSError as error:
-            raise _storage_error(error) from error
+            raise _storage_error(error, self.root) from error
         partial = Path(name)
         try:
             with open(descriptor, "w+b", buffering=0) as file:
                 _receive(stream, file, limit)
                 check_digest(digest, scan(file, hashes=True))
-                _sync(file)
+                os.fsync(file.fileno())
             partial.replace(final)
             _sync_directory(self.root)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise _storage_error(error, self.root) from error
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
@@ -107,17 +111,7 @@ def _receive(stream: BinaryIO, file: BinaryIO, limit: int) -> None:
                 f"The snapshot has more than {limit} bytes.",
                 remedy="List what is not code in .gitignore, and name data under inputs.",
             )
-        try:
-            write_all(file, chunk)
-        except OSError as error:
-            raise _storage_error(error) from error
-
-
-def _sync(file: BinaryIO) -> None:
-    try:
-        os.fsync(file.fileno())
-    except OSError as error:
-        raise _storage_error(error) from error
+        write_all(file, chunk)
 
 
 def _sync_directory(path: Path) -> None:
@@ -128,9 +122,8 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _storage_error(error: OSError) -> Exception:
+def _storage_error(error: OSError, place: Path) -> Exception:
     if error.errno in FULL:
-        return StorageFull(
-            "No room left for the snapshot; nothing was stored.", remedy="Free some space, or ask whoever runs the lab."
-        )
+        said = f"There is no room for the snapshot; nothing was stored. {full_at(place, error)}"
+        return StorageFull(said, remedy="Free some space, or ask whoever runs the lab.")
     return error

@@ -14,6 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from carrel.domain.errors import StorageFull, Unavailable
+from carrel.spool.disk import full_at
 
 #: What databases say when there is no room (SQLite's SQLITE_FULL, PostgreSQL's class 53 "disk full").
 _FULL = ("database or disk is full", "No space left on device", "could not extend file")
@@ -45,34 +46,34 @@ class Database:
     @contextlib.contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """One transaction, committed at the end or rolled back whole. Raises `StorageFull` or `Unavailable`."""
-        with self._turn, _explained():
+        with self._turn, self._explained():
             with self._engine.connect().execution_options(carrel_write=True) as connection, connection.begin():
                 yield connection
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """One consistent view; nothing is written."""
-        with _explained(), self._engine.connect() as connection:
+        with self._explained(), self._engine.connect() as connection:
             yield connection
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            words = str(error.orig)
+            if any(text in words for text in _FULL):
+                where = full_at(self.url.database) if self.is_sqlite and self.url.database else words
+                raise StorageFull(
+                    f"The lab's database cannot grow. {where}", remedy="Free space; nothing was changed."
+                ) from error
+            if isinstance(error, OperationalError):
+                raise Unavailable(f"The lab's database does not answer: {words}.", remedy="Try again in a moment.") from error
+            raise
 
     def close(self) -> None:
         """Close all connections."""
         self._engine.dispose()
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except DBAPIError as error:
-        words = str(error.orig)
-        if any(text in words for text in _FULL):
-            raise StorageFull(
-                f"The lab's database cannot grow: {words}.", remedy="Free space on its disk; nothing was changed."
-            ) from error
-        if isinstance(error, OperationalError):
-            raise Unavailable(f"The lab's database does not answer: {words}.", remedy="Try again in a moment.") from error
-        raise
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

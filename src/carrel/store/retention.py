@@ -17,7 +17,7 @@ _MANY = 1_000
 
 
 class RetentionTable:
-    """Implements `carrel.retention.collector.References` and `carrel.control.storage.StorageStore`."""
+    """Implements `carrel.retention.collector.References` and `carrel.control.retention.RetentionStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

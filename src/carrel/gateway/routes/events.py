@@ -20,7 +20,9 @@ After = Annotated[int, Query(ge=-1, le=LARGEST, description="Only events with la
 LastEventId = Annotated[
     str | None, Header(alias="Last-Event-ID", description="Sent by browsers that reconnect; goes before `after`.")
 ]
-Types = Annotated[list[Literal["state", "queue", "log", "progress"]] | None, Query(alias="type", description="Only these types.")]
+Types = Annotated[
+    list[Literal["state", "queue", "log", "progress", "storage"]] | None, Query(alias="type", description="Only these types.")
+]
 Limit = Annotated[int, Query(ge=1, le=500, description="Of a page; a stream has no end.")]
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -18,6 +17,7 @@ from carrel.domain.units import MIB
 from carrel.domain.user import Caller
 from carrel.gateway.context import LARGEST, Ctx, Gateway, JobId, Who
 from carrel.gateway.views import output_view
+from carrel.spool.disk import full_at, is_full
 from carrel.wire.v1 import API, OutputList, SnapshotView
 
 router = APIRouter(prefix=API)
@@ -48,11 +48,10 @@ async def put_snapshot(digest: Digest, request: Request, ctx: Ctx, who: Who, res
         if not known:
             await to_thread.run_sync(_keep, ctx, who, digest, file)
     except OSError as error:
-        if error.errno not in (ENOSPC, EDQUOT):
+        if not is_full(error):
             raise
-        raise StorageFull(
-            "The lab's disk is full; the code was not stored.", remedy="Ask an administrator to free space."
-        ) from error
+        said = full_at(ctx.settings.uploads, error)
+        raise StorageFull(f"The code was not stored. {said}", remedy="Ask an administrator to free space.") from error
     finally:
         file.close()
     response.status_code = 200 if known else 201

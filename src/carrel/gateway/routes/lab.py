@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Response
 from carrel import __version__
 from carrel.domain.user import Role
 from carrel.gateway.context import NO_ZERO, Base, Ctx, Who
-from carrel.gateway.views import cluster_node_view, node_view, partition_view, qos_view, share_view, user_view
+from carrel.gateway.views import cluster_node_view, disk_view, node_view, partition_view, qos_view, share_view, user_view
 from carrel.wire.v1 import API, DrainChange, DrainRequest, LabView, NewUser, NodeList, Reloaded, ShareView, UserList, UserRequest
 
 NodeName = Annotated[str, Path(max_length=255, pattern=NO_ZERO)]
@@ -30,6 +30,7 @@ def get_lab(ctx: Ctx, who: Who, base: Base) -> LabView:
         partitions=[partition_view(one, rules.qos, [node.node.name for node in nodes]) for one in rules.partitions.values()],
         tracking=tracking.state,
         tracking_message=tracking.message,
+        storage=[disk_view(one) for one in ctx.lab.storage.disks()],
         tracking_url=None if tracking.state == "off" else base.rstrip("/") + ctx.settings.tracking_path,
     )
 

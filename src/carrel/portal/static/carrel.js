@@ -121,7 +121,7 @@ function listen(live) {
     if (stream.readyState !== EventSource.CLOSED) { say("Reconnecting", true); return; }
     say("ended" in live.dataset ? "" : "Not live any more; load the page again.", true);
   };
-  for (const type of ["state", "queue", "progress"]) {
+  for (const type of ["state", "queue", "progress", "storage"]) {
     stream.addEventListener(type, (message) => {
       const { data } = JSON.parse(message.data);
       if (log && type === "state" && "exit_code" in data) { live.dataset.ended = ""; stream.close(); say("", false); }

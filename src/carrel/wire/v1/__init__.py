@@ -35,6 +35,8 @@ from carrel.wire.v1.jobs import (
     UsageView,
 )
 from carrel.wire.v1.lab import (
+    DiskView,
+    HealthView,
     LabView,
     NewUser,
     PartitionView,
@@ -84,9 +86,13 @@ from carrel.wire.v1.storage import (
 )
 
 API = "/api/v1"
+#: Header of every answer under `API` while a disk of the lab's has no room: "low" or "full", a semicolon, a sentence (quoted as
+#: in URLs).
+STORAGE_HEADER = "X-Carrel-Storage"
 
 __all__ = [
     "API",
+    "STORAGE_HEADER",
     "ArrayView",
     "AttemptView",
     "ClusterNodeView",
@@ -94,6 +100,7 @@ __all__ = [
     "CollectedView",
     "CollectionView",
     "DeviceView",
+    "DiskView",
     "DrainChange",
     "DrainRequest",
     "EnvironmentLockText",
@@ -105,6 +112,7 @@ __all__ = [
     "EventPage",
     "EventView",
     "GitRequest",
+    "HealthView",
     "HolderView",
     "HubRequest",
     "HubView",

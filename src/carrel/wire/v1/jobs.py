@@ -275,12 +275,14 @@ class EventView(Response):
 
     `data` by type. state: state, reason, message, attempt, exit_code, signal. queue: position, message,
     estimated_start. log: attempt, offset, text. progress: message; reason where it is not about preparing (Preempting, Resuming).
+    storage (only in streams, of no job in particular, without an id of its own): room, message; a disk of the lab's has run full,
+    or has room again.
     """
 
     id: int
     at: datetime
     job_id: int
-    type: Literal["state", "queue", "log", "progress"]
+    type: Literal["state", "queue", "log", "progress", "storage"]
     data: dict[str, Any]
 
 

@@ -77,6 +77,30 @@ class PartitionView(Response):
     slurm_hold_time: int | None = None
 
 
+class DiskView(Response):
+    """A disk that the lab writes to."""
+
+    #: Where it is mounted, and what the lab has there.
+    path: str
+    holds: str
+    total: int
+    free: int
+    #: Nothing starts while less is free.
+    floor: int
+    #: "ok"; "low": nothing starts; "full": nothing new is taken either.
+    room: Literal["ok", "low", "full"]
+    message: str
+
+
+class HealthView(Response):
+    """Whether the lab is there, and whether it has room: ``GET /health``."""
+
+    #: "ok", or "low" or "full" as the fullest of its disks is.
+    status: Literal["ok", "low", "full"]
+    #: The disks that have no room.
+    storage: list[DiskView] = Field(default_factory=list)
+
+
 class LabView(Response):
     """What this lab is: ``GET /api/v1/lab``."""
 
@@ -91,6 +115,7 @@ class LabView(Response):
     tracking: str
     tracking_message: str = ""
     tracking_url: str | None = None
+    storage: list[DiskView] = Field(default_factory=list)
 
 
 class StandingView(Response):

@@ -14,7 +14,7 @@ router = APIRouter(prefix=API)
 @router.get("/storage", tags=["lab"], summary="How much of the lab's disk is whose")
 def get_storage(ctx: Ctx, who: Who) -> StorageView:
     """One's own, and what each user may have; administrators see everybody's."""
-    report = ctx.lab.storage.report(who)
+    report = ctx.lab.retention.report(who)
     return StorageView(
         mine=_stored(report.mine),
         quota=report.quota,
@@ -25,7 +25,7 @@ def get_storage(ctx: Ctx, who: Who) -> StorageView:
 @router.post("/storage/collect", tags=["lab"], summary="Remove what the lab's rules do not keep (administrators)")
 def collect(request: CollectRequest, ctx: Ctx, who: Who) -> CollectionView:
     """Nothing goes that a record names, unless a rule says so. With `dry_run` nothing goes at all."""
-    found = ctx.lab.storage.collect(who, [Kind(kind) for kind in request.kinds], dry_run=request.dry_run)
+    found = ctx.lab.retention.collect(who, [Kind(kind) for kind in request.kinds], dry_run=request.dry_run)
     views = [
         CollectedView(kind=one.kind.value, count=one.count, size=one.size, examples=list(one.examples), trouble=one.trouble)
         for one in found
@@ -36,7 +36,7 @@ def collect(request: CollectRequest, ctx: Ctx, who: Who) -> CollectionView:
 @router.delete("/jobs/{job_id}/outputs", tags=["jobs"], summary="Give up what a job stored")
 def remove_outputs(job_id: JobId, ctx: Ctx, who: Who) -> OutputsRemoved:
     """Names, sizes and digests stay in the record. 409 while the job goes on."""
-    count, size = ctx.lab.storage.remove_outputs(who, ctx.lab.job(who, job_id))
+    count, size = ctx.lab.retention.remove_outputs(who, ctx.lab.job(who, job_id))
     return OutputsRemoved(count=count, size=size)
 
 
