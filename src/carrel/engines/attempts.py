@@ -178,6 +178,8 @@ class Life(Enum):
     ALIVE = "alive"
     #: Its runner existed and does not any more.
     DEAD = "dead"
+    #: Its runner lives on another machine that has the same files: what it does is in the journal, and it ends by itself.
+    ELSEWHERE = "elsewhere"
 
 
 def find_runner(watched: Watched) -> Life:
@@ -191,6 +193,8 @@ def find_runner(watched: Watched) -> Life:
             return Life.DEAD if watched.offset or watched.over or removed else Life.UNCLAIMED
         if not claim.held:
             return Life.DEAD
+        if claim.elsewhere:
+            return Life.ELSEWHERE
         try:
             pidfd = os.pidfd_open(claim.pid)
         except ProcessLookupError:

@@ -133,7 +133,7 @@ class Observer:
         elif life is Life.DEAD:
             watched.dead = True
             kill_leftovers(watched.directory)
-        else:
+        elif life is Life.UNCLAIMED:
             self._ask(watched)
         self._dirty.add(watched.key)
 

@@ -3,12 +3,16 @@
 The file is locked (flock(2)) before it gets its name (link(2) fails when the name exists), so nobody can ever see a claim
 whose living owner does not hold the lock. The kernel drops the lock when the owner dies, however it dies; therefore
 "claimed and not locked" is proof that the runner is gone, where a missing process id would be a guess.
+
+It says in which file it was written, and under which boot of which kernel. A copy of the attempt's directory has another file, so
+the copy of a claim is known as one: what it says of processes is true of somebody else's.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +25,17 @@ class Claim:
     pid: int
     #: True while that process lives.
     held: bool
+    #: True when this is the copy of a claim that was taken in another directory.
+    copied: bool = False
+    #: True when it was taken on another machine, or here before the last boot: `pid` is no process of this machine.
+    elsewhere: bool = False
+
+
+def boot_id() -> str:
+    """Return what this machine's kernel is called until its next boot (random(4)), "" where it does not say."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+    return ""
 
 
 def take_claim(path: Path, pid: int) -> int | None:
@@ -31,7 +46,7 @@ def take_claim(path: Path, pid: int) -> int | None:
     draft = path.with_name(f"{path.name}.{pid}")
     fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        os.write(fd, b"%d\n" % pid)
+        os.write(fd, f"{pid} {os.fstat(fd).st_ino} {boot_id()}\n".encode())
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.link(draft, path)
     except FileExistsError:
@@ -52,13 +67,19 @@ def read_claim(path: Path) -> Claim | None:
     except FileNotFoundError:
         return None
     try:
-        text = os.read(fd, 32).strip()
+        # A claim of an older release holds the process id alone.
+        pid, inode, boot, *_ = [*os.read(fd, 256).decode("ascii", "replace").split(), "", "", ""]
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             held = True
         else:
             held = False
-        return Claim(pid=int(text) if text.isdigit() else 0, held=held)
+        return Claim(
+            pid=int(pid) if pid.isdigit() else 0,
+            held=held,
+            copied=bool(inode) and inode != str(os.fstat(fd).st_ino),
+            elsewhere=bool(boot) and boot != boot_id(),
+        )
     finally:
         os.close(fd)
