@@ -59,10 +59,12 @@ def test_the_example_of_classes_of_service_is_valid(tmp_path: Path) -> None:
     file.write_text(examples[3])
     assert read_settings(file, {}, {}).rules.partitions["cluster"].slurm is not None
     file.write_text(examples[4])
+    assert read_settings(file, {}, {}).rules.partition_names == {"pascal": "cluster", "debug": ""}
+    file.write_text(examples[5])
     rules = read_settings(file, {}, {}).rules
     defaults = read_settings(tmp_path / "none", {}, {}).rules
     assert (rules.accounts["physics"].users, rules.accounts["optics"].parent) == ({"ada": 2, "bob": 1}, "physics")
     for weight in ("age_weight", "share_weight", "size_weight", "half_life", "cpu_charge", "promises", "backfill_times"):
         assert getattr(rules, weight) == getattr(defaults, weight)  # the example shows the defaults
-    file.write_text(examples[5])
+    file.write_text(examples[6])
     assert read_settings(file, {}, {}).database.startswith("postgresql+psycopg://")

@@ -30,6 +30,12 @@ def up_command(
     cpus: Annotated[int | None, typer.Option(min=1, metavar="N", help=_HELP["cpus"])] = None,
     memory: Annotated[str | None, typer.Option(metavar="SIZE", help=_HELP["memory"])] = None,
     default_qos: Annotated[str | None, typer.Option(metavar="QOS", help=_HELP["default_qos"])] = None,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="The home is not where it was: it is the same lab, and goes on with its jobs.")
+    ] = False,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="The home is a copy: become a lab of its own, and leave the original's jobs to it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Run a lab on this machine, until Ctrl-C.
@@ -42,6 +48,8 @@ def up_command(
             "The database's address has a password in it, which every user of this machine could read in the process list.",
             remedy="Put it into carrel.toml, or into CARREL_DATABASE.",
         )
+    if moved and copy:
+        raise Invalid("A home was either moved or copied.", remedy="Give --moved or --copy, not both.")
     place = (home or default_home(os.environ)).expanduser().absolute()
     options = {
         "host": host,
@@ -55,6 +63,7 @@ def up_command(
     }
     try:
         from carrel.server.up import run
+        from carrel.server.whereabouts import Answer
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "carrel":
             raise
@@ -62,7 +71,12 @@ def up_command(
             f'The packages of the server are not installed ("{error.name}" is missing).',
             remedy='Install them: pip install "carrel[server]"',
         ) from error
-    return run(home=place, options={k: v for k, v in options.items() if v is not None}, say=_json_say(place) if as_json else _say)
+    return run(
+        home=place,
+        options={k: v for k, v in options.items() if v is not None},
+        answer=Answer.MOVED if moved else Answer.COPY if copy else None,
+        say=_json_say(place) if as_json else _say,
+    )
 
 
 def _say(line: str) -> None:
@@ -78,6 +92,6 @@ def _json_say(home: Path) -> Callable[[str], None]:
         if not said:
             said = True
             address = json.loads((home / "address.json").read_text())
-            print(json.dumps({"home": str(home), **address}), flush=True)
+            print(json.dumps({"home": str(home), "url": address["url"], "pid": address["pid"]}), flush=True)
 
     return say

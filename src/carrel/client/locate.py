@@ -68,8 +68,15 @@ def _from_file(path: str | None) -> str | None:
 
 def _running_in(home: Path) -> str:
     try:
-        return _checked(str(json.loads((home / "address.json").read_text())["url"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        about = json.loads((home / "address.json").read_text())
+        # A copied home has the address of the original, and its token.
+        if about.get("inode") not in (None, home.stat().st_ino) and about.get("home") != str(home.expanduser().absolute()):
+            raise Unavailable(
+                f"No lab is running in {home}: its address is that of the lab in {about.get('home')}, of which it is a copy.",
+                remedy="Start this one with `carrel up`, or name the other's home.",
+            )
+        return _checked(str(about["url"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unavailable(
             f"No lab is running in {home}.",
             remedy="Start one with `carrel up`, or set CARREL_URL and CARREL_TOKEN to reach another.",

@@ -107,6 +107,7 @@ REASONS: dict[str, str] = {
     "TimeLimit": "It reached its walltime.",
     "OutOfMemory": "It used more memory than it asked for.",
     "Cancelled": "Somebody cancelled it.",
+    "Copied": "This lab is a copy of another, in which the job goes on.",
     "EnvironmentFailed": "Its environment could not be built.",
     "InputFailed": "An input could not be staged.",
     "LaunchFailed": "Its command could not be started.",

@@ -36,6 +36,11 @@ class LabHome:
         return self.path / "address.json"
 
     @property
+    def whereabouts(self) -> Path:
+        """Where this home was when a lab ran in it last, as JSON."""
+        return self.path / "whereabouts.json"
+
+    @property
     def database(self) -> Path:
         """The SQLite file."""
         return self.path / "lab.db"
@@ -97,21 +102,29 @@ class LabHome:
         """Logs of the lab's own processes."""
         return self.path / "logs"
 
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """Everything in it that is written while a lab runs."""
+        return (*self._directories, self.path / "mlflow", self.database)
+
+    @property
+    def _directories(self) -> tuple[Path, ...]:
+        return (
+            self.snapshots,
+            self.environments,
+            self.blobs,
+            self.spool,
+            self.files,
+            self.broker,
+            self.reports,
+            self.run,
+            self.logs,
+        )
+
     def create(self) -> None:
         """Make what is missing, readable by its owner alone."""
         try:
-            for directory in (
-                self.path,
-                self.snapshots,
-                self.environments,
-                self.blobs,
-                self.spool,
-                self.files,
-                self.broker,
-                self.reports,
-                self.run,
-                self.logs,
-            ):
+            for directory in (self.path, *self._directories):
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.path.chmod(0o700)
         except OSError as error:
@@ -158,8 +171,9 @@ class LabHome:
 
     def write_address(self, url: str) -> None:
         """Say where the lab listens, all at once, and remember the port."""
-        _write_private(self.path / "port", f"{urlsplit(url).port or ''}\n")
-        _write_private(self.address, json.dumps({"url": url, "pid": os.getpid()}) + "\n")
+        write_private(self.path / "port", f"{urlsplit(url).port or ''}\n")
+        about = {"url": url, "pid": os.getpid(), "home": str(self.path), "inode": self.path.stat().st_ino}
+        write_private(self.address, json.dumps(about) + "\n")
 
 
 def _once(path: Path, make: Callable[[], str]) -> str:
@@ -170,11 +184,12 @@ def _once(path: Path, make: Callable[[], str]) -> str:
         text = ""
     if not text:
         text = make()
-        _write_private(path, text + "\n")
+        write_private(path, text + "\n")
     return text
 
 
-def _write_private(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
+    """Write a file of mode 0600 that is there whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -47,6 +47,7 @@ from carrel.portal import Portal
 from carrel.runner.outputs import sweep_drafts
 from carrel.server.addresses import read_from
 from carrel.server.collecting import LabWorkDirectories
+from carrel.server.elsewhere import Origin, check_database
 from carrel.server.home import LabHome
 from carrel.server.lending import Lender, NoLender
 from carrel.server.log import log_to
@@ -56,6 +57,7 @@ from carrel.server.retention import RetentionService
 from carrel.server.settings import DEFAULT_PORT, Settings, read_settings
 from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
 from carrel.server.tracking import Tracking, artifacts_of
+from carrel.server.whereabouts import Answer, check, remember
 from carrel.snapshots import SnapshotStore
 from carrel.spool import Spool
 from carrel.store import Database, Store
@@ -96,10 +98,11 @@ class RunningLab:
         self.store.close()
 
 
-def run(*, home: Path, options: Mapping[str, Any], say: Callable[[str], None] = print) -> int:
+def run(*, home: Path, options: Mapping[str, Any], answer: Answer | None = None, say: Callable[[str], None] = print) -> int:
     """Run a lab in the foreground until SIGINT or SIGTERM; return the exit code.
 
-    `options` are settings from the command line, by name. Raises `Conflict` when a lab runs in `home` already.
+    `options` are settings from the command line, by name. `answer` says what a home is that is not where it was. Raises
+    `Conflict` when a lab runs in `home` already, or when the home is elsewhere and nobody has said why.
     """
     place_ = LabHome(home.expanduser().absolute())
 
@@ -111,17 +114,24 @@ def run(*, home: Path, options: Mapping[str, Any], say: Callable[[str], None] = 
     log_to(place_.logs / "server.log")
     lock = place_.lock()
     try:
-        with contextlib.closing(_listen(settings, place_.read_port())) as listener:
+        known = check(place_, settings.database, answer)
+        origin = Origin(known, answer) if known is not None and answer is not None else None
+        copied = origin is not None and origin.answer is Answer.COPY
+        with contextlib.closing(_listen(settings, None if copied else place_.read_port())) as listener:
             url = f"http://{_name_of(settings.host)}:{listener.getsockname()[1]}"
             rules = RuleBook(settings.rules, reread=lambda: read().rules)
-            return _serve(place_, settings, rules, listener, url, say)
+            return _serve(place_, settings, rules, listener, url, say, origin)
     finally:
         os.close(lock)
 
 
-def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> RunningLab:
-    """Wire store, engine and loop; nothing runs yet but the engine's nursery."""
+def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origin: Origin | None = None) -> RunningLab:
+    """Wire store, engine and loop; nothing runs yet but the engine's nursery. `origin` is of a home that is not where it was."""
+    if origin is not None:
+        check_database(home)
     store = Store(Database(settings.database) if settings.database else Database.at(home.database))
+    if origin is not None:
+        origin.prepare(home, store)
     lab_id = store.lab_id()
     secret = home.secret()
     found = this_node(
@@ -168,6 +178,9 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook) -> Ru
     storage = StorageWatch(home.path, home.parts, floor=settings.disk_floor)
     drains, reservations = Drains(store.drains), Reservations(store.reservations)
     describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
+    if origin is not None:
+        origin.end_jobs(home, store, describer if settings.tracking else None)
+    remember(home, settings.database)
     loop = ControlLoop(
         jobs=store.jobs,
         events=store.events,
@@ -247,10 +260,16 @@ def _know_the_owner(home: LabHome, lab: Lab) -> None:
 
 
 def _serve(
-    home: LabHome, settings: Settings, rules: RuleBook, listener: socket.socket, url: str, say: Callable[[str], None]
+    home: LabHome,
+    settings: Settings,
+    rules: RuleBook,
+    listener: socket.socket,
+    url: str,
+    say: Callable[[str], None],
+    origin: Origin | None,
 ) -> int:
     """Bring the parts up, serve until a signal comes, take them down."""
-    running = open_lab(home, settings, url, rules)
+    running = open_lab(home, settings, url, rules, origin)
     tracking = Tracking(home=home.path, store=running.store, lab=running.lab) if settings.tracking else None
     portal = Portal(clock=time.time)
     environments = NamedEnvironments(home.environments)
