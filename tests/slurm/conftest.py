@@ -22,7 +22,7 @@ def slurm_programs():
 
 @pytest.fixture(scope="session")
 def shared_site(slurm_programs):
-    with SlurmSite(tokens=not missing_for_rest(), lines=("Licenses=tool:4",)) as site:
+    with SlurmSite(tokens=not missing_for_rest(), prolog=True, lines=("Licenses=tool:4",)) as site:
         yield site
 
 

@@ -47,7 +47,7 @@ def test_a_job_is_followed_from_submission_to_its_end(site, faults, json):
     wait_until(lambda: find(commands.listing(), name)[0].state == "CANCELLED")
     commands.cancel(number, name=name)
     wait_until(lambda: any(end_of(job) for job in commands.history({name: number})))
-    assert "by user" in end_of(commands.history({name: number})[-1]).reason.message
+    assert "Slurm by " in end_of(commands.history({name: number})[-1]).reason.message
     assert find(commands.history({name: None}), name)
 
 

@@ -70,8 +70,12 @@ def ear(engine):
 
 def number_of(home, launch):
     path = home.attempt(launch).path / "slurm"
-    wait_until(lambda: path.exists() and path.read_text().strip())
-    return int(path.read_text())
+
+    def numbers():
+        return [int(word) for word in path.read_text().split() if word.isdigit()] if path.exists() else []
+
+    wait_until(numbers)
+    return numbers()[0]
 
 
 def said(story, words):
@@ -134,7 +138,7 @@ def test_somebody_cancels_the_job_in_slurm(site, home, engine, ear):
     site.run("scancel", str(number_of(home, launch)))
     ended = ear.ended(launch)
     assert ended.state is JobState.CANCELLED
-    assert "in Slurm by user" in ended.reason.message
+    assert f"in Slurm by {site.layout.user} " in ended.reason.message
 
 
 def test_a_node_fails(site, home, engine, ear):

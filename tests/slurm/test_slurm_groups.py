@@ -152,7 +152,7 @@ def test_slurms_own_cancellation_is_told_as_such(home, engine, ear, site):
     site.run("scancel", (home.attempt(launch).path / "slurm").read_text().strip())
     ended = ear.ended(launch, LONG)
     assert ended.state is JobState.CANCELLED
-    assert "in Slurm by user" in ended.reason.message
+    assert "in Slurm by " in ended.reason.message
 
 
 def test_an_agent_that_is_lost_ends_the_group(home, engine, ear, site):

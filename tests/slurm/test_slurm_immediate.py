@@ -240,4 +240,4 @@ def test_somebody_cancels_the_allocation_in_slurm(site, home, engine, ear):
     site.run("scancel", (home.attempt(launch).path / "slurm").read_text().split()[1])
     ended = ear.ended(launch)
     assert ended.state is JobState.CANCELLED
-    assert "in Slurm by user" in ended.reason.message
+    assert "in Slurm by " in ended.reason.message

@@ -109,7 +109,7 @@ def test_a_name_with_a_line_end_makes_an_answer_of_sacct_garbage():
 def test_sacct_says_who_cancelled():
     job = one(parse_sacct(answer("sacct")), "cancelled-running")
     assert (job.state, job.cancelled_by) == ("CANCELLED", "0")
-    assert "by user 0" in end_of(job).reason.message
+    assert "by the user with the number 0" in end_of(job).reason.message
 
 
 def test_a_requeued_job_has_several_lines():

@@ -36,6 +36,8 @@ class Layout:
     accounting: bool = True
     #: True: the daemons know users by tokens, too (auth/jwt).
     tokens: bool = False
+    #: True: nodes have a prolog, which fails where `broken` says so.
+    prolog: bool = False
     #: Further lines of slurm.conf.
     lines: tuple[str, ...] = ()
 
@@ -53,6 +55,10 @@ class Layout:
     def mariadb_socket(self) -> Path:
         """Where the database listens, and nowhere else."""
         return self.root / "run" / "mariadb"
+
+    def broken(self, node: str) -> Path:
+        """While this file is there, the prolog of a node fails."""
+        return self.root / "etc" / f"broken.{node}"
 
     @property
     def token_key(self) -> Path:
@@ -77,6 +83,9 @@ def write_configuration(layout: Layout) -> None:
     layout.conf.write_text(slurm_conf(layout))
     (etc / "gres.conf").write_text(gres_conf(layout))
     (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainRAMSpace=no\nConstrainDevices=no\n")
+    if layout.prolog:
+        (etc / "prolog").write_text(f'#!/bin/sh\n[ ! -e "{etc}/broken.$SLURMD_NODENAME" ]\n')
+        (etc / "prolog").chmod(0o755)
     if layout.tokens:
         layout.token_key.touch(mode=0o600)
         layout.token_key.write_bytes(secrets.token_bytes(32))
@@ -135,6 +144,7 @@ PriorityWeightQOS=10000"""
         for number, (name, port) in enumerate(zip(layout.nodes, layout.node_ports, strict=True), 1)
     )
     everywhere = ",".join(layout.nodes)
+    prolog = f"Prolog={layout.root}/etc/prolog\n" if layout.prolog else ""
     tokens = f"AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key={layout.token_key}\n" if layout.tokens else ""
     return f"""\
 ClusterName={CLUSTER}
@@ -168,7 +178,7 @@ MinJobAge=60
 SlurmdTimeout={layout.node_timeout}
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1,bf_continue
 {accounting}
-{tokens}{"".join(f"{line}{chr(10)}" for line in layout.lines)}{nodes}
+{prolog}{tokens}{"".join(f"{line}{chr(10)}" for line in layout.lines)}{nodes}
 PartitionName=main Nodes={everywhere} Default=YES MaxTime=INFINITE State=UP
 PartitionName=debug Nodes={layout.nodes[0]} MaxTime=10 DefaultTime=1 PriorityTier=10 State=UP
 """

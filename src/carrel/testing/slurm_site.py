@@ -171,6 +171,7 @@ class SlurmSite:
         for name in self.layout.nodes:
             if name not in self._daemons:
                 self.start_node(name)
+        self.mend_nodes()
         jobs = self.run("squeue", "-h", "-o", "%A").out.split()
         if jobs:
             self.run("scancel", "--signal=KILL", "--full", *jobs, check=False)
@@ -248,6 +249,18 @@ class SlurmSite:
     def pid(self, daemon: str) -> int:
         """Process id of a daemon, for SIGSTOP and SIGCONT."""
         return self._daemons[daemon].pid
+
+    def break_node(self, name: str) -> None:
+        """From now on the prolog of a node fails, and Slurm takes the node out of use; the cluster was made with `prolog`."""
+        self.layout.broken(name).touch()
+
+    def mend_nodes(self) -> None:
+        """No prolog fails any more, and all nodes take jobs again."""
+        broken = [name for name in self.layout.nodes if self.layout.broken(name).exists()]
+        for name in broken:
+            self.layout.broken(name).unlink()
+        if broken:  # that one takes jobs already is no trouble
+            self.run("scontrol", "update", f"nodename={','.join(broken)}", "state=resume", check=False)
 
     def wait_for_idle_nodes(self) -> None:
         """Wait until every node is there and runs nothing."""

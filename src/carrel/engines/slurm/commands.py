@@ -6,6 +6,7 @@ Nothing is tried again here: whoever calls knows whether that makes sense.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import secrets
 import shutil
@@ -13,18 +14,21 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 
-from carrel.domain.errors import Invalid, Unavailable
+from carrel.domain.errors import CarrelError, Invalid, Unavailable
 from carrel.engines.slurm.limits import FIELDS, parse_limits
 from carrel.engines.slurm.listing import (
     SACCT_FIELDS,
     Garbage,
     SlurmJob,
+    parse_events,
     parse_granted,
     parse_job,
     parse_json,
+    parse_out_of_use,
     parse_records,
     parse_sacct,
     parse_squeue,
@@ -52,6 +56,8 @@ _PASSED = frozenset(
 )
 #: Job numbers and names in one question: arguments are limited (execve(2), 128 KiB for each).
 _BATCH = 500
+#: Seconds before a job's start, and after it, within which a node that failed it is taken out of use.
+_A_MOMENT, _PROLOGS = 5, 3600
 #: From this version on, the JSON of squeue honours its filters and is documented.
 _JSON_SINCE = (23, 2)
 
@@ -249,7 +255,29 @@ class SlurmCommands:
                 arguments = ["--allocations", "--duplicates", "--allusers", "--parsable2", f"--name={','.join(some)}"]
                 answer = self._run("sacct", *arguments, where, f"--format={','.join(SACCT_FIELDS)}", epoch=True)
                 found += parse_sacct(self._something("sacct", answer))
-        return tuple(found)
+        return tuple(replace(job, cancelled_by=_name_of(job.cancelled_by)) for job in found)
+
+    def out_of_use(self, nodes: str, since: int | None) -> Mapping[str, str]:
+        """Return which of `nodes` take no jobs, and why; or were taken out of use within an hour of `since` (Unix seconds).
+
+        The second needs the accounting database; where that says nothing, nothing follows.
+        """
+        answer = self._run("scontrol", "--oneliner", "show", "node", nodes)
+        found = parse_out_of_use(self._something("scontrol", answer))
+        if found or since is None:
+            return found
+        start = datetime.fromtimestamp(since - _A_MOMENT).strftime("%Y-%m-%dT%H:%M:%S")  # Slurm reads local time
+        asked = ("show", "event", f"nodes={nodes}", f"start={start}", "format=NodeName,Start,State,Reason")
+        with suppress(CarrelError):
+            text = self._run("sacctmgr", "--noheader", "--parsable2", *asked, epoch=True).out
+            return parse_events(text, since - _A_MOMENT, since + _PROLOGS)
+        return {}
+
+    def daemons(self) -> frozenset[str]:
+        """Return the names of the users that Slurm's own daemons run as."""
+        configuration = self.configuration()
+        named = (configuration.get(key, "").partition("(")[0] for key in ("SlurmUser", "SlurmdUser"))
+        return frozenset({"root", *named}) - {""}
 
     def cancel(self, number: int, *, name: str) -> None:
         """End a job, whatever its state; one that has ended already is no error.
@@ -353,6 +381,13 @@ class SlurmCommands:
         if answer.code:
             raise _failure(program, answer)
         return answer
+
+
+def _name_of(user: str) -> str:
+    """Return the name of a user whose number sacct gives; the number where nobody here has it."""
+    with suppress(KeyError, OverflowError):
+        return pwd.getpwuid(int(user)).pw_name if user.isdigit() else user
+    return user
 
 
 def _failure(program: str, answer: _Answer) -> Unavailable | SlurmRefused:

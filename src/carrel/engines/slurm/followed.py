@@ -53,9 +53,12 @@ class Followed:
     failures: int = 0
     #: Since when, in monotonic seconds: its runner is gone, and Slurm has not said why.
     dead_since: float | None = None
-    #: Since when Slurm, which answers, does not know its job; and how often it was submitted again for that.
+    #: Since when Slurm, which answers, does not know its job; how often it was submitted again, for that or a site's fault.
     missing_since: float | None = None
     again: int = 0
+    #: Nodes that could not start it, and what happened there, in a sentence.
+    avoid: tuple[str, ...] = ()
+    fault: str = ""
     #: Since when Slurm says that it ended while its runner lives.
     ended_since: float | None = None
     #: What Slurm says of an end that may be its own doing, and when that end was first seen.
@@ -125,6 +128,8 @@ class Followed:
             *([f"pilot={self.name}"] if self.own else []),
             *([number] if number else []),
             *([f"srun={self.srun}"] if self.srun > 0 else []),
+            *([f"again={self.again}"] if self.again else []),
+            *([f"avoid={','.join(self.avoid)}"] if self.avoid else []),
         ]
         draft = self.number_file.with_name("slurm.new")
         draft.write_text(f"{' '.join(words)}\n" if words else "")
@@ -155,6 +160,12 @@ class Followed:
         self.number = next((int(word) for word in words if word.isascii() and word.isdigit()), None)
         pids = [word.removeprefix("srun=") for word in words if word.startswith("srun=")]
         self.srun = int(pids[0]) if pids and pids[0].isascii() and pids[0].isdigit() else -1
+        for word in words:
+            name, _, value = word.partition("=")
+            if name == "again" and value.isascii() and value.isdigit():
+                self.again = int(value)
+            elif name == "avoid" and value:
+                self.avoid = (value,)
 
     def cancelled_by(self) -> str | None:
         """Who asked for the end, or None."""
@@ -212,15 +223,22 @@ def write_end(directory: AttemptDirectory, ended: Ended, at: float) -> None:
         os.close(fd)
 
 
-def end_without_runner(followed: Followed, end: SlurmEnd) -> Ended:
-    """Return how an attempt ended whose runner never began."""
+def end_without_runner(followed: Followed, end: SlurmEnd, fault: str = "") -> Ended:
+    """Return how an attempt ended whose runner never began; `fault` is what the site did to it, time and again."""
     by = followed.cancelled_by()
     if by is not None:
         return cancelled(by)
+    if fault and end.state is not JobState.FAILED:
+        message = f"{fault}. It was submitted {followed.again + 1} times and never began."
+        state = JobState.NODE_FAIL if end.state is JobState.NODE_FAIL else JobState.FAILED
+        code = "NodeLost" if state is JobState.NODE_FAIL else "LaunchFailed"
+        return Ended(state=state, reason=Reason(code=code, message=message), retryable=True)
     if end.state in (JobState.COMPLETED, JobState.FAILED):
         said = followed.script_said()
         message = f"{end.reason.message} It had not begun." + (f" Its script said: {said}" if said else "")
-        return Ended(state=JobState.FAILED, reason=Reason(code="LaunchFailed", message=message), retryable=end.retryable)
+        return Ended(
+            state=JobState.FAILED, reason=Reason(code="LaunchFailed", message=message), retryable=end.retryable or bool(fault)
+        )
     return Ended(state=end.state, reason=end.reason, retryable=end.retryable)
 
 

@@ -40,7 +40,7 @@ class SlurmJob:
     exit_code: int = 0
     #: The signal that ended it, or 0.
     signal: int = 0
-    #: Number of the user who cancelled it, or "".
+    #: Who cancelled it, by number or by name, or "".
     cancelled_by: str = ""
     #: Unix seconds: when it started, or should start; None when nobody knows.
     starts_at: int | None = None
@@ -177,6 +177,31 @@ def parse_records(text: str, first: str) -> tuple[Mapping[str, str], ...]:
     if not found:
         raise Garbage(f"What scontrol answered about {first}", text)
     return tuple(found)
+
+
+def parse_out_of_use(text: str) -> dict[str, str]:
+    """Return why nodes take no jobs, by name, from `scontrol --oneliner show node`; nodes that do take some are left out."""
+    records = parse_records(text, "NodeName")
+    lines = [line for line in text.split("\n") if line]
+    found = {}
+    for record, line in zip(records, lines, strict=True):
+        if re.search(r"DOWN|DRAIN|FAIL|NOT_RESPONDING", record.get("State", "")):
+            said = re.search(r" Reason=(.*?)(?: \[\S+\])?(?: [A-Z]\w*=.*)?$", line)
+            found[record["NodeName"]] = (said[1] if said else "") or record["State"]
+    return found
+
+
+def parse_events(text: str, since: int, until: int) -> dict[str, str]:
+    """Return why nodes were taken out of use in a span of time, by name.
+
+    The text is that of `sacctmgr --noheader --parsable2 show event format=NodeName,Start,State,Reason` with SLURM_TIME_FORMAT=%s.
+    """
+    found = {}
+    for line in text.split("\n"):
+        fields = line.split("|", 3)
+        if len(fields) == 4 and (at := _time(fields[1])) is not None and since <= at <= until:
+            found[fields[0]] = fields[3] or fields[2]
+    return found
 
 
 def parse_submitted(text: str) -> int:

@@ -20,6 +20,7 @@ from carrel.domain.launch import Ended, Launch
 from carrel.domain.ports import Clock
 from carrel.engines.attempts import write_cancel, write_launch
 from carrel.engines.slurm.commands import SlurmFull, SlurmMissing, SlurmRefused
+from carrel.engines.slurm.faults import SiteFault, SiteFaults, elsewhere, was_held
 from carrel.engines.slurm.followed import Followed, cancelled, end_without_runner, never_to_run, runner_of, write_end
 from carrel.engines.slurm.follower import SAYS_WHY, Follower
 from carrel.engines.slurm.immediate import Allocations
@@ -76,6 +77,7 @@ class Reconciler:
         self._pilots = pilots(self._do, self._submit)
         self._limits = QosLimits(qos_of=slurm.qos_of, limits=slurm.limits, monotonic=monotonic)
         self._room = Room(monotonic)
+        self._faults = SiteFaults(slurm)
         self._user = user
         self._interval = interval
         self._monotonic = monotonic
@@ -184,6 +186,11 @@ class Reconciler:
             else:
                 self._end(followed, cancelled(by))
         except SlurmRefused as error:
+            if followed.avoid:  # there may be no other node
+                followed.avoid = ()
+                followed.unask()
+                self._submit(followed)
+                return
             reason = Reason(
                 code="LaunchFailed", message=f"Slurm refused it: {error.reason}.{self._may_be_limits(followed, error)}"
             )
@@ -209,7 +216,7 @@ class Reconciler:
         launch = followed.watched.launch
         if not followed.directory.launch.exists():
             write_launch(followed.watched)
-        options = self._options(launch)
+        options = elsewhere(self._options(launch), followed.avoid)
         if self._pilots.take(followed, options):  # there may be one already, for which Slurm needs no room
             self._taken(followed)
             return
@@ -249,7 +256,7 @@ class Reconciler:
         followed.ask_at = math.inf
         meaning = ": ".join(part for part in (in_words(words), self._limits.value(options.qos, words)) if part)
         why = f"{words} ({meaning})" if meaning else words
-        self._follower.say(followed, f"Slurm has no room for it yet: {why}. It is submitted when another one has ended.")
+        self._say(followed, f"Slurm has no room for it yet: {why}. It is submitted when another one has ended.")
 
     def _found(self, followed: Followed, listing: Sequence[SlurmJob]) -> bool:
         """Look for a job that an earlier call of sbatch may have made; of several, for one that lives."""
@@ -358,7 +365,7 @@ class Reconciler:
 
     def _submit_again(self, followed: Followed) -> None:
         followed.again += 1
-        followed.missing_since = None
+        followed.missing_since = followed.ended_since = None
         if followed.own:
             followed.leave()
         else:
@@ -394,45 +401,51 @@ class Reconciler:
         if end is not None and end.state is JobState.CANCELLED and followed.held and followed.released.exists():
             end = replace(end, state=JobState.COMPLETED)  # it was cancelled because its runner was through
         if end is not None and end.state is JobState.CANCELLED and not job.cancelled_by and followed.cancelled_by() is None:
-            end = self._with_name(followed, end)
-            if end is None:
+            named = self._with_name(followed, job)
+            if named is None:
                 return
+            job, end = named, end_of(named)
         if followed.watched.ended():
             followed.explanation = end
             self._follower.look(followed)
         elif end is not None:
-            self._conclude(followed, end, alive=alive)
+            self._conclude(followed, job, end, alive=alive)
+        elif alive is None and was_held(job) and not followed.cancelled and followed.again < _TIMES_AGAIN:
+            self._slurm.cancel(job.id, name=followed.name)
+            self._start_elsewhere(followed, SiteFault(f"Slurm could not start it, and held it (Slurm job {job.id})"))
+            return
         elif alive is None and followed.held and job.state == "RUNNING":
             if not self._allocations.tend_waiting(followed, self._options(followed.watched.launch)):
                 self._submit(followed)
                 return
         elif alive is None:
             said = waits_for(job, self._limits.of_job(job.id, job.reason))
-            self._follower.say(followed, said if is_live(job) else f"Slurm says {job.state} of job {job.id}.")
+            self._say(followed, said if is_live(job) else f"Slurm says {job.state} of job {job.id}.")
         elif alive and followed.held:
             self._allocations.tend_running(followed)
         if end is None and followed.cancelled and not followed.watched.over:
             self._cancel(followed)
 
-    def _with_name(self, followed: Followed, end: SlurmEnd) -> SlurmEnd | None:
-        """Return the end of a cancelled job with the name of who did it; None while that may still become known."""
+    def _with_name(self, followed: Followed, job: SlurmJob) -> SlurmJob | None:
+        """Return a cancelled job with the name of who did it; None while that may still become known."""
         try:
             records = find(self._slurm.history({followed.name: followed.number}), followed.name, self._user)
         except CarrelError:
-            return end
-        named = [job for job in records if job.id == followed.number and job.cancelled_by]
+            return job
+        named = [one for one in records if one.id == followed.number and one.cancelled_by]
         if named:
-            return end_of(named[-1])
-        followed.ended_since = followed.ended_since or self._monotonic()
-        return end if self._monotonic() - followed.ended_since > _SAYS_WHO else None
+            return named[-1]
+        return job if self._has_waited(followed) else None
 
-    def _conclude(self, followed: Followed, end: SlurmEnd, *, alive: bool | None) -> None:
+    def _has_waited(self, followed: Followed) -> bool:
+        """True once Slurm has had its time for saying more about an end."""
+        followed.ended_since = followed.ended_since or self._monotonic()
+        return self._monotonic() - followed.ended_since > _SAYS_WHO
+
+    def _conclude(self, followed: Followed, job: SlurmJob, end: SlurmEnd, *, alive: bool | None) -> None:
         now = self._monotonic()
-        if alive is None and end.of_no_script and not followed.cancelled and followed.again < _TIMES_AGAIN:
-            self._submit_again(followed)
-            return
         if alive is None:
-            self._end(followed, end_without_runner(followed, end))
+            self._never_began(followed, job, end)
             return
         if alive:
             followed.ended_since = followed.ended_since or now
@@ -454,6 +467,33 @@ class Reconciler:
             self._clock(),
         )
         self._follower.look(followed)
+
+    def _never_began(self, followed: Followed, job: SlurmJob, end: SlurmEnd) -> None:
+        """Submit again what a site's fault kept from beginning, so that nothing of it was lost; else it ends as Slurm says."""
+        again = not followed.cancelled and followed.again < _TIMES_AGAIN
+        if end.of_no_script and again:
+            self._submit_again(followed)
+            return
+        modules = bool(self._options(followed.watched.launch).modules)
+        fault = self._faults.of(followed, job, end, modules=modules)
+        if fault.doubtful and not self._has_waited(followed):
+            return  # Slurm cancels the job first, and takes the node out of use then
+        if fault.message and again:
+            self._start_elsewhere(followed, fault)
+        else:
+            self._end(followed, end_without_runner(followed, end, fault.message))
+
+    def _start_elsewhere(self, followed: Followed, fault: SiteFault) -> None:
+        followed.avoid = tuple(dict.fromkeys((*followed.avoid, *fault.nodes)))
+        followed.batch_only = True
+        times = f"{followed.again + 1} of {_TIMES_AGAIN}"
+        followed.fault = f"{fault.message}. It is submitted again, elsewhere ({times})."
+        self._follower.say(followed, followed.fault)
+        self._submit_again(followed)
+
+    def _say(self, followed: Followed, message: str) -> None:
+        """Say something, and why it was submitted again, if it was."""
+        self._follower.say(followed, f"{message} {followed.fault}".rstrip())
 
     def _without_evidence(self, followed: Followed) -> None:
         """Slurm says nothing. A runner that lives is all that counts; one that is gone is gone after a while."""

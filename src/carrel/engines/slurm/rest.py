@@ -134,6 +134,14 @@ class SlurmRest:
         """As `SlurmCommands.qos_of`."""
         return self._commands.qos_of(number)
 
+    def out_of_use(self, nodes: str, since: int | None) -> Mapping[str, str]:
+        """As `SlurmCommands.out_of_use`."""
+        return self._commands.out_of_use(nodes, since)
+
+    def daemons(self) -> frozenset[str]:
+        """As `SlurmCommands.daemons`."""
+        return self._commands.daemons()
+
     # --- inside -------------------------------------------------------------------------------------------------------------
 
     def look(self) -> RestSite:

@@ -88,7 +88,7 @@ def end_of(job: SlurmJob) -> SlurmEnd | None:
         reason=Reason(code=code, message=message),
         exit_code=job.exit_code if state in (JobState.FAILED, JobState.COMPLETED) and not job.signal else None,
         signal=job.signal or None,
-        retryable=state in (JobState.NODE_FAIL, JobState.PREEMPTED) or job.reason in _SITES_FAULT,
+        retryable=state in (JobState.NODE_FAIL, JobState.PREEMPTED) or job.reason in SITES_FAULT,
     )
 
 
@@ -104,7 +104,7 @@ def waits_for(job: SlurmJob, limit: str = "") -> str:
 
 
 #: Reasons of Slurm's (squeue(1), JOB REASON CODES) that say that the site failed and not the job.
-_SITES_FAULT = frozenset({"JobLaunchFailure", "SystemFailure", "Prolog", "PrologFailure", "NodeDown", "ReservationDeleted"})
+SITES_FAULT = frozenset({"JobLaunchFailure", "SystemFailure", "Prolog", "PrologFailure", "NodeDown", "ReservationDeleted"})
 
 
 def _reason(job: SlurmJob) -> tuple[str, str]:
@@ -130,7 +130,7 @@ def _reason(job: SlurmJob) -> tuple[str, str]:
             return "Completed", f"Slurm says that it ended with exit code 0 (job {job.id})."
     if job.reason == "BadConstraints":
         return "LaunchFailed", f"Slurm refused it: no node has what it asks for (job {job.id})."
-    if job.reason in _SITES_FAULT and not job.exit_code and not job.signal:
+    if job.reason in SITES_FAULT and not job.exit_code and not job.signal:
         return "LaunchFailed", f"Slurm could not start it{where}: {job.reason} (job {job.id})."
     if job.signal:
         return "RaisedSignal", f"Signal {job.signal} ended it{where} (Slurm job {job.id})."
@@ -142,5 +142,6 @@ def _reason(job: SlurmJob) -> tuple[str, str]:
 def _cancelled(job: SlurmJob) -> str:
     if job.reason == "DependencyNeverSatisfied":
         return f"Slurm cancelled it: what it depends on can never be (job {job.id})."
-    by = f"user {job.cancelled_by}" if job.cancelled_by else "somebody"
+    nameless = job.cancelled_by.isdigit()
+    by = f"the user with the number {job.cancelled_by}" if nameless else job.cancelled_by or "somebody"
     return f"Cancelled in Slurm by {by} (job {job.id})."

@@ -40,3 +40,9 @@ class Transport(Protocol):
 
     def qos_of(self, number: int) -> str:
         """Return the class of service of a job."""
+
+    def out_of_use(self, nodes: str, since: int | None) -> Mapping[str, str]:
+        """Return which nodes take no jobs, or took none soon after `since`, and why."""
+
+    def daemons(self) -> frozenset[str]:
+        """Return the names of the users that Slurm's own daemons run as."""

@@ -1,0 +1,191 @@
+"""A site's faults are the lab's to bear: what never began is submitted again, elsewhere; only a person cancels."""
+
+from __future__ import annotations
+
+import pytest
+
+from carrel.domain.job import JobState
+from carrel.domain.launch import Preparing
+from carrel.engines.slurm.commands import SlurmCommands
+from carrel.engines.slurm.engine import SlurmEngine, options_for
+from carrel.engines.slurm.faults import elsewhere, fault_of, may_be_the_sites, was_held
+from carrel.engines.slurm.listing import SlurmJob, parse_events, parse_out_of_use
+from carrel.engines.slurm.options import SlurmOptions
+from carrel.engines.slurm.states import end_of
+from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.engine_contract import TOKEN
+from carrel.testing.slurm_site import SlurmSite
+
+DRAINED = {"node1": "Prolog error"}
+ROOT = frozenset({"root", "slurm"})
+
+
+def job(state, **more):
+    return SlurmJob(id=7, state=state, **{"nodes": "node1", **more})
+
+
+def fault(one, out_of_use=None, **more):
+    return fault_of(one, end_of(one), out_of_use or {}, **more)
+
+
+def test_a_cancellation_is_the_sites_when_its_node_was_taken_out_of_use():
+    assert "node1: Prolog error" in fault(job("CANCELLED", cancelled_by="root"), DRAINED)
+    assert fault(job("CANCELLED", cancelled_by="root")) == ""
+
+
+@pytest.mark.parametrize(("by", "may"), [("root", True), ("slurm", True), ("", True), ("alice", False)])
+def test_only_a_daemon_may_have_cancelled_for_a_node(by, may):
+    assert may_be_the_sites(job("CANCELLED", cancelled_by=by), ROOT) is may
+
+
+@pytest.mark.parametrize(
+    ("one", "site"),
+    [
+        (job("NODE_FAIL"), True),
+        (job("BOOT_FAIL"), True),
+        (job("FAILED", reason="JobLaunchFailure"), True),
+        (job("FAILED", reason="NonZeroExitCode", exit_code=127), True),
+        (job("FAILED", reason="RaisedSignal:53(Real-time_signal_19)", signal=53), True),
+        (job("FAILED", reason="BadConstraints", nodes=""), False),
+        (job("TIMEOUT"), False),
+        (job("OUT_OF_MEMORY"), False),
+        (job("PREEMPTED"), False),
+    ],
+)
+def test_other_ends_of_what_never_began(one, site):
+    assert bool(fault(one)) is site
+
+
+def test_modules_that_cannot_be_loaded_are_the_tasks_own_trouble():
+    assert fault(job("FAILED", reason="NonZeroExitCode", exit_code=1), modules_failed=True) == ""
+
+
+@pytest.mark.parametrize("words", ["launch failed requeued held", "launch_failed_requeued_held"])
+def test_a_job_that_slurm_holds_after_a_launch_that_failed(words):
+    assert was_held(job("PENDING", reason=words, nodes=""))
+    assert not was_held(job("PENDING", reason="JobHeldAdmin", nodes=""))
+
+
+def test_nodes_are_excluded_beside_those_that_are_already():
+    there = SlurmOptions(passed=("--exclude=node9", "--nice=7"))
+    assert elsewhere(there, ["node1", "node2"]).passed == ("--nice=7", "--exclude=node9,node1,node2")
+    assert elsewhere(there, []) is there
+
+
+def test_why_nodes_take_no_jobs():
+    line = "NodeName={} Arch=x86_64 State={} Port=1 AveWatts=0{}"
+    drained = line.format("node1", "IDLE+DRAIN", " Reason=Prolog error [root@2026-11-22T22:29:05]")
+    down = line.format("node2", "DOWN*", " Reason=Not responding [slurm@2026-11-22T22:29:05] Comment=x y")
+    text = "\n".join([drained, down, line.format("node3", "IDLE", ""), line.format("node4", "DRAIN", ""), ""])
+    assert parse_out_of_use(text) == {"node1": "Prolog error", "node2": "Not responding", "node4": "DRAIN"}
+
+
+def test_why_nodes_took_none_when_a_job_began():
+    text = "node1|1000|DRAIN|Prolog error\nnode2|99|DRAIN|before\nnode3|5001|DOWN|after\nnode4|1001|DOWN|\n"
+    assert parse_events(text, 990, 5000) == {"node1": "Prolog error", "node4": "DOWN"}
+
+
+# --- on the cluster ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path):
+    return LabHome(tmp_path)
+
+
+@pytest.fixture
+def make(site: SlurmSite, home: LabHome):
+    engines = []
+
+    def make_engine(interval=0.3, **options):
+        commands = SlurmCommands(environ=site.environ, json=False, timeout=60)
+        lab = f"f{abs(hash(str(home.root))):x}"
+        engine = SlurmEngine(
+            spool=home.spool, run_dir=home.run / f"{len(engines)}", lab=lab, environ=site.environ, commands=commands,
+            interval=interval,
+            **options,
+        )  # fmt: skip
+        engines.append(engine)
+        return engine
+
+    yield make_engine
+    for engine in engines:
+        engine.close()
+
+
+def only_on(*nodes):
+    """Options by which jobs go to these nodes alone."""
+    others = sorted({"node1", "node2", "node3", "node4"} - set(nodes))
+    return lambda launch: elsewhere(options_for(launch), others)
+
+
+def said(story, words):
+    return any(isinstance(record, Preparing) and words in record.message for record in story.records)
+
+
+class TestOnTheCluster:
+    pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+
+    @pytest.mark.parametrize("immediate", [False, True], ids=["batch", "immediate"])
+    def test_a_prolog_that_fails_costs_a_job_nothing(self, site, home, make, immediate):
+        site.break_node("node1")
+        engine = make(options=only_on("node1", "node2"), immediate=lambda _launch: immediate)
+        ear = Ear(engine)
+        launches = [make_launch(home, f"echo $SLURMD_NODENAME >> {home.root}/ran", job_id=number) for number in range(1, 4)]
+        for launch in launches:
+            engine.start(launch, token=TOKEN)
+        for launch in launches:
+            assert ear.ended(launch).state is JobState.COMPLETED
+        assert (home.root / "ran").read_text().split() == ["node2"] * 3
+        if not immediate:
+            assert any(said(ear.story(launch), "node1: Prolog error") for launch in launches)
+
+    def test_a_node_that_was_mended_since_is_still_the_reason(self, site, home, make):
+        first = make(interval=600, options=only_on("node1", "node2"))  # nobody looks while the node fails and is mended
+        Ear(first)
+        site.break_node("node1")
+        launch = make_launch(home, "true")
+        first.start(launch, token=TOKEN)
+        path = home.attempt(launch).path / "slurm"
+        wait_until(lambda: path.exists() and path.read_text().strip())
+        first.close()
+        number = int(path.read_text())
+        site.wait_for(number, "CANCELLED")
+        wait_until(lambda: "node1" in site.run("sinfo", "-h", "-R", "-o", "%N").out)
+        site.mend_nodes()
+        wait_until(lambda: "node1" not in site.run("sinfo", "-h", "-R", "-o", "%N").out)
+        second = make(options=only_on("node1", "node2"))
+        ear = Ear(second)
+        second.start(launch, token=TOKEN)
+        assert ear.ended(launch).state is JobState.COMPLETED
+        assert said(ear.story(launch), "Prolog error")
+
+    def test_it_is_tried_a_few_times_and_then_has_failed(self, site, home, make):
+        nodes = ("node1", "node2", "node3", "node4")
+        for node in nodes:
+            site.break_node(node)
+        engine = make()
+        ear = Ear(engine)
+        launch = make_launch(home, f"touch {home.root}/ran")
+        engine.start(launch, token=TOKEN)
+        ended = ear.ended(launch)
+        assert (ended.state, ended.reason.code, ended.retryable) == (JobState.FAILED, "LaunchFailed", True)
+        assert "Prolog error" in ended.reason.message
+        assert "4 times" in ended.reason.message
+        assert not (home.root / "ran").exists()
+
+    def test_an_administrator_who_cancels_is_a_person(self, site, home, make):
+        engine = make(python="/nowhere/python")
+        ear = Ear(engine)
+        launch = make_launch(home, "true")
+        site.run("scontrol", "update", "partitionname=main", "state=down")
+        try:
+            engine.start(launch, token=TOKEN)
+            path = home.attempt(launch).path / "slurm"
+            wait_until(lambda: path.exists() and path.read_text().strip())
+            site.run("scancel", path.read_text().strip())
+            ended = ear.ended(launch)
+        finally:
+            site.run("scontrol", "update", "partitionname=main", "state=up")
+        assert ended.state is JobState.CANCELLED
+        assert f"Cancelled in Slurm by {site.layout.user}" in ended.reason.message
