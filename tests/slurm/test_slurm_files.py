@@ -15,8 +15,8 @@ from carrel.engines.attempts import Watched
 from carrel.engines.slurm.batch import allocated
 from carrel.engines.slurm.engine import node_of
 from carrel.engines.slurm.followed import Followed, explained, is_doubtful, never_to_run, runner_of, write_end
-from carrel.engines.slurm.immediate import may_be_immediate, salloc_arguments, short_or_session, srun_arguments
-from carrel.engines.slurm.listing import Garbage, parse_granted
+from carrel.engines.slurm.immediate import may_be_immediate, short_or_session, srun_arguments
+from carrel.engines.slurm.listing import parse_granted
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.states import SlurmEnd
 from carrel.spool import AttemptDirectory, append_entry, read_entries, take_claim
@@ -144,7 +144,10 @@ def test_nodes_are_ours(record, gpus, drained):
 
 def test_an_allocation_is_asked_for_what_the_batch_job_would_be():
     options = SlurmOptions(partition="gpu", time=90, memory=2**30, cpus=2, gpus=1, gpu_type="a100", passed=("--nice=10",))
-    assert salloc_arguments(options, name="carrel.lab.1.1.now", comment="digits", directory="/spool/1/1") == [
+    said = srun_arguments(
+        options, name="carrel.lab.1.1.now", comment="digits", directory="/spool/1/1", script="/spool/1/1/slurm.sh"
+    )
+    assert said == [
         "--job-name=carrel.lab.1.1.now",
         "--comment=digits",
         "--chdir=/spool/1/1",
@@ -154,14 +157,15 @@ def test_an_allocation_is_asked_for_what_the_batch_job_would_be():
         "--mem=1024M",
         "--gres=gpu:a100:1",
         "--nice=10",
+        "--ntasks=1",
+        "--overlap",
+        "--mpi=none",
+        "--input=none",
+        "--output=none",
+        "--error=none",
+        "/bin/bash",
+        "/spool/1/1/slurm.sh",
     ]
-
-
-def test_the_step_has_everything_that_the_allocation_has():
-    options = SlurmOptions(memory=2**30, cpus=2, gpus=1, gpu_type="a100")
-    arguments = srun_arguments(options, number=7, name="carrel.lab.1.1.now", directory="/spool/1/1", script="/spool/1/1/slurm.sh")
-    assert {"--jobid=7", "--cpus-per-task=2", "--mem=0", "--gres=gpu:a100:1", "--overlap"} <= set(arguments)
-    assert arguments[-2:] == ["/bin/bash", "/spool/1/1/slurm.sh"]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +175,7 @@ def test_the_step_has_everything_that_the_allocation_has():
         {"nodes": 2},
         {"tasks_per_node": 4},
         {"passed": ("--begin=now+1hour",)},
+        {"passed": ("--ntasks=4",)},
     ],
 )
 def test_some_things_only_a_batch_job_can_do(options):
@@ -187,15 +192,16 @@ def test_sessions_and_short_tasks_do_not_wait(tmp_path):
     assert short_or_session(replace(long, kind=JobKind.SESSION))
 
 
-def test_the_number_of_an_allocation_is_read_from_what_salloc_says():
-    said = "salloc: Pending job allocation 12\nsalloc: Granted job allocation 12\nsalloc: Nodes node1 are ready for job\n"
+def test_the_number_of_an_allocation_is_read_from_what_srun_says():
+    said = "srun: defined options\nsrun: mem                 : 100\nsrun: jobid 12: nodes(1):`node1', cpu counts: 1(x1)\n"
     assert parse_granted(said) == 12
+    assert parse_granted(said[:-1]) is None
+    assert parse_granted("srun: launching StepId=12.0 on host node1, 1 tasks: 0\n") == 12
 
 
 @given(st.text())
-def test_anything_else_that_salloc_says_is_garbage(text):
-    with pytest.raises(Garbage):
-        parse_granted(text.replace("Granted", ""))
+def test_nothing_else_that_srun_says_is_a_number(text):
+    assert parse_granted(text.replace("jobid", "").replace("StepId", "")) is None
 
 
 def test_what_was_written_down_of_an_allocation_is_found_again(followed):

@@ -1,6 +1,7 @@
 """The immediate path on a real cluster: the contract of all engines again, and what an allocation can suffer."""
 
 import os
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from carrel.domain.job import JobState
 from carrel.domain.launch import Started
 from carrel.domain.ports import Attempt
 from carrel.domain.resources import Resources
+from carrel.engines.attempts import Watched, write_launch
 from carrel.engines.slurm import immediate
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
@@ -68,6 +70,10 @@ def ear(engine):
     return Ear(engine)
 
 
+def name_of(home):
+    return f"carrel.{lab_of(home)}.1.1.now"
+
+
 def go_on(home, name="go"):
     os.mkfifo(home.root / name)
     return f"read line < {home.root / name}"
@@ -103,7 +109,9 @@ def test_a_job_runs_in_an_allocation_that_is_given_back(site, home, engine, ear,
     assert home.attempt(launch).log.read_text() in ("gpus 0,1\n", "gpus 2,3\n", "gpus 1,2\n", "gpus 0,2\n")
     wait_until(lambda: not allocations(site, home))
     assert faults.calls("sbatch") == []
-    assert len(faults.calls("salloc")) == len(faults.calls("srun")) == 1
+    assert len(faults.calls("srun")) == 1
+    number = (home.attempt(launch).path / "slurm").read_text().split()[1]
+    wait_until(lambda: site.state(int(number)) == "COMPLETED")
 
 
 def test_where_nothing_is_free_it_is_submitted(site, home, engine, ear, faults):
@@ -133,7 +141,7 @@ def test_what_only_a_batch_job_can_do_is_submitted(home, faults):
         assert ear.ended(launch).state is JobState.COMPLETED
     finally:
         engine.close()
-    assert faults.calls("salloc") == []
+    assert faults.calls("srun") == []
 
 
 def test_what_slurm_refuses_has_failed_in_slurms_words(home, engine, ear):
@@ -146,22 +154,11 @@ def test_what_slurm_refuses_has_failed_in_slurms_words(home, engine, ear):
 
 @pytest.mark.parametrize("fault", ["down", "fails", "silent", "garbage", "busy", "swallowed"])
 def test_an_allocation_that_goes_wrong_does_not_make_it_run_twice(site, home, engine, ear, faults, fault):
-    faults.set(fault, "salloc")
-    launch = make_launch(home, f"echo ran >> {home.root}/ran")
-    engine.start(launch, token=TOKEN)
-    assert ear.ended(launch).state is JobState.COMPLETED
-    assert (home.root / "ran").read_text() == "ran\n"
-    wait_until(lambda: not allocations(site, home))
-
-
-@pytest.mark.parametrize("fault", ["down", "silent"])
-def test_where_srun_does_not_work_it_is_submitted(site, home, engine, ear, faults, fault):
     faults.set(fault, "srun")
     launch = make_launch(home, f"echo ran >> {home.root}/ran")
     engine.start(launch, token=TOKEN)
     assert ear.ended(launch).state is JobState.COMPLETED
     assert (home.root / "ran").read_text() == "ran\n"
-    assert len(faults.calls("sbatch")) == 1
     wait_until(lambda: not allocations(site, home))
 
 
@@ -176,31 +173,24 @@ def test_a_runner_that_has_begun_needs_no_srun(home, engine, ear, monkeypatch):
 
 
 @pytest.mark.parametrize("known", ["held\n", "held {number}\n"])
-def test_a_new_engine_finds_the_allocation_and_puts_the_runner_into_it(site, home, faults, known):
-    """The server died before it knew the number of its allocation, or before it put the runner there."""
-    faults.set("silent", "srun")
+def test_a_new_engine_gives_an_allocation_without_a_runner_back(site, home, faults, known):
+    """Server and srun died before there was a step, and before or after the number was known."""
+    number = re.search(r"allocation (\d+)", site.run("salloc", "--no-shell", "--time=15", f"--job-name={name_of(home)}").err)[1]
     launch = make_launch(home, f"echo ran >> {home.root}/ran")
-    first = immediate_engine(home, faults.environ, interval=600)
-    Ear(first)
-    first.start(launch, token=TOKEN)
-    number = home.attempt(launch).path / "slurm"
-    wait_until(lambda: number.exists() and "srun" in number.read_text())
-    first.close()
-    number.write_text(known.format(number=number.read_text().split()[1]))
-    faults.clear()
-    second = immediate_engine(home, faults.environ)
+    write_launch(Watched(launch=launch, token=TOKEN, directory=home.attempt(launch)))
+    (home.attempt(launch).path / "slurm").write_text(known.format(number=number))
+    engine = immediate_engine(home, faults.environ)
     try:
-        ear = Ear(second)
-        second.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
+        ear = Ear(engine)
+        engine.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
         assert ear.ended(launch).state is JobState.COMPLETED
     finally:
-        second.close()
+        engine.close()
     assert (home.root / "ran").read_text() == "ran\n"
-    assert faults.calls("sbatch") == []
-    assert len(faults.calls("salloc")) == 1
+    assert site.state(int(number)) == "CANCELLED"
 
 
-def test_a_second_step_leaves_the_allocation_to_the_first(site, home, engine, ear, faults):
+def test_of_two_allocations_the_second_finds_the_attempt_claimed_and_ends(site, home, engine, ear, faults):
     launch = make_launch(home, f"echo ran >> {home.root}/ran; echo ready; {go_on(home)}")
     engine.start(launch, token=TOKEN)
     ear.wrote(launch, home.attempt(launch).log, b"ready")

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-PROGRAMS = ("sbatch", "salloc", "srun", "squeue", "sacct", "scontrol", "scancel")
+PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scontrol", "scancel")
 
 #: What can be wrong with a program.
 FAULTS: dict[str, str] = {
@@ -19,6 +19,8 @@ FAULTS: dict[str, str] = {
     "late": "it does what it is asked to do, and never answers",
     "swallowed": "it does what it is asked to do, and says nothing",
     "loses": "it leaves out lines that hold a given text",
+    "orphaned": "it does what it is asked to do, and whoever asked was killed before",
+    "dies": "it is killed with whoever asked, once Slurm has a job of a given text in its name",
 }
 
 _SCRIPT = """\
@@ -36,6 +38,12 @@ garbage) printf '\\377\\376 {{"jobs": [ oops\\n'; exit 0 ;;
 late) "$real" "$@" >/dev/null; exec sleep 86400 ;;
 swallowed) exec "$real" "$@" >/dev/null 2>&1 ;;
 loses) "$real" "$@" | grep --text --invert-match --fixed-strings --file="$here.text" ;;
+orphaned) kill -KILL $PPID; exec "$real" "$@" ;;
+dies)
+    "$real" "$@" &
+    until squeue -h -o "%j" | grep --quiet --fixed-strings --file="$here.text"; do sleep 0.01; done
+    kill -KILL $! $PPID
+    ;;
 *) exec "$real" "$@" ;;
 esac
 """

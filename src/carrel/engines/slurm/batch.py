@@ -1,6 +1,6 @@
 """What a batch script becomes on its node: the guardian of one runner. ``python -c START <attempt>``.
 
-With ``--give-back`` it is a step in an allocation that was made for this attempt alone, and gives it back at the end.
+With ``--give-back`` it is a step in an allocation that was made for this attempt alone, which ends with it.
 
 It forks the runner, passes signals on to it, ends what a runner left behind that was killed, and says to Slurm how that went.
 Whoever comes second (Slurm may start a script again, or have two of them) finds the attempt claimed, and does nothing.
@@ -39,6 +39,15 @@ START = "import gc, os, sys; gc.disable(); from carrel.engines.slurm.batch impor
 GIVE_BACK = "--give-back"
 #: Seconds that a broker has to take a connection.
 _ANSWER = 2.0
+#: The script of an allocation; and what it becomes, with its own path and a command. When the command has ended and left the
+#: script there, because it was killed or has no srun, the allocation is given back. By name too: a controller that was killed may
+#: have given the number to somebody else's job. The command gets the signals that the shell waits through.
+SCRIPT = "slurm.sh"
+WATCH = (
+    'trap : TERM USR1 USR2; "$@"; code=$?; [ ! -e "$0" ] || scancel --quiet --name="$SLURM_JOB_NAME" "$SLURM_JOB_ID"; exit $code'
+)
+#: The note that the srun which would give the allocation back was ended.
+DETACHED = "slurm.detached"
 #: The note that an allocation was given back.
 RELEASED = "slurm.released"
 #: The note that a SIGTERM came that the lab did not send: Slurm, or whoever commands it, ends the job.
@@ -88,17 +97,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def give_back(directory: AttemptDirectory, *, silent: bool) -> None:
-    """Become the command that ends the allocation; return only when that cannot be done: then the engine does it.
+    """See to it that the attempt's allocation ends with this process: by srun, or where that was ended, by the script (`WATCH`).
 
-    Slurm will say that it was cancelled. Unless `silent`, because Slurm itself had begun to end it, a note says that this was us.
+    Slurm will say of the latter that it was cancelled. Unless `silent`, because Slurm itself had begun to end it, a note says
+    that this was us.
     """
-    number, name = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_JOB_NAME", "")
     with suppress(OSError):
-        if not silent:
+        if not (directory.path / DETACHED).exists():
+            (directory.path / SCRIPT).unlink(missing_ok=True)
+        elif not silent:
             (directory.path / RELEASED).touch(mode=0o600)
-        if number.isdigit() and name:
-            # By name too: a controller that was killed may have given the number to somebody else's job.
-            os.execvp("scancel", ["scancel", "--quiet", f"--name={name}", number])
 
 
 def code_of(directory: AttemptDirectory) -> int:

@@ -9,9 +9,10 @@ import os
 import pwd
 import re
 import secrets
-import shutil
+import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -176,48 +177,63 @@ class SlurmCommands:
         answer = self._run("sbatch", *arguments, stdin=script)
         return parse_submitted(self._something("sbatch", answer))
 
-    def allocate(self, arguments: Sequence[str]) -> int:
-        """Ask for an allocation that is there at once, and return its number. It stays until it is cancelled.
+    def begin(self, arguments: Sequence[str], *, conversation: bool = False) -> tuple[int, subprocess.Popen[bytes]]:
+        """Have srun make an allocation that is there at once, and a step in it. Return the allocation's number, and srun.
 
-        `SlurmRefused` says that there is none, now or ever. After any other error there may be one: look for its name first.
+        The allocation ends with its step, and with srun. srun goes on when this process ends, and has to be waited for. It says
+        nothing; in a `conversation` its standard input and output are pipes to here and those of the step.
+        `SlurmRefused` says that there is no allocation, now or ever. After any other error there may be one: look for its name
+        first.
         """
+        words = ["srun", "--verbose", "--immediate", *arguments]
+        inside = subprocess.PIPE if conversation else subprocess.DEVNULL
         try:
-            answer = self._run("salloc", "--no-shell", "--immediate", *arguments)
-        except SlurmFailed as error:
-            if (refusal := _NO_ALLOCATION.search(error.message)) and not _TROUBLE.search(refusal[1]):
-                raise SlurmRefused(error.message, reason=refusal[1].strip()) from error
-            raise
-        return parse_granted(answer.err)
-
-    def step(self, arguments: Sequence[str]) -> int:
-        """Start a step in an allocation and return the process id of its srun, which goes on when this process ends.
-
-        It is a child that has to be waited for. It says nothing; whether the step began is seen by what it does.
-        """
-        program = shutil.which("srun", path=self._environ.get("PATH"))
-        if program is None:
-            raise SlurmFailed("srun cannot be started: it is not in PATH.", remedy="Install Slurm's commands here.")
-        null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-        try:
-            return os.posix_spawn(program, ["srun", *arguments], self._environ, file_actions=null, setsid=True)
-        except OSError as error:
-            raise SlurmFailed(f"srun cannot be started: {error.strerror}.", remedy="Install Slurm's commands here.") from error
-
-    def conversation(self, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a step in an allocation whose standard input and output are pipes to here; it ends its own way."""
-        try:
-            return subprocess.Popen(
-                ["srun", *arguments],
+            process = subprocess.Popen(
+                words,
                 env=self._environ,
                 cwd="/",
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stdin=inside,
+                stdout=inside,
+                stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
             )
         except OSError as error:
-            raise SlurmFailed(f"srun cannot be started: {error.strerror}.", remedy="Install Slurm's commands here.") from error
+            raise SlurmMissing(f"srun cannot be started: {error.strerror}.", remedy="Install Slurm's commands here.") from error
+        try:
+            return self._granted(process), process
+        except CarrelError:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            raise
+
+    def _granted(self, process: subprocess.Popen[bytes]) -> int:
+        """Read what srun says until it has an allocation, and return its number. An srun that fails is waited for."""
+        assert process.stderr is not None
+        said, until = b"", time.monotonic() + self._timeout
+        with process.stderr as pipe, selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            while (number := parse_granted(said.decode(errors="replace"))) is None:
+                if not selector.select(max(0.0, until - time.monotonic())):
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                    raise SlurmSlow(
+                        f"srun did not answer within {self._timeout:g} s.", remedy="Slurm's controller is slow or hangs."
+                    )
+                if not (more := pipe.read(4096)):
+                    break
+                said += more
+        if number is not None:
+            return number
+        # It has closed its mouth, so it is about to end.
+        answer = _Answer(process.wait(), "", said.decode(errors="replace").strip())
+        if not answer.code:
+            raise SlurmEmpty("srun ended at once.", remedy="Whether there is an allocation is looked for.")
+        refusal = _NO_ALLOCATION.search(answer.err)
+        if refusal and not _TROUBLE.search(refusal[1]):
+            raise SlurmRefused(f"srun failed: {refusal[0]}", reason=refusal[1].strip())
+        raise _failure("srun", answer)
 
     def listing(self) -> tuple[SlurmJob, ...]:
         """Return all jobs in the controller's memory, ended ones for a while (slurm.conf(5), MinJobAge): one call for all."""

@@ -43,9 +43,8 @@ class Followed:
     batch_only: bool = False
     #: What its own job is called, while a pilot runs it in another; "" otherwise.
     own: str = ""
-    #: The srun that put its runner into the allocation, -1 without one; how many there were, and when the last one was started.
+    #: The srun that made its allocation and put its runner there, -1 when it is not known; and when it was started.
     srun: int = -1
-    sruns: int = 0
     srun_at: float = 0.0
     #: When to ask for it again, in monotonic seconds.
     ask_at: float = 0.0

@@ -1,26 +1,31 @@
 """The immediate path: an allocation that Slurm gives at once, into which srun puts the runner.
 
-sbatch is started by a timer; salloc is decided upon at once. The allocation belongs to nobody's shell: it stays until the
-guardian in it gives it back. srun is not needed once the runner lives, and is ended then, in a way that leaves its step alone.
+sbatch is started by a timer; what srun asks for is decided upon at once. Whatever is killed, the allocation comes back: srun
+makes it together with the step in which the runner lives. It ends with that step; when srun is killed, by srun's own helper. A
+long runner does not need its srun: both are ended then, in a way that leaves the step alone, and from then on the runner's
+guardian gives the allocation back.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from carrel.domain.errors import CarrelError
 from carrel.domain.launch import Launch
 from carrel.domain.ports import Clock
 from carrel.domain.qos import JobKind
-from carrel.engines.slurm.batch import GIVE_BACK, RELEASED
+from carrel.engines.attempts import Key
+from carrel.engines.slurm.batch import DETACHED, GIVE_BACK, RELEASED, SCRIPT, WATCH
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.followed import HELD, Followed, runner_of
 from carrel.engines.slurm.listing import SlurmJob
-from carrel.engines.slurm.options import SlurmOptions, gres_of, sbatch_arguments
+from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import is_live
 from carrel.spool import AttemptDirectory, Spool, read_claim
@@ -29,12 +34,17 @@ from carrel.spool import AttemptDirectory, Spool, read_claim
 SHORT = 15 * 60
 #: What only sbatch knows, of what `sbatch_arguments` says.
 _BATCH_ONLY = re.compile(r"--(parsable|open-mode=.*|export=.*|requeue|no-requeue|output=.*)")
-#: What has no meaning for an allocation that is there at once.
-_LATER = ("--begin", "--batch", "--deadline", "--time-min")
-#: Times that srun is tried before the attempt is submitted instead.
-_TRIES = 2
+#: What has no meaning for an allocation that is there at once; what srun does not know; and what would start several runners.
+_LATER = ("--begin", "--batch", "--deadline", "--time-min", "--wait-all-nodes")
+_SEVERAL = ("--ntasks", "--ntasks-per-core", "--ntasks-per-gpu", "--ntasks-per-socket")
+#: Arguments of a step with which nobody speaks.
+_SILENT = ("--input=none", "--output=none", "--error=none")
 #: Seconds that a step may take to begin.
 _BEGINS = 60.0
+#: Seconds for which an allocation is looked at that has neither runner nor srun, before it is given back: one may just begin.
+_STRAY = 2.0
+#: Seconds for which an allocation is looked for that Slurm may still make for an srun that is gone.
+_MAY_APPEAR = 120.0
 #: Seconds of life after which a runner's srun is ended. A step whose srun is gone takes some seconds longer to end, which matters
 #: to short jobs only; and they have little time to lose their srun in.
 _DETACH = 15.0
@@ -57,26 +67,21 @@ def may_be_immediate(options: SlurmOptions) -> bool:
         or options.notice
         or (options.nodes or 1) > 1
         or (options.tasks_per_node or 1) > 1
-        or any(option.partition("=")[0] in _LATER for option in options.passed)
+        or any(option.partition("=")[0] in (*_LATER, *_SEVERAL) for option in options.passed)
     )
 
 
-def salloc_arguments(options: SlurmOptions, *, name: str, comment: str, directory: str) -> list[str]:
-    """Return the arguments of salloc(1) for what `sbatch_arguments` asks of sbatch."""
+def srun_arguments(options: SlurmOptions, *, name: str, comment: str, directory: str, script: str) -> list[str]:
+    """Return the arguments of srun(1) for what `sbatch_arguments` asks of sbatch: an allocation, all of it for `script`, once."""
     arguments = sbatch_arguments(options, name=name, comment=comment, directory=directory, output="")
-    return [argument for argument in arguments if not _BATCH_ONLY.fullmatch(argument)]
+    arguments = [argument for argument in arguments if not _BATCH_ONLY.fullmatch(argument)]
+    # What the runner has to say goes not through srun, which is not needed for long.
+    return [*arguments, "--ntasks=1", "--overlap", "--mpi=none", *_SILENT, "/bin/bash", script]
 
 
-def srun_arguments(options: SlurmOptions, *, number: int, name: str, directory: str, script: str) -> list[str]:
-    """Return the arguments of srun(1) that start `script` once, with everything that allocation `number` has."""
-    arguments = [f"--jobid={number}", f"--job-name={name}", f"--chdir={directory}"]
-    arguments += ["--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--mpi=none", "--export=ALL", "--quiet"]
-    if options.cpus:
-        arguments.append(f"--cpus-per-task={options.cpus}")
-    if gres := gres_of(options):
-        arguments.append(f"--gres={gres}")
-    # Not through srun, which is not needed for long.
-    return [*arguments, "--input=none", "--output=none", "--error=none", "/bin/bash", script]
+def watched(script: Path, command: Sequence[str]) -> list[str]:
+    """Return what runs `command`, and gives the allocation back should that end without having removed `script`."""
+    return ["/bin/bash", "-c", WATCH, str(script), *command]
 
 
 class Allocations:
@@ -102,6 +107,7 @@ class Allocations:
         self._children: set[int] = set()
         #: Allocations that were made, and have not been seen to end.
         self._made: set[int] = set()
+        self._look_until = -math.inf
         #: Allocations without a runner, as of the last listing.
         self._idle: set[int] = set()
 
@@ -115,50 +121,40 @@ class Allocations:
             followed.hold(False)
             return False
         followed.batch_only = True  # one that is not granted now, for whatever reason, is not tried again
+        script = followed.directory.path / SCRIPT
+        command = watched(script, [*self._command(followed), GIVE_BACK])
+        script.write_text(batch_script(command, options, output=str(followed.output)))
         followed.hold(True)
         followed.remember(None)
         directory = str(followed.directory.path)
-        arguments = salloc_arguments(options, name=followed.name, comment=launch.name, directory=directory)
+        arguments = srun_arguments(options, name=followed.name, comment=launch.name, directory=directory, script=str(script))
         try:
-            followed.remember(self._slurm.allocate(arguments))
+            number, process = self._slurm.begin(arguments)
         except SlurmRefused:  # busy, or something that sbatch will say, too
             followed.hold(False)
             return False
-        self.put(followed, options)
+        except CarrelError:
+            self._look_until = self._monotonic() + _MAY_APPEAR
+            raise
+        self._children.add(process.pid)
+        process.returncode = 0  # it outlives this object, and is waited for by its number
+        self._made.add(number)
+        followed.number, followed.srun_at = number, self._monotonic()
+        followed.remember_srun(process.pid)
         return True
 
-    def put(self, followed: Followed, options: SlurmOptions) -> None:
-        """Start the runner in the allocation. Doing it twice does no harm: the second one finds the attempt claimed."""
+    def tend_waiting(self, followed: Followed) -> bool:
+        """It has an allocation and no runner yet: see to it. False: it was given back, and the attempt is to be submitted."""
         assert followed.number is not None
-        script = followed.directory.path / "slurm.sh"
-        script.write_text(batch_script([*self._command(followed), GIVE_BACK], options, output=str(followed.output)))
-        arguments = srun_arguments(
-            options,
-            number=followed.number,
-            name=followed.name,
-            directory=str(followed.directory.path),
-            script=str(script),
-        )
-        pid = self._slurm.step(arguments)
-        self._children.add(pid)
         self._made.add(followed.number)
-        followed.sruns += 1
-        followed.srun_at = self._monotonic()
-        followed.remember_srun(pid)
-
-    def tend_waiting(self, followed: Followed, options: SlurmOptions) -> bool:
-        """It has an allocation and no runner yet: see to it. False: it was given up, and the attempt is to be submitted."""
-        assert followed.number is not None
-        if self._is_srun(followed) and self._monotonic() - followed.srun_at < _BEGINS:
+        now = self._monotonic()
+        followed.srun_at = followed.srun_at or now
+        patience = _STRAY if _srun_of(followed) is None else _BEGINS
+        if now - followed.srun_at < patience or runner_of(followed) is not None:
             return True
-        if followed.sruns < _TRIES:
-            self.put(followed, options)
-            return True
-        if runner_of(followed) is not None:
-            return True
-        followed.batch_only = True
         self._slurm.cancel(followed.number, name=followed.name)
         self._end_srun(followed)
+        followed.batch_only = True
         followed.hold(False)
         followed.srun = -1
         followed.remember(None)
@@ -167,6 +163,8 @@ class Allocations:
     def tend_running(self, followed: Followed) -> None:
         """Its runner lives: after a while it can do without its srun."""
         if followed.srun > 0 and self._monotonic() - followed.srun_at > _DETACH:
+            self._made.add(followed.number or 0)
+            (followed.directory.path / DETACHED).touch(mode=0o600)
             self._end_srun(followed)
             followed.remember_srun(-1)
 
@@ -177,13 +175,16 @@ class Allocations:
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
                     continue
             self._children.discard(pid)
-        return bool(self._made)
+        return bool(self._made) or self._monotonic() < self._look_until
 
-    def tend_all(self, jobs: Iterable[SlurmJob]) -> None:
-        """Give back allocations whose runner is gone and whose guardian did not, once they were seen so twice."""
+    def tend_all(self, jobs: Iterable[SlurmJob], numbers: Mapping[Key, int | None]) -> None:
+        """Give back allocations that nobody needs and that did not end by themselves, once they were seen so twice.
+
+        `numbers` are those of the jobs in Slurm of all attempts that are followed.
+        """
         live = [job for job in jobs if is_live(job)]
         self._made &= {job.id for job in live}
-        idle = {job.id: (directory, job.name) for job in live if (directory := self._without_runner(job)) is not None}
+        idle = {job.id: (directory, job.name) for job in live if (directory := self._without_runner(job, numbers)) is not None}
         left = [number for number in sorted(idle) if number in self._idle]
         self._idle = set(idle)
         for number in left:
@@ -192,30 +193,41 @@ class Allocations:
                 (directory.path / RELEASED).touch(mode=0o600)
             self._slurm.cancel(number, name=name)
 
-    def _without_runner(self, job: SlurmJob) -> AttemptDirectory | None:
-        """Return the attempt of an allocation that Slurm has not begun to end, and whose runner was there and is gone."""
+    def _without_runner(self, job: SlurmJob, numbers: Mapping[Key, int | None]) -> AttemptDirectory | None:
+        """Return the attempt of an allocation that Slurm has not begun to end, and that has no runner and will have none."""
         match = self._name.fullmatch(job.name)
         if match is None or job.state != "RUNNING":
             return None
-        directory = self._spool.attempt(int(match[1]), int(match[2]))
+        key = int(match[1]), int(match[2])
+        directory = self._spool.attempt(*key)
+        if numbers.get(key) not in (None, job.id):  # it came too late: the attempt is elsewhere
+            return directory
         claim = read_claim(directory.claim)
         return None if claim is None or claim.held else directory
 
-    def _is_srun(self, followed: Followed) -> bool:
-        """Return whether the srun that was written down is one, and still this attempt's: its number may be another's by now."""
-        if followed.srun <= 0:
-            return False
-        try:
-            words = Path(f"/proc/{followed.srun}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        return f"--jobid={followed.number}".encode() in words and f"--job-name={followed.name}".encode() in words
-
     def _end_srun(self, followed: Followed) -> None:
         """End srun, but not its step: srun's child, which would end the step upon the death of srun, goes first."""
-        if not self._is_srun(followed):
+        pid = _srun_of(followed)
+        if pid is None:
             return
         with suppress(OSError):
-            children = Path(f"/proc/{followed.srun}/task/{followed.srun}/children").read_text().split()
-            for pid in (*map(int, children), followed.srun):
-                os.kill(pid, signal.SIGKILL)
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            for one in (*map(int, children), pid):
+                os.kill(one, signal.SIGKILL)
+
+
+def _srun_of(followed: Followed) -> int | None:
+    """Return the process id of the srun that has made the attempt's allocation, None when there is none on this machine."""
+    # It may not have been written down, and its number may be another's by now.
+    if followed.srun > 0 and _is_srun(followed.srun, followed.name):
+        return followed.srun
+    numbers = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+    # Its helper has the same arguments, and is younger.
+    return min((pid for pid in numbers if _is_srun(pid, followed.name)), default=None)
+
+
+def _is_srun(pid: int, name: str) -> bool:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return f"--job-name={name}".encode() in words and any(word.endswith(b"srun") for word in words[:2])
+    return False

@@ -212,12 +212,10 @@ def parse_submitted(text: str) -> int:
     return int(match[1])
 
 
-def parse_granted(text: str) -> int:
-    """Return the number of the allocation from what `salloc --no-shell` says, among other things, when it has one."""
-    found = re.findall(r"^salloc: Granted job allocation ([0-9]{1,18})$", text, re.MULTILINE)
-    if len(found) != 1:
-        raise Garbage("What salloc answered", text)
-    return int(found[0])
+def parse_granted(text: str) -> int | None:
+    """Return the number of the allocation from what `srun --verbose` has said so far, None before it has one."""
+    found = re.search(r"^srun: (?:jobid |launching StepId=)([0-9]{1,18})\b[^\n]*\n", text, re.MULTILINE)
+    return None if found is None else int(found[1])
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------------

@@ -1,34 +1,44 @@
-"""Lives in an allocation that is held for a user's short tasks, and runs one after the other. ``python -c START``.
+"""Lives in an allocation that is held for a user's short tasks, and runs one after the other. ``python -c START SCRIPT``.
 
 Each line that it reads is the directory of an attempt; a process of its own guards that attempt's runner, as a batch script does.
-It says a word when one begins and when one is over. When nobody will say anything any more it gives the allocation back.
+It says a word when one begins and when one is over. An empty line says that somebody is there. When it is told to go it removes
+the script and ends, and its srun ends the allocation. Where nobody says anything any more its srun may be gone, too: then it ends
+and leaves the script there, whose shell gives the allocation back.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
+import select
 import signal
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from carrel.engines.slurm.batch import give_back
 from carrel.engines.slurm.batch import main as guard
 from carrel.spool import AttemptDirectory
 
 #: What the interpreter is told to do.
-START = "import gc, sys; gc.disable(); from carrel.engines.slurm.pilot import main; sys.exit(main())"
+START = "import gc, sys; gc.disable(); from carrel.engines.slurm.pilot import main; sys.exit(main(sys.argv[1:]))"
 #: What it says: an attempt begins, and is over.
 BEGINS, OVER = "begins", "over"
+#: Seconds between two words to a pilot, and for which it believes that somebody is there.
+BEAT, SILENCE = 2.0, 8.0
+#: What it is told when it is not needed any more.
+GO = "go"
 #: What an attempt's guard has to say beside the runner's log (the batch script's output).
 OUTPUT = "slurm.log"
 
 
-def main() -> int:
-    """Run what is named on standard input until it ends, then give the allocation back."""
+def main(arguments: Sequence[str]) -> int:
+    """Run what is named on standard input until it ends. The argument is the script of the allocation, which stays locked."""
     gc.freeze()
     gc.enable()
+    _lock(arguments[0])
     ending = False
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -36,37 +46,63 @@ def main() -> int:
         ending = True  # Slurm ends everything here: the guard passes that on to its runner, and no other begins
 
     signal.signal(signal.SIGTERM, end)
-    last: AttemptDirectory | None = None
     warm = False
-    while not ending and (line := _next_line()):
-        last = AttemptDirectory(Path(line))
+    line = ""
+    while not ending and (line := _next_line()) not in ("", GO):
         pid = os.fork()
         if pid == 0:
-            _be_guard(last)
+            _be_guard(AttemptDirectory(Path(line)))
         _say(f"{BEGINS} {line}")
         if not warm:
             warm = True
             _warm_up()
         os.waitpid(pid, 0)
         _say(f"{OVER} {line}")
-    if last is not None:
-        give_back(last, silent=ending)
+    if line or ending:
+        Path(arguments[0]).unlink(missing_ok=True)
     return 0
 
 
+def is_locked(script: Path) -> bool:
+    """Return whether the pilot of this allocation, or the runner of its last attempt, lives: on whichever node."""
+    try:
+        fd = os.open(script, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _lock(script: str) -> None:
+    with suppress(OSError):  # removed meanwhile: the engine has gone
+        # Open, and locked, until the last of the processes forked from here has ended.
+        fcntl.flock(os.open(script, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _next_line() -> str:
-    """Return the next line, "" when none will come. Read by single bytes: what a fork has in its buffer would be read twice."""
+    """Return the next line, "" when none will come or none has come for a while.
+
+    Read by single bytes: what a fork has in its buffer would be read twice.
+    """
     line = b""
     while True:
         try:
+            if not select.select([0], [], [], SILENCE)[0]:
+                return ""
             letter = os.read(0, 1)
         except OSError:
             return ""
         if not letter:
             return ""
-        if letter == b"\n":
+        if letter != b"\n":
+            line += letter
+        elif line:
             return line.decode()
-        line += letter
 
 
 def _say(words: str) -> None:

@@ -1,18 +1,20 @@
 """Allocations that are held for a user's next short tasks, and the pilot in each that runs them.
 
 A pilot is spoken to through its srun: a line for each attempt to it, and a word back when one begins and is over. Whoever dies,
-nothing runs twice, because the claim on an attempt is taken once; and no allocation stays, because a pilot that nobody speaks to
-gives its own back.
+nothing runs twice, because the claim on an attempt is taken once; and no allocation stays. It ends with its srun and with its
+pilot. A pilot that hears nothing for a while ends, so every few seconds an empty line is said to each. What srun could not give
+back, because it was killed before it had a step, is found by the script that was written down before, and cancelled.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
+import selectors
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,15 +26,25 @@ from carrel.domain.ports import Clock
 from carrel.domain.qos import JobKind
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.followed import Followed, runner_of
-from carrel.engines.slurm.immediate import SHORT, may_be_immediate, salloc_arguments, srun_arguments
+from carrel.engines.slurm.immediate import SHORT, may_be_immediate, srun_arguments, watched
+from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.options import SlurmOptions
-from carrel.engines.slurm.pilot import BEGINS, OVER
+from carrel.engines.slurm.pilot import BEAT, BEGINS, GO, OVER, is_locked
 from carrel.engines.slurm.script import batch_script
+from carrel.engines.slurm.states import is_live
 
+#: What stands for the job in the names of allocations that are held.
+HOLD = "hold"
+#: Arguments of a step with which nobody speaks.
+_SPOKEN = ("--input=none", "--output=none")
 #: Pilots of one shape that may be on their way at the same time: each takes longer than many a task.
 _ON_THE_WAY = 2
 #: Seconds for which an attempt waits for a pilot, where Slurm has no further allocation at once; then it is submitted.
 _IN_LINE = 10.0
+#: Seconds for which an allocation is looked at that has no pilot, before it is given back: one may just begin.
+_STRAY = 2.0
+#: Seconds for which an allocation is looked for that Slurm may still make for an srun that is gone.
+_MAY_APPEAR = 120.0
 #: Seconds that an allocation is asked for at least, beyond the longest short task.
 _BEYOND = 60
 
@@ -79,11 +91,17 @@ class Pilot:
         self.busy = followed
         return True
 
+    def beat(self) -> None:
+        """Say nothing, so that it knows that somebody is there."""
+        assert self.process.stdin is not None
+        with suppress(OSError, ValueError):
+            self.process.stdin.write(b"\n")
+
     def send_away(self) -> None:
         """It is to end what it does, and give its allocation back."""
         assert self.process.stdin is not None
-        with suppress(OSError):
-            self.process.stdin.close()
+        with suppress(OSError, ValueError), self.process.stdin as pipe:
+            pipe.write(f"{GO}\n".encode())
 
 
 @dataclass(slots=True)
@@ -122,6 +140,9 @@ class Pilots:
         self._pilots: list[Pilot] = []
         self._lines: dict[tuple[str, ...], _Line] = {}
         self._since: dict[tuple[int, int], float] = {}
+        #: Scripts of allocations that are nobody's, and since when they have been looked at.
+        self._strays: dict[Path, float] = {}
+        self._find_strays()
 
     def take(self, followed: Followed, options: SlurmOptions) -> bool:
         """Have a pilot run the attempt, now or in a moment; False when it has to be started in another way.
@@ -196,38 +217,78 @@ class Pilots:
         return any(pilot.shape == shape for pilot in self._pilots)
 
     def _start(self, shape: tuple[str, ...], options: SlurmOptions, hold: float) -> Pilot:
-        name = f"carrel.{self._lab}.hold.{secrets.token_hex(4)}"
+        name = f"carrel.{self._lab}.{HOLD}.{secrets.token_hex(4)}"
         seconds = max(options.time or 0, SHORT + _BEYOND)
         comment = f"held for the next short tasks, until {hold:g} s have passed without one"
-        arguments = salloc_arguments(replace(options, time=seconds), name=name, comment=comment, directory=str(self._directory))
-        number = self._slurm.allocate(arguments)
+        script = self._directory / f"{name}.sh"
+        # Written down before there is an allocation: whoever comes next finds that by its name.
+        script.write_text(batch_script(watched(script, [*self._command, str(script)]), options))
+        arguments = srun_arguments(
+            replace(options, time=seconds), name=name, comment=comment, directory=str(self._directory), script=str(script)
+        )
         try:
-            script = self._directory / f"{name}.sh"
-            script.write_text(batch_script(self._command, options))
-            started = srun_arguments(options, number=number, name=name, directory=str(self._directory), script=str(script))
-            process = self._slurm.conversation([word for word in started if word not in ("--input=none", "--output=none")])
-        except (CarrelError, OSError):
-            self._slurm.cancel(number, name=name)
+            number, process = self._slurm.begin([word for word in arguments if word not in _SPOKEN], conversation=True)
+        except SlurmRefused:
+            script.unlink(missing_ok=True)
             raise
-        pilot = Pilot(name, number, shape, process, self._monotonic() + seconds, hold, idle_since=self._monotonic())
+        except CarrelError:
+            self._strays[script] = self._monotonic()
+            raise
+        now = self._monotonic()
+        pilot = Pilot(name, number, shape, process, now + seconds, hold, idle_since=now)
         threading.Thread(target=self._listen, args=(pilot, script), name=name, daemon=True).start()
         return pilot
 
     def _listen(self, pilot: Pilot, script: Path) -> None:
-        """In a thread of its own: pass on what a pilot says, until it is gone."""
+        """In a thread of its own: pass on what a pilot says, until it is gone, and see to it that it hears something."""
         assert pilot.process.stdout is not None
-        with suppress(OSError, ValueError):
-            for line in pilot.process.stdout:
-                word, _, path = line.decode(errors="replace").strip().partition(" ")
-                if word == BEGINS:
-                    self._do(partial(self._begun, pilot))
-                elif word == OVER:
-                    self._do(partial(self._free, pilot, path))
+        said = b""
+        with suppress(OSError, ValueError), selectors.DefaultSelector() as selector:
+            selector.register(pilot.process.stdout, selectors.EVENT_READ)
+            while True:
+                if not selector.select(BEAT):
+                    pilot.beat()
+                    continue
+                if not (more := pilot.process.stdout.read(4096)):
+                    break
+                *lines, said = (said + more).split(b"\n")
+                for line in lines:
+                    self._hear(pilot, line.decode(errors="replace"))
         pilot.process.wait()
         pilot.process.stdout.close()
         pilot.send_away()
-        script.unlink(missing_ok=True)
-        self._do(partial(self._gone, pilot))
+        self._do(partial(self._gone, pilot, script))
+
+    def _hear(self, pilot: Pilot, line: str) -> None:
+        word, _, path = line.strip().partition(" ")
+        if word == BEGINS:
+            self._do(partial(self._begun, pilot))
+        elif word == OVER:
+            self._do(partial(self._free, pilot, path))
+
+    def outstanding(self) -> bool:
+        """Return whether an allocation may be there that nobody speaks to."""
+        return bool(self._strays)
+
+    def tend_strays(self, jobs: Iterable[SlurmJob]) -> None:
+        """Give back those allocations among `jobs` in which no pilot lives, of this engine's or of one that was killed."""
+        named = {job.name: job for job in jobs if is_live(job)}
+        now = self._monotonic()
+        for script, since in list(self._strays.items()):
+            if now - since < _STRAY or is_locked(script):  # a pilot that lives ends by itself
+                continue
+            job = named.get(script.stem)
+            if job is not None and job.state == "RUNNING":
+                with suppress(CarrelError):
+                    self._slurm.cancel(job.id, name=job.name)
+            elif job is None and now - since > _MAY_APPEAR:
+                del self._strays[script]
+                script.unlink(missing_ok=True)
+
+    def _find_strays(self) -> None:
+        """Note what an earlier engine has left."""
+        now = self._monotonic()
+        self._strays = dict.fromkeys(self._directory.glob(f"carrel.{self._lab}.{HOLD}.*.sh"), now)
 
     def _begun(self, pilot: Pilot) -> None:
         pilot.begun = True
@@ -246,11 +307,15 @@ class Pilots:
                 self._leave_line(following)
                 self._again(following)
 
-    def _gone(self, pilot: Pilot) -> None:
+    def _gone(self, pilot: Pilot, script: Path) -> None:
         if pilot in self._pilots:
             self._pilots.remove(pilot)
-        with suppress(CarrelError):
-            self._slurm.cancel(pilot.number, name=pilot.name)  # it gives itself back, unless it was killed
+        if script.exists():  # it was killed, or its srun was: who gives the allocation back is not known
+            try:
+                self._slurm.cancel(pilot.number, name=pilot.name)
+                script.unlink(missing_ok=True)
+            except CarrelError:
+                self._strays[script] = self._monotonic()
         lost = pilot.busy
         if lost is not None and not lost.watched.over and runner_of(lost) is None:
             lost.leave()
@@ -268,5 +333,5 @@ class Pilots:
 
 def _shape(options: SlurmOptions) -> tuple[str, ...]:
     """What has to be the same for two tasks to follow each other in one allocation."""
-    arguments = salloc_arguments(replace(options, time=None), name="", comment="", directory="")
+    arguments = srun_arguments(replace(options, time=None), name="", comment="", directory="", script="")
     return (*arguments, *(f"{name}={value}" for name, value in sorted(options.variables.items())))

@@ -305,7 +305,7 @@ class Reconciler:
             if followed.number is None and now >= followed.ask_at:
                 self._guard(followed, self._submit)
         numbered = [followed for followed in waiting if followed.number is not None and not followed.watched.over]
-        if not (self._allocations.outstanding() or numbered):
+        if not (self._allocations.outstanding() or self._pilots.outstanding() or numbered):
             return
         try:
             listing = self._slurm.listing()
@@ -317,7 +317,9 @@ class Reconciler:
                     self._without_evidence(followed)
             return
         jobs = {job.id: job for job in listing}
-        self._allocations.tend_all(job for job in listing if not self._user or job.user == self._user)
+        own = [job for job in listing if not self._user or job.user == self._user]
+        self._allocations.tend_all(own, {followed.watched.key: followed.number for followed in waiting})
+        self._pilots.tend_strays(own)
         missing = []
         for followed in numbered:
             job = jobs.get(followed.number or 0)
@@ -415,7 +417,7 @@ class Reconciler:
             self._start_elsewhere(followed, SiteFault(f"Slurm could not start it, and held it (Slurm job {job.id})"))
             return
         elif alive is None and followed.held and job.state == "RUNNING":
-            if not self._allocations.tend_waiting(followed, self._options(followed.watched.launch)):
+            if not self._allocations.tend_waiting(followed):
                 self._submit(followed)
                 return
         elif alive is None:
