@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -233,6 +234,28 @@ def test_a_full_spool_starts_nothing(tmp_path, small_disk):
         (small_disk / "filler").unlink()
         engine.start(launch, token=TOKEN)
         wait_until(lambda: (claim := read_claim(spool.attempt(1, 1).claim)) is not None and not claim.held)
+        assert spool.attempt(1, 1).log.read_bytes() == b"hello\n"
+    finally:
+        engine.close()
+
+
+def test_runners_that_a_full_disk_kept_from_their_claim_are_not_lost(tmp_path, small_disk, caplog):
+    home = LabHome(tmp_path)
+    spool = Spool(small_disk / "spool")
+    # Time flies: the engine looks at everything fifty times as often.
+    engine = LocalEngine(
+        spool=spool, node=this_node(), run_dir=home.run, environ=os.environ, monotonic=lambda: 50 * time.monotonic()
+    )
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, "echo hello")
+        with open(small_disk / "filler", "wb", buffering=0) as filler:
+            os.posix_fallocate(filler.fileno(), 0, small_disk.stat().st_blksize * (os.statvfs(small_disk).f_bavail - 2))
+        engine.start(launch, token=TOKEN)  # its launch file and its token just fit
+        wait_until(lambda: caplog.text.count("No space is left on the disk") >= 4)
+        assert not ear.story(launch).gone
+        (small_disk / "filler").unlink()
+        assert ear.ended(launch).state is JobState.COMPLETED
         assert spool.attempt(1, 1).log.read_bytes() == b"hello\n"
     finally:
         engine.close()

@@ -23,6 +23,7 @@ from carrel.engines.doorbells import Doorbells
 from carrel.engines.leftovers import kill_leftovers
 from carrel.engines.nursery import Answer, Nursery
 from carrel.spool import take_claim
+from carrel.spool.disk import full_at, is_full
 
 #: Seconds between two looks at everything.
 TICK = 5.0
@@ -152,8 +153,9 @@ class Observer:
             watched.in_flight = True
             self._nursery.ask(watched.directory.path, watched.launch.devices)
             watched.asked += 1
-        except CarrelError as error:  # the next tick tries again
+        except CarrelError as error:  # the next tick tries again; there is no runner, and its files may be gone
             watched.in_flight = False
+            watched.asked = 0
             _log.warning("job %d, attempt %d, cannot be started yet: %s", *watched.key, error)
 
     def _give_up(self, watched: Watched) -> Life:
@@ -161,7 +163,11 @@ class Observer:
         _log.error("job %d, attempt %d: %d runners died before they claimed it", *watched.key, watched.asked)
         try:
             claim = take_claim(watched.directory.claim, os.getpid())
-        except OSError:
+        except OSError as error:
+            if is_full(error):  # that is what they died of: nothing has run, and it may be tried again
+                _log.warning("job %d, attempt %d, cannot be claimed: %s", *watched.key, full_at(watched.directory.path, error))
+                watched.asked = 0
+                return Life.UNCLAIMED
             _log.exception("job %d, attempt %d, cannot be claimed", *watched.key)
             return Life.DEAD
         if claim is not None:

@@ -33,6 +33,7 @@ from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.rest import rest_of
+from carrel.runner.outputs import sweep_drafts
 from carrel.spool import Spool
 
 #: Seconds for which an earlier deputy of the same user and lab may still be there.
@@ -94,6 +95,8 @@ class Service:
         #: Bytes of each attempt's log that the lab has.
         self._sent: dict[tuple[int, int], int] = {}
         self._code: dict[str, int] = {}
+        #: What was stored for each attempt, by digest.
+        self._handed: dict[tuple[int, int], set[str]] = {}
         #: What the lab wants of the last offer.
         self._wanted: list[str] | None = None
         self._answered = threading.Condition()
@@ -162,9 +165,7 @@ class Service:
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise Forbidden(f"{root} is not a directory that only {self._account.pw_name} can use.", remedy="Move it away.")
         self._lock = _only_one(root / "lock")
-        for archive in (root / "snapshots").iterdir():
-            if archive.suffix != ".tar" or time.time() - archive.stat().st_mtime > _KEEP_CODE:
-                archive.unlink(missing_ok=True)
+        _sweep(root)
         commands = SlurmCommands(environ=os.environ, timeout=float(head["timeout"]))
         self._engine = SlurmEngine(
             spool=Spool(root / "spool"),
@@ -232,6 +233,9 @@ class Service:
         engine.forget(*key, over=bool(head["over"]))
         self._asked.pop(key, None)
         self._sent.pop(key, None)
+        for digest in self._handed.pop(key, set()) - set().union(*self._handed.values()):
+            name = digest.removeprefix("sha256:")
+            (self._root / "blobs" / name[:2] / name).unlink(missing_ok=True)
 
     def _read(self, head: Mapping[str, Any]) -> None:
         """Tell where a session is, in its own words."""
@@ -287,8 +291,8 @@ class Service:
                         self._send({"is": "blob", "digest": digest, "last": True}, b"")
             except OSError:
                 lost.append(digest)
-            else:
-                path.unlink(missing_ok=True)
+        # The lab may be killed before it has them on its disk: they go when it has written down the end.
+        self._handed.setdefault((observation.job_id, observation.attempt), set()).update(digests)
         return lost
 
     def _offer(self, digests: Sequence[str], observation: Observation) -> list[str]:
@@ -299,6 +303,18 @@ class Service:
             if self._wanted is None:
                 raise Unavailable("The lab has gone.")
             return [digest for digest in self._wanted if digest in digests]
+
+
+def _sweep(root: Path) -> None:
+    """Remove what earlier deputies have left, and what nobody has asked for in a long time."""
+    now = time.time()
+    for archive in (root / "snapshots").iterdir():
+        if archive.suffix != ".tar" or now - archive.stat().st_mtime > _KEEP_CODE:
+            archive.unlink(missing_ok=True)
+    sweep_drafts(root / "blobs", now)
+    for blob in (root / "blobs").glob("??/*"):
+        if now - blob.stat().st_mtime > _KEEP_CODE:
+            blob.unlink(missing_ok=True)
 
 
 def _only_one(path: Path) -> int:

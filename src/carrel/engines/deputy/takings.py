@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from carrel.domain.job import JobState
 from carrel.domain.launch import Ended, Launch, Observation
 from carrel.runner.outputs import BlobDraft
 from carrel.spool import Spool
@@ -24,6 +25,8 @@ class Takings:
         self._spool = spool
         self._blobs = blobs
         self._draft: BlobDraft | None = None
+        #: True when the last piece of it is written.
+        self._whole = False
         self._expected: list[str] = []
         #: Bytes that may still come for the offer at hand.
         self._left = 0
@@ -58,18 +61,24 @@ class Takings:
         return list(self._expected)
 
     def take_blob(self, digest: str, data: bytes, *, last: bool) -> None:
-        """Take a piece of something that is wanted; what is not what its digest says is thrown away."""
-        self._left -= len(data)
-        if digest not in self._expected or self._left < 0:
+        """Take a piece of something that is wanted; what is not what its digest says is thrown away.
+
+        Raises `OSError` when the lab's disk is full; then the same piece may be given again.
+        """
+        if digest not in self._expected or len(data) > self._left:
             self._close_draft()
             return
         if self._draft is None:
             self._draft = BlobDraft(self._blobs).__enter__()
-        self._draft.write(data)
+            self._whole = False
+        if not self._whole:
+            self._draft.write(data)
+            self._whole = last
+        if last and self._draft.digest == digest:
+            self._draft.keep()
+        self._left -= len(data)
         if last:
             self._expected.remove(digest)
-            if self._draft.digest == digest:
-                self._draft.keep()
             self._close_draft()
 
     def told(self, observation: Observation, lost: Sequence[str]) -> Observation:
@@ -83,7 +92,12 @@ class Takings:
         why = "they were removed" if set(lost) else "they did not arrive whole"
         names = ", ".join(gone[:3]) + (", …" if len(gone) > 3 else "")
         message = f"{ended.reason.message} {len(gone)} outputs could not be taken into the lab's store, {why}: {names}."
-        ended = replace(ended, outputs=kept, reason=replace(ended.reason, message=message))
+        reason = replace(ended.reason, message=message)
+        if ended.state is JobState.COMPLETED:  # whoever waits for its success waits for what it made
+            ended = replace(ended, state=JobState.FAILED, reason=replace(reason, code="OutputFailed"))
+        else:
+            ended = replace(ended, reason=reason)
+        ended = replace(ended, outputs=kept)
         return replace(observation, entries=(*observation.entries[:-1], replace(observation.entries[-1], record=ended)))
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from carrel.domain.units import MIB
 from carrel.domain.user import Caller
 from carrel.gateway.context import LARGEST, Ctx, Gateway, JobId, Who
 from carrel.gateway.views import output_view
+from carrel.snapshots.extraction import write_all
 from carrel.spool.disk import full_at, is_full
 from carrel.wire.v1 import API, OutputList, SnapshotView
 
@@ -127,22 +128,23 @@ def download(ctx: Gateway, who: Caller, job_id: int, path: str) -> FileResponse:
 
 def _new_file(directory: Path) -> BinaryIO:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Without a name: nothing is left behind, however this ends.
-    return tempfile.TemporaryFile(dir=directory)
+    # Without a name: nothing is left behind, however this ends. Without a buffer: what a full disk did not take, closing the file
+    # would try to write again.
+    return tempfile.TemporaryFile(dir=directory, buffering=0)
 
 
 async def _receive(request: Request, file: BinaryIO) -> None:
-    waiting, size = [], 0
+    waiting: list[bytes] = []
+    size = 0
     async for part in request.stream():
         waiting.append(part)
         size += len(part)
         if size >= _PIECE:
-            await to_thread.run_sync(file.writelines, waiting)
+            await to_thread.run_sync(write_all, file, b"".join(waiting))
             waiting, size = [], 0
-    await to_thread.run_sync(file.writelines, waiting)
+    await to_thread.run_sync(write_all, file, b"".join(waiting))
 
 
 def _keep(ctx: Gateway, who: Caller, digest: str, file: BinaryIO) -> None:
-    file.flush()
     file.seek(0, os.SEEK_SET)
     ctx.lab.add_snapshot(who, digest, file)
