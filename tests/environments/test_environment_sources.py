@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -155,3 +158,63 @@ def test_conda_through_micromamba(lab: Lab) -> None:
     assert len(Path(lab.base / "mamba-calls").read_text().splitlines()) == 1
     with pytest.raises(EnvironmentFailed, match="Could not solve"):
         lab.prepare(recipe("dependencies: [impossible]"))
+
+
+@pytest.fixture
+def dated_index(lab: Lab) -> Iterator[str]:
+    """A package index that says when each version of "thing" was published (PEP 691 and 700)."""
+    published = {"1.0": "2023-06-01T00:00:00Z", "2.0": "2025-06-01T00:00:00Z"}
+    files = {lab.wheel("thing", version, where=lab.base): when for version, when in published.items()}
+    listed = [
+        {
+            "filename": file.name,
+            "url": f"/{file.name}",
+            "hashes": {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()},
+            "upload-time": when,
+        }
+        for file, when in files.items()
+    ]
+    page = json.dumps({"meta": {"api-version": "1.1"}, "name": "thing", "versions": [*published], "files": listed}).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> bytes:
+            found = next((file.read_bytes() for file in files if self.path == f"/{file.name}"), None)
+            self.send_response(200)
+            self.send_header("Content-Type", "application/octet-stream" if found else "application/vnd.pypi.simple.v1+json")
+            self.send_header("Content-Length", str(len(found or page)))
+            self.end_headers()
+            return found or page
+
+        def do_GET(self) -> None:
+            self.wfile.write(self.do_HEAD())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/simple"
+    server.shutdown()
+    server.server_close()
+
+
+def test_requirements_are_resolved_as_of_a_date(lab: Lab, needs: Recipe, dated_index: str) -> None:
+    lab.pip_conf(f"[global]\nindex-url = {dated_index}\n")
+    now = lab.prepare(needs("thing"))
+    then = lab.prepare(needs("thing", as_of="2023-12-02T00:00:00Z"))
+    assert [environment.lock.split()[0] for environment in (now, then)] == ["thing==2.0", "thing==1.0"]
+    assert now.digest != then.digest
+    assert not lab.prepare(needs("thing", as_of="2023-12-02T00:00:00Z")).built
+    with pytest.raises(EnvironmentFailed, match="2023"):
+        lab.prepare(needs("thing", as_of="2023-01-01T00:00:00Z"))
+
+
+def test_exact_pins_that_fail_propose_a_date(lab: Lab, needs: Recipe) -> None:
+    with pytest.raises(EnvironmentFailed) as caught:
+        lab.prepare(needs("absent[extra]==2.8.1", "other>=1", "further == 1.0"))
+    assert "resolve_as_of" in caught.value.remedy
+    assert "absent[extra]==2.8.1, further == 1.0" in caught.value.remedy
+    for recipe in (needs("absent>=1"), needs("absent==2.8.1", as_of="2023-12-02T00:00:00Z")):
+        with pytest.raises(EnvironmentFailed) as caught:
+            lab.prepare(recipe)
+        assert "resolve_as_of" not in str(caught.value)

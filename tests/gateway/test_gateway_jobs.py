@@ -66,6 +66,19 @@ def test_a_parameter_that_is_nearly_declared_is_noted_in_the_answer(rig: Rig, ad
     assert (refused.status_code, "times" in refused.json()["remedy"]) == (422, True)
 
 
+def test_a_date_for_the_environment_comes_from_the_request_the_config_or_the_file(rig: Rig, ada: httpx.Client) -> None:
+    files = {"MLproject": PROJECT + "carrel: {resolve_as_of: 2021-05-05}\n", "requirements.txt": "numpy==1.26.0\n"}
+    digest = rig.upload(files=files)
+    config = {"backend_config": {"resolve-as-of": "2022-05-05"}}
+    for asked, year in (({}, "2021"), (config, "2022"), ({**config, "resolve_as_of": "2023-05-05"}, "2023")):
+        job = submit(ada, digest, parameters={"who": "Ada"}, **asked).json()
+        record = ada.get(f"{V1}/jobs/{job['id']}/record").json()
+        assert record["task"]["environment"]["as_of"] == f"{year}-05-06T00:00:00Z"
+    for wrong in ({"resolve_as_of": "soon"}, {"backend_config": {"resolve_as_of": "soon"}}):
+        refused = submit(ada, digest, parameters={"who": "Ada"}, **wrong)
+        assert (refused.status_code, 'resolve_as_of is "soon"' in refused.json()["detail"]) == (422, True)
+
+
 def test_the_same_key_gives_the_same_job_and_another_body_under_it_is_refused(
     rig: Rig, ada: httpx.Client, bob: httpx.Client
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from carrel.domain.errors import CarrelError, Invalid
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.tasks import describe
+from carrel.tasks.environment import resolved_as_of
 
 
 def recipe(root: Path, **files: str) -> EnvironmentRecipe:
@@ -208,3 +209,32 @@ def test_any_requirements_are_read_or_refused_and_reading_is_stable(tmp_path: Pa
     except CarrelError:
         return
     assert recipe(tmp_path, requirements__txt="\n".join(found.requirements)).requirements == found.requirements
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2023-12-01", "2023-12-02T00:00:00Z"),  # with that day
+        ("2023-12-01T09:00:00Z", "2023-12-01T09:00:00Z"),
+        ("2023-12-01T09:00:00+02:00", "2023-12-01T07:00:00Z"),
+    ],
+)
+def test_a_date_as_of_which_requirements_are_resolved(tmp_path: Path, text: str, moment: str) -> None:
+    found = recipe(tmp_path, requirements__txt="numpy==1.26.0\n")
+    assert found.as_of is None
+    assert resolved_as_of(found, text).as_of == moment
+    assert resolved_as_of(found, None) == found
+
+
+@pytest.mark.parametrize("text", ["2023", "yesterday", "2023-13-01", "2023-12-01T09:00:00", ""])
+def test_what_is_no_date_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(Invalid, match="resolve_as_of"):
+        resolved_as_of(recipe(tmp_path, requirements__txt="numpy\n"), text)
+
+
+def test_a_date_means_nothing_where_nothing_is_resolved(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="no environment"):
+        resolved_as_of(EnvironmentRecipe(), "2023-12-01")
+    conda = "name: x\ndependencies: [python=3.11, cudatoolkit]\n"
+    with pytest.raises(Invalid, match="conda"):
+        resolved_as_of(recipe(tmp_path, conda__yaml=conda), "2023-12-01")

@@ -88,6 +88,10 @@ Include = Annotated[
     list[str] | None,
     typer.Option("--with", metavar="PATH", help="A file or directory that travels with the code; may be repeated."),
 ]
+AsOf = Annotated[
+    str | None,
+    typer.Option(metavar="DATE", help="Resolve requirements as if nothing newer had been published, such as 2023-12-01."),
+]
 Backend = Annotated[
     str | None, typer.Option("--backend-config", metavar="FILE|JSON", help="MLflow's backend config, with Slurm's names.")
 ]
@@ -122,6 +126,7 @@ def run_command(
     experiment: Experiment = None,
     variables: Variables = None,
     include: Include = None,
+    resolve_as_of: AsOf = None,
     launcher: Launcher = None,
     tasks_per_node: TasksPerNode = None,
     backend_config: Backend = None,
@@ -176,6 +181,7 @@ def submit_command(
     experiment: Experiment = None,
     variables: Variables = None,
     include: Include = None,
+    resolve_as_of: AsOf = None,
     launcher: Launcher = None,
     tasks_per_node: TasksPerNode = None,
     backend_config: Backend = None,
@@ -228,6 +234,7 @@ def _submit(client: Client, given: Mapping[str, Any]) -> tuple[JobView, Travelli
         variables=_variables(given["variables"] or ()),
         launcher=given["launcher"],
         tasks_per_node=given["tasks_per_node"],
+        resolve_as_of=given["resolve_as_of"],
         include=given["include"] or (),
         packed=packed,
     )

@@ -201,6 +201,7 @@ class Client(ArrayCalls, EnvironmentCalls, StorageCalls):
         variables: Mapping[str, str] | None = None,
         launcher: str | None = None,
         tasks_per_node: int | None = None,
+        resolve_as_of: str | None = None,
         tracking: v1.TrackingRequest | None = None,
         include: Sequence[str | Path] = (),
         packed: Callable[[Travelling], None] | None = None,
@@ -250,6 +251,7 @@ class Client(ArrayCalls, EnvironmentCalls, StorageCalls):
             variables=dict(variables or {}),
             launcher=launcher,
             tasks_per_node=tasks_per_node,
+            resolve_as_of=resolve_as_of,
             git=v1.GitRequest(**to_plain(git)) if git is not None else None,
             tracking=tracking,
         )

@@ -48,6 +48,8 @@ class EnvironmentRecipe:
     files: Mapping[str, str] = field(default_factory=dict)
     #: The lock of an earlier run that this one repeats: it is installed as it is, and nothing is resolved anew.
     lock: str | None = None
+    #: Requirements are resolved as if nothing newer had been published: "2023-12-01T00:00:00Z". None: as of now.
+    as_of: str | None = None
     #: True when a requirement points into the code directory (``-e .``, ``./pkg``): the code is then part of the key.
     local: bool = False
 

@@ -14,6 +14,7 @@ from carrel.environments.pythons import Interpreter
 from carrel.environments.records import LOCK, needs_code
 from carrel.environments.tools import Workshop
 
+_PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[^\]]*\])?\s*===?\s*[0-9][^\s;,\\]*")
 _REQUIREMENTS, _OPTIONS = ".carrel-requirements.in", ".carrel-options.in"
 #: Lines that are neither options nor about other files: a lock does not repeat options (where packages are, which kinds).
 _NO_OPTION = re.compile(r"\s*(?:[^-\s]|-r|-c|-e|--requirement|--constraint|--editable)")
@@ -65,7 +66,7 @@ def resolve(recipe: EnvironmentRecipe, interpreter: Interpreter, bench: Bench) -
     arguments = ["pip", "compile", _requirements(recipe, base), "--generate-hashes", *_LOCK_FORMAT]
     # The one option of pip's that uv takes from the command line only.
     arguments += ["--prerelease", "allow"] if any(line.strip() == "--pre" for line in recipe.requirements) else []
-    arguments += ["--python", str(interpreter.path), *bench.options, *bench.index_options]
+    arguments += ["--python", str(interpreter.path), *_as_of(recipe), *bench.options, *bench.index_options]
     output = bench.workshop.run([str(bench.uv), *arguments], cwd=base, doing=f"Resolving {recipe.source or 'the requirements'}")
     return _without_comments(output)
 
@@ -103,6 +104,25 @@ def installed_packages(prefix: Path) -> tuple[str, ...]:
     return tuple(sorted(name.replace("-", "==", 1) for name in found))
 
 
+def old_pins(recipe: EnvironmentRecipe) -> str:
+    """Return what to do when exact versions cannot be resolved or built; "" where that is not it.
+
+    Packages of another year were published for the setuptools, Cython and numpy of that year, which they seldom name.
+    """
+    pins = [match[0] for line in recipe.requirements if (match := _PIN.match(line))]
+    if recipe.kind is not EnvironmentKind.REQUIREMENTS or recipe.as_of is not None or not pins:
+        return ""
+    shown = ", ".join(pins[:3]) + (" …" if len(pins) > 3 else "")
+    return (
+        f"If {shown} {'is' if len(pins) == 1 else 'are'} from another year, have what they need resolved as of then: "
+        "resolve_as_of: YYYY-MM-DD in the carrel section, or --resolve-as-of, with a date soon after they were published."
+    )
+
+
+def _as_of(recipe: EnvironmentRecipe) -> tuple[str, ...]:
+    return () if recipe.as_of is None else ("--exclude-newer", recipe.as_of)
+
+
 def _sync_requirements(recipe: EnvironmentRecipe, lock: str, base: Path, target: Path, bench: Bench, guard: int) -> None:
     file = bench.scratch / "lock.txt"
     file.write_text(lock, encoding="utf-8")
@@ -115,7 +135,8 @@ def _sync_requirements(recipe: EnvironmentRecipe, lock: str, base: Path, target:
     if all("--hash=" in line for line in requirements_in(lock)):
         arguments.append("--require-hashes")
     arguments += ["--compile-bytecode"] if bench.compile_bytecode else []
-    arguments += ["--python", str(target / "bin/python"), *bench.options, *bench.index_options]
+    # What is needed to build packages is resolved here.
+    arguments += ["--python", str(target / "bin/python"), *_as_of(recipe), *bench.options, *bench.index_options]
     bench.workshop.run([str(bench.uv), *arguments], cwd=base, doing="Installing the packages", guard=guard)
     (base / _OPTIONS).unlink(missing_ok=True)  # `base` may stay, and an address may hold a password
 

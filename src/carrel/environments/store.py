@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from carrel.domain.errors import NotFound
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.environments.building import Bench
+from carrel.environments.building import Bench, old_pins
 from carrel.environments.equipment import address_secrets, cache_beside, find_uv
-from carrel.environments.errors import EnvironmentFailed, from_os_error
+from carrel.environments.errors import EnvironmentFailed, EnvironmentTimeout, from_os_error
 from carrel.environments.guards import Hold, Patience, try_shared
 from carrel.environments.inventory import EnvironmentInfo, collect_environments, list_environments
 from carrel.environments.mirrors import read_mirrors
@@ -68,6 +69,18 @@ class Environment:
 
 def _never() -> bool:
     return False
+
+
+@contextmanager
+def _advice(recipe: EnvironmentRecipe) -> Iterator[None]:
+    """A tool that failed does not know what to do about it; where the recipe tells, that is said."""
+    try:
+        yield
+    except EnvironmentFailed as error:
+        advice = "" if error.remedy or isinstance(error, EnvironmentTimeout) else old_pins(recipe)
+        if not advice:
+            raise
+        raise EnvironmentFailed(error.message, remedy=advice, details=error.details) from error
 
 
 class EnvironmentStore:
@@ -228,9 +241,11 @@ class EnvironmentStore:
     def _make(self, request: Request, bench: Bench) -> Environment:
         for note in request.mirrors.notes:
             bench.workshop.report(note)
-        entry = find_lock(request, self._layout, bench)
+        with _advice(request.recipe):
+            entry = find_lock(request, self._layout, bench)
         for _ in range(_ATTEMPTS):
-            entry, built = make_environment(entry, request, self._layout, bench)
+            with _advice(request.recipe):
+                entry, built = make_environment(entry, request, self._layout, bench)
             ready = self._open(entry, request, built=built)
             if ready is not None:
                 return ready

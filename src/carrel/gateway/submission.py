@@ -27,6 +27,7 @@ from carrel.domain.units import parse_duration, parse_size
 from carrel.domain.user import Caller
 from carrel.snapshots import SnapshotStore
 from carrel.tasks import BackendConfig, ResourceOverrides, TaskDescription, describe, read_backend_config
+from carrel.tasks.environment import resolved_as_of
 from carrel.tasks.section import MAX_RETRIES, check_variable
 from carrel.tasks.shape import one_of_gpus, read_launcher, tasks_on_each_node
 from carrel.wire.v1 import ResourceRequest, TaskRequest
@@ -138,6 +139,7 @@ def _task(request: TaskRequest, config: BackendConfig, described: TaskDescriptio
     git, tracking = request.git, request.tracking
     launcher = _first(None if request.launcher is None else read_launcher(request.launcher), described.launcher) or Launcher.NONE
     asked = _first(request.tasks_per_node, config.tasks_per_node, described.tasks_per_node)
+    as_of = _first(request.resolve_as_of, config.resolve_as_of, described.resolve_as_of)
     return TaskSpec(
         entry_point=described.entry_point,
         command=described.command,
@@ -145,7 +147,7 @@ def _task(request: TaskRequest, config: BackendConfig, described: TaskDescriptio
         directory=_inside(request.directory),
         parameters=described.parameters,
         # MLflow's --env-manager local: the environment that is there, so nothing is built.
-        environment=EnvironmentRecipe() if config.env_manager == "local" else described.environment,
+        environment=resolved_as_of(EnvironmentRecipe() if config.env_manager == "local" else described.environment, as_of),
         inputs=described.inputs,
         path_parameters=described.path_parameters,
         outputs=described.outputs,

@@ -16,6 +16,7 @@ from carrel.domain.dependency import read_dependency
 from carrel.domain.errors import Invalid
 from carrel.domain.slurm import SlurmRequest
 from carrel.domain.units import MIB, parse_duration, parse_size
+from carrel.tasks.dates import read_as_of
 from carrel.tasks.overrides import ResourceOverrides
 from carrel.tasks.section import MAX_RETRIES, REQUEUES, check_variable
 from carrel.tasks.suggest import suggest
@@ -26,6 +27,7 @@ SLURM_KEYS = (
     "partition", "account", "qos",
     "environment", "exports", "preemptible", "detach", "constraint", "exclusive", "reservation", "mail_user", "mail_type",
     "modules", "dependency", "array", "requeue", "signal", "job_name", "output", "error", "sbatch_script_file",
+    "resolve_as_of",
 )  # fmt: skip
 #: Keys that MLflow adds itself.
 MLFLOW_KEYS = (
@@ -60,6 +62,8 @@ class BackendConfig:
     dependency: str | None = None
     #: As `carrel.domain.array` reads it.
     array: str | None = None
+    #: As of which date requirements are resolved, as `carrel.tasks.dates` reads it.
+    resolve_as_of: str | None = None
     #: Name of the job.
     name: str | None = None
     #: What has another meaning in a lab than for Slurm: sentences for the submitter.
@@ -104,6 +108,7 @@ def read_backend_config(config: Mapping[str, Any], *, environ: Mapping[str, str]
         warning=_signal(slurm["signal"]) if slurm.get("signal") is not None else None,
         dependency=_checked(slurm, "dependency", read_dependency),
         array=_checked(slurm, "array", read_array),
+        resolve_as_of=_checked(slurm, "resolve_as_of", read_as_of),
         name=_word(slurm, "job_name"),
         notes=_notes(slurm),
         env_manager=_mlflow(config),

@@ -50,6 +50,8 @@ class TaskDescription:
     launcher: Launcher | None = None
     tasks_per_node: int | None = None
     array: str | None = None
+    #: As of which date requirements are resolved.
+    resolve_as_of: str | None = None
     #: What the submitter has to be told.
     notes: tuple[str, ...] = ()
 
@@ -109,6 +111,7 @@ def describe(
         launcher=section.launcher,
         tasks_per_node=section.tasks_per_node,
         array=section.array,
+        resolve_as_of=section.resolve_as_of,
         notes=notes,
     )
 

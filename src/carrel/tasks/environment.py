@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 from carrel.domain.errors import Invalid
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.domain.units import MIB
+from carrel.tasks.dates import read_as_of
 from carrel.tasks.document import Value, read_yaml
 from carrel.tasks.files import ProjectFiles, read_text
 from carrel.tasks.mlproject import Project
@@ -41,6 +43,20 @@ def find_recipe(files: ProjectFiles, project: Project | None, script: str | None
             if recipe is not None:
                 return recipe
     return EnvironmentRecipe()
+
+
+def resolved_as_of(recipe: EnvironmentRecipe, text: str | None) -> EnvironmentRecipe:
+    """Return a recipe that is resolved as of a date; raise `Invalid` where nothing is resolved."""
+    if text is None:
+        return recipe
+    if recipe.kind is not EnvironmentKind.REQUIREMENTS:
+        what = {
+            EnvironmentKind.NONE: "the task has no environment",
+            EnvironmentKind.UV_LOCK: f"{recipe.source} is resolved already",
+            EnvironmentKind.CONDA: f"{recipe.source} names conda packages",
+        }[recipe.kind]
+        raise Invalid(f"resolve_as_of says when requirements are resolved, and {what}.", remedy="Leave it out.")
+    return replace(recipe, as_of=read_as_of(text))
 
 
 def _read(files: ProjectFiles, source: str) -> EnvironmentRecipe | None:

@@ -12,6 +12,7 @@ from carrel.domain.errors import Invalid
 from carrel.domain.slurm import SlurmRequest
 from carrel.domain.task import InputSpec, Launcher
 from carrel.domain.units import parse_duration, parse_size
+from carrel.tasks.dates import read_as_of
 from carrel.tasks.document import Value
 from carrel.tasks.overrides import ResourceOverrides
 from carrel.tasks.parameters import is_uri, refuse_credentials
@@ -21,7 +22,7 @@ from carrel.tasks.shape import SAME_GPUS, read_launcher
 SECTION_KEYS = (
     *("resources", "qos", "partition", "account", "experiment"),
     *("inputs", "outputs", "retries", "requeue", "warning", "preemptible", "variables", "slurm"),
-    *("launcher", "tasks_per_node", "array"),
+    *("launcher", "tasks_per_node", "array", "resolve_as_of"),
 )
 RESOURCE_KEYS = ("nodes", "gpus", "gpus_per_node", "gpu_type", "gpu_memory", "cpus", "memory", "time")
 INPUT_KEYS = ("path", "uri", "digest")
@@ -60,6 +61,8 @@ class Section:
     tasks_per_node: int | None = None
     #: As `carrel.domain.array` reads it.
     array: str | None = None
+    #: As of which date requirements are resolved, as `read_as_of` reads it.
+    resolve_as_of: str | None = None
 
 
 def read_section(value: Value) -> Section:
@@ -87,7 +90,17 @@ def read_section(value: Value) -> Section:
         launcher=_launcher(said["launcher"]) if "launcher" in said else None,
         tasks_per_node=_at_least_one(said["tasks_per_node"]) if "tasks_per_node" in said else None,
         array=_array(said["array"]) if "array" in said else None,
+        resolve_as_of=_as_of(said["resolve_as_of"]) if "resolve_as_of" in said else None,
     )
+
+
+def _as_of(value: Value) -> str:
+    text = value.text()
+    try:
+        read_as_of(text)
+    except Invalid as error:
+        raise value.wrong(error.message, error.remedy) from None
+    return text
 
 
 def check_variable(name: str) -> str | None:

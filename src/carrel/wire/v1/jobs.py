@@ -108,6 +108,8 @@ class TaskRequest(Request):
     launcher: str | None = None
     #: Processes on each node; None: as the task's own file says, else with torchrun one for each GPU, else one.
     tasks_per_node: int | None = None
+    #: "2023-12-01": requirements are resolved as if nothing newer had been published.
+    resolve_as_of: str | None = None
     git: GitRequest | None = None
     tracking: TrackingRequest | None = None
 
