@@ -96,7 +96,15 @@ class Kernel:
             if message["op"] in ("granted", "refused", "cancelled"):
                 self.waiting.pop(message.get("request"), None)
             if message["op"] == "prepare" and not self.deaf:
-                self.send({"op": "prepared", "id": message["id"], "bytes": None, "blockers": self.hello.get("blockers", [])})
+                self.send(
+                    {
+                        "op": "prepared",
+                        "id": message["id"],
+                        "bytes": None,
+                        "cached": [],
+                        "blockers": self.hello.get("blockers", []),
+                    }
+                )
             print(line.decode(), flush=True)
 
     def run(self):

@@ -161,6 +161,63 @@ def test_a_made_up_state_has_the_size_that_it_says(brokers: Start, kernels: Kern
     assert tenant_of(broker, none)["state"] == "none"
 
 
+def test_what_is_kept_in_reserve_is_given_back_before_anybody_is_moved(brokers: Start, kernels: Kernels) -> None:
+    """14 of 16 GiB, of which 10 are the cache of an allocator: another 8 GiB fit beside what is left."""
+    broker = brokers(rules=LendingRules(host_memory=0))
+    first, second, third = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2, 3))
+    first.say("simulate", bytes=14 * GIB, cached=10 * GIB)
+    first.cell()
+    assert tenant_of(broker, first)["cached"] == 10 * GIB
+    second.say("simulate", bytes=8 * GIB)
+    second.cell()
+    assert first.expect("prepare")
+    row = tenant_of(broker, first)
+    assert (row["state"], row["bytes"], row["cached"]) == ("resident", 4 * GIB, 0)
+    third.say("simulate", bytes=4 * GIB)
+    third.cell()
+    assert broker.status()["devices"][0]["used"] == 16 * GIB
+
+
+def test_who_does_not_answer_has_nothing_in_reserve(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(rules=LendingRules(host_memory=0))
+    first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
+    first.say("simulate", bytes=14 * GIB, cached=10 * GIB)
+    first.cell()
+    first.tell("!deaf")
+    second.say("simulate", bytes=8 * GIB)
+    second.ask()
+    while second.expect("queued")["code"] != "HostMemoryFull":
+        continue
+    assert tenant_of(broker, first)["cached"] == 0
+
+
+def test_a_cell_that_nothing_helps_stops_waiting(brokers: Start, kernels: Kernels) -> None:
+    """Two kernels of 10 GiB on one GPU of 16, and 8 GiB of host memory: no way for the second, and it costs no kernel."""
+    broker = brokers(state=10 * GIB, rules=LendingRules(host_memory=8 * GIB), hold_time=0.5)
+    first, second = two(broker, kernels)
+    second.ask()
+    assert second.expect("queued")["code"] == "HostMemoryFull"
+    over = second.expect("refused")
+    assert over["code"] == "HostMemoryFull"
+    assert "stopped waiting" in over["message"]
+    assert "host memory has no room" in over["message"]
+    assert "8G of it are left" in over["message"]
+    assert "Shut down kernels" in over["remedy"]
+    assert broker.status()["queue"] == []
+    assert first.cell()["op"] == "granted", "whose state lies there goes on"
+    first.kill()
+    assert second.acquire()["op"] == "granted"
+
+
+def test_the_first_cell_of_a_kernel_gets_what_others_took(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=3 * GIB)
+    for number in range(1, 5):
+        kernels(broker, broker.session(number, owner=f"user{number}")).cell()
+    assert [row["state"] for row in broker.status()["tenants"]] == ["resident"] * 4
+    (device,) = broker.status()["devices"]
+    assert device["used"] == 12 * GIB
+
+
 # --- faults -----------------------------------------------------------------------------------------------------------------
 
 

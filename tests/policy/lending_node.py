@@ -64,8 +64,12 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
     devices = {one.uuid: one for one in snap.devices}
     requests = {one.id: one for one in snap.requests}
     leases = {one.id: one for one in snap.leases}
-    answered = [one.request for one in lending.lends] + [one.request for one in lending.queue]
-    assert sorted(answered) == sorted(requests), "every request is lent to or waits, once"
+    answered = [one.request for part in (lending.lends, lending.queue, lending.gives_up) for one in part]
+    assert sorted(answered) == sorted(requests), "every request is lent to, waits or gives up, once"
+    for given_up in lending.gives_up:
+        until = requests[given_up.request].until
+        assert until is not None
+        assert until <= now
     assert [one.position for one in lending.queue] == list(range(1, len(lending.queue) + 1))
     for one in lending.lends:
         asked = requests[one.request]
@@ -85,11 +89,19 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
     moved = [one.tenant for one in lending.suspends]
     assert len(set(moved)) == len(moved), "nobody is suspended twice"
     host = snap.host_used + sum(
-        sum(who.state.values()) for who in snap.tenants.values() if who.residency is Residency.SUSPENDING or who.id in moved
+        _to_host(snap, who) for who in snap.tenants.values() if who.residency is Residency.SUSPENDING or who.id in moved
     )
     if moved and snap.rules.host_memory is not None:
         assert host <= snap.rules.host_memory, "host memory holds what is moved there"
     waiting = {one.request for one in lending.queue}
+    for trim in lending.trims:
+        who = snap.tenants[trim.tenant]
+        assert who.residency is Residency.RESIDENT
+        assert sum(who.cache.values()) > 0
+        assert not who.trimming
+        assert who.id not in moved, "who is suspended gives its caches back anyway"
+        assert all(one.tenant != who.id or one.state is LeaseState.PAUSED for one in snap.leases), "it computes nothing"
+        assert trim.request in waiting
     for one in lending.suspends:
         who = snap.tenants[one.tenant]
         assert who.residency is Residency.RESIDENT
@@ -115,6 +127,12 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
         assert lending.again_at > now
 
 
+def _to_host(snap: LendingSnapshot, who: Tenant) -> int:
+    """Bytes that go to host memory with a tenant: in the middle of a cell its caches, too."""
+    computes = any(one.tenant == who.id and one.state is LeaseState.ACTIVE for one in snap.leases)
+    return sum(who.state.values()) if computes and who.residency is Residency.RESIDENT else who.moved
+
+
 def _check_room(snap: LendingSnapshot, asked: Request, who: Tenant, devices: tuple[str, ...]) -> None:
     on_device = (Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING)
     for room in snap.devices:
@@ -130,7 +148,7 @@ def _check_room(snap: LendingSnapshot, asked: Request, who: Tenant, devices: tup
         if who.residency is Residency.SUSPENDED:
             assert free >= min(size + snap.rules.margin, room.memory), "a state comes back only where there is a margin"
         elif who.residency is Residency.NONE and not asked.exclusive:
-            wanted = who.room or int(room.memory * snap.rules.unknown_room)
+            wanted = who.needs or int(room.memory * snap.rules.least_room)
             assert free >= min(wanted, room.memory - room.foreign)
 
 
@@ -152,10 +170,17 @@ class Node:
     waited: dict[str, float] = field(default_factory=dict)
     ids: itertools.count[int] = field(default_factory=itertools.count)
     served: int = 0
+    #: How long nothing may help a request before it gives up; and those that did.
+    hold_time: float = float("inf")
+    gave_up: list[str] = field(default_factory=list)
+    #: Bytes of each tenant's state that it only keeps in reserve after a cell.
+    caches: dict[str, int] = field(default_factory=dict)
+    #: When a cell or a task computed last, or nobody waited.
+    went_on: float = 1000.0
 
-    def join(self, name: str, owner: str, size: int) -> None:
-        self.tenants[name] = Tenant(id=name, owner=owner)
-        self.sizes[name] = size
+    def join(self, name: str, owner: str, size: int, cache: int = 0) -> None:
+        self.tenants[name] = Tenant(id=name, owner=owner, needs=size)
+        self.sizes[name], self.caches[name] = size, cache
 
     def ask(self, name: str, gpus: int, seconds: float, *, exclusive: bool = False, devices: tuple[str, ...] = ()) -> None:
         number = f"{next(self.ids):06d}"
@@ -186,6 +211,16 @@ class Node:
         for moves in answer.suspends:
             self.tenants[moves.tenant] = replace(self.tenants[moves.tenant], residency=Residency.SUSPENDING)
             self.moving[moves.tenant] = moves.pauses
+        for trim in answer.trims:
+            self.tenants[trim.tenant] = replace(self.tenants[trim.tenant], trimming=True)
+        for given_up in answer.gives_up:
+            del self.requests[given_up.request]
+            self.gave_up.append(given_up.request)
+        for queued in answer.queue:
+            asked = self.requests[queued.request]
+            waits_on = asked.exclusive or asked.resumes is not None
+            until = None if waits_on or not queued.stuck else asked.until or self.now + self.hold_time
+            self.requests[asked.id] = replace(asked, until=until)
         for ends in answer.expires:
             del self.leases[ends.lease]
         if answer.expires:
@@ -212,7 +247,7 @@ class Node:
             self.moving[who.id] = name
         elif who.residency is Residency.NONE and not asked.exclusive:
             state = dict.fromkeys(devices, self.sizes[who.id])
-            self.tenants[who.id] = replace(who, residency=Residency.RESIDENT, home=devices, state=state)
+            self.tenants[who.id] = replace(who, residency=Residency.RESIDENT, home=devices, state=state, needs=0)
 
     def finish_move(self, name: str) -> None:
         pauses = self.moving.pop(name)
@@ -220,7 +255,8 @@ class Node:
         if who.residency is Residency.RESUMING:
             self.tenants[name] = replace(who, residency=Residency.RESIDENT)
         else:
-            self.tenants[name] = replace(who, residency=Residency.SUSPENDED)
+            state = who.state if pauses is not None else {uuid: size - who.cache.get(uuid, 0) for uuid, size in who.state.items()}
+            self.tenants[name] = replace(who, residency=Residency.SUSPENDED, state=state, cache={}, trimming=False)
             if pauses is not None and pauses in self.leases:
                 lent = self.leases[pauses]
                 computed = lent.computed + self.now - lent.since
@@ -235,6 +271,9 @@ class Node:
         self.now += seconds
         for name in list(self.moving):
             self.finish_move(name)
+        for name, who in list(self.tenants.items()):
+            if who.trimming and who.residency is Residency.RESIDENT:
+                self.finish_trim(name)
         for name, held in list(self.leases.items()):
             if held.state is LeaseState.ACTIVE and self.tenants[held.tenant].residency is not Residency.RESUMING:
                 self.todo[name] -= seconds
@@ -245,5 +284,23 @@ class Node:
     def end(self, name: str) -> None:
         held = self.leases.pop(name)
         took = self.now - held.since + held.computed
-        self.tenants[held.tenant] = replace(self.tenants[held.tenant], last_used=self.now, typical=took)
+        who, reserve = self.tenants[held.tenant], self.caches.get(held.tenant, 0)
+        cache = {uuid: min(reserve, size) for uuid, size in who.state.items()} if reserve else {}
+        self.tenants[held.tenant] = replace(who, last_used=self.now, typical=took, cache=cache, trimming=False)
         self.served += 1
+
+    def finish_trim(self, name: str) -> None:
+        who = self.tenants[name]
+        state = {uuid: size - who.cache.get(uuid, 0) for uuid, size in who.state.items()}
+        self.tenants[name] = replace(who, state=state, cache={}, trimming=False)
+        self.settle()
+
+    def watch(self) -> float:
+        """For how long nobody has computed although somebody waits."""
+        computing = any(
+            one.state is LeaseState.ACTIVE and self.tenants[one.tenant].residency in (Residency.RESIDENT, Residency.NONE)
+            for one in self.leases.values()
+        )
+        if computing or not self.requests:
+            self.went_on = self.now
+        return self.now - self.went_on

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from lending_node import GIB, MEMORY, Node, check, device, lease, request, resident, snapshot, suspended, tenant
 
-from carrel.domain.lease import Expire, LeaseState, Lend, Lending, LendingRules, LendingSnapshot, Residency, Suspend
+from carrel.domain.lease import Expire, LeaseState, Lend, Lending, LendingRules, LendingSnapshot, Residency, Suspend, Trim
 from carrel.policy.lend import lend
 from carrel.policy.lend_reasons import LENDING_REASONS, ordinal
 
@@ -266,3 +266,93 @@ def test_two_long_cells_take_turns() -> None:
     changes = sum(left != right for left, right in itertools.pairwise(turns))
     assert node.served == 2
     assert 7 <= changes <= 11
+
+
+# --- room that cannot be had, caches, and an end of waiting ------------------------------------------------------------------
+
+TIGHT = LendingRules(host_memory=8 * GIB)
+
+
+def test_caches_are_emptied_before_anybody_is_moved_or_waits() -> None:
+    """18 of 24 GiB are state, as where a framework keeps in reserve what it has freed: nothing need move for 3 GiB more."""
+    caching = resident("b", size=14, cache={"gpu0": 10 * GIB})
+    answer = decide(snapshot(1, [caching, suspended("a", size=6)], [request("a")]))
+    assert answer.trims == (Trim(tenant="b", request="r-a"),)
+    assert answer.suspends == ()
+    assert answer.queue[0].reason.code == "GpuMoving"
+    waits = decide(snapshot(1, [replace(caching, trimming=True), suspended("a", size=6)], [request("a")]))
+    assert (waits.trims, waits.suspends, waits.queue[0].reason.code) == ((), (), "GpuMoving")
+
+
+def test_what_is_kept_in_reserve_is_not_counted_in_host_memory() -> None:
+    caching = resident("b", size=14, cache={"gpu0": 7 * GIB})
+    answer = decide(snapshot(1, [caching, suspended("a", size=12)], [request("a")], rules=TIGHT))
+    assert answer.suspends == (Suspend(tenant="b", request="r-a"),), "7 GiB go to host memory, which has room for 8"
+
+
+def test_what_one_keeps_in_reserve_is_there_for_ones_own_cell() -> None:
+    own = resident("a", size=10, cache={"gpu0": 6 * GIB}, room=6 * GIB)
+    answer = decide(snapshot(1, [own, resident("b", size=6)], [request("a")]))
+    assert answer.lends
+    assert not answer.suspends
+
+
+def test_a_cell_of_unknown_appetite_begins_with_what_there_is_where_more_cannot_be_had() -> None:
+    others = [resident("b", size=10), tenant("a")]
+    assert decide(snapshot(1, others, [request("a")])).suspends, "half of the GPU, where that can be had"
+    assert decide(snapshot(1, others, [request("a")], rules=TIGHT)).lends, "host memory cannot take 10 GiB; 6 GiB are free"
+    full = decide(snapshot(1, [resident("b", size=15), tenant("a")], [request("a")], rules=TIGHT))
+    assert full.queue[0].reason.code == "HostMemoryFull"
+
+
+def test_a_cell_that_met_a_full_device_does_not_begin_with_less() -> None:
+    answer = decide(snapshot(1, [resident("b", size=10), tenant("a", needs=MEMORY)], [request("a")], rules=TIGHT))
+    assert answer.queue[0].stuck
+
+
+def test_a_wait_that_nothing_helps_has_an_end_that_is_told() -> None:
+    tenants = [resident("b", size=10), tenant("a", needs=10 * GIB)]
+
+    def answer(until: float | None) -> Lending:
+        return decide(snapshot(1, tenants, [request("a", until=until)], rules=TIGHT))
+
+    assert answer(None).queue[0].stuck
+    (soon,) = answer(NOW + 90).queue
+    assert "host memory has no room" in soon.reason.message
+    assert "it stops waiting in 1 min" in soon.reason.message
+    assert answer(NOW + 90).again_at == NOW + 90
+    (over,) = answer(NOW).gives_up
+    assert (over.request, over.code) == ("r-a", "HostMemoryFull")
+    assert answer(NOW).queue == ()
+
+
+def test_who_waits_for_a_cell_whose_state_has_nowhere_to_go_waits_for_nothing() -> None:
+    snap = snapshot(
+        1,
+        [resident("b", size=10), tenant("a", needs=10 * GIB), tenant("c", needs=2 * GIB)],
+        [request("a", NOW - 5), request("c", NOW - 1)],
+        [lease("b", "gpu0", since=NOW)],
+        rules=TIGHT,
+    )
+    hopeless, next_ = decide(snap).queue
+    assert (hopeless.reason.code, hopeless.stuck) == ("HostMemoryFull", True)
+    assert (next_.reason.code, next_.stuck) == ("GpuInUse", False), "one that fits beside it is first in line for the GPU"
+
+
+def test_a_cell_is_paused_only_where_it_can_come_back() -> None:
+    """Paused, its 6 GiB are in host memory; to come back it needs the newcomer's 10 GiB to go there, too."""
+
+    def paused(host: int) -> bool:
+        tenants = [resident("b", size=6), tenant("a", needs=10 * GIB)]
+        rules = LendingRules(host_memory=host * GIB)
+        return bool(decide(snapshot(1, tenants, [request("a")], [lease("b", "gpu0", since=NOW - 90)], rules=rules)).suspends)
+
+    assert paused(16)
+    assert not paused(15)
+
+
+def test_the_estimate_counts_the_moves() -> None:
+    rules = LendingRules(move_rate=2.0 * GIB)
+    answer = decide(snapshot(1, [resident("b", size=10), suspended("a", size=8)], [request("a")], rules=rules))
+    assert answer.queue[0].estimate == 9.0
+    assert "about 9 s" in answer.queue[0].reason.message

@@ -16,9 +16,12 @@ from carrel.broker.journal import BrokerJournal, read_lines
 from carrel.broker.rows import ChargeRow, LeaseRow, RequestRow, Row, TenantRow, plain, rebuilt
 from carrel.domain.lease import LeaseState
 from carrel.leases.protocol import KERNEL
+from carrel.policy.lend_room import first_room
 
 #: Finished leases that are remembered of each session.
 HISTORY = 50
+#: Kernels that have ended and whose appetite is remembered.
+PEAKS = 50
 #: Sessions without a process whose charges are remembered, for a server that was away when they ended.
 CHARGES = 100
 #: Bytes of journal after which it is begun anew.
@@ -41,6 +44,8 @@ class Book:
         self.cordons: dict[str, str] = {}
         #: Newest first, by job.
         self.history: dict[int, deque[dict[str, Any]]] = {}
+        #: Owner, label and the most bytes on one device of kernels that have ended, newest first.
+        self.peaks: deque[tuple[str, str, int]] = deque(maxlen=PEAKS)
         #: Unix seconds at which a kernel's lease on the device ended last.
         self.device_used: dict[str, float] = {}
         self.broker_id = make_id
@@ -175,6 +180,19 @@ class Book:
             self.drop_lease(lease, now, outcome="killed")
         del self.tenants[row.id]
         self.touch(row)
+        if row.peak:
+            self.peaks.appendleft((row.owner, row.label, row.peak))
+            self._extra.append(("peak", {"owner": row.owner, "label": row.label, "bytes": row.peak}))
+
+    def first_room(self, row: TenantRow) -> int:
+        """Bytes that the process' first cell should have: what the notebook took before, or what most others do; 0: unknown."""
+        seen = [(one.owner, one.label, one.peak) for one in self.tenants.values() if one.peak]
+        seen += self.peaks
+        if row.label:
+            for owner, label, peak in seen:
+                if (owner, label) == (row.owner, row.label):
+                    return peak
+        return first_room([peak for _owner, _label, peak in seen])
 
     def leases_of(self, tenant: str) -> list[LeaseRow]:
         """The tenant's leases."""
@@ -277,6 +295,8 @@ class Book:
         for job in [job for job in self.history if job not in known]:
             del self.history[job]
         rows.extend(("history", {"job": job, **entry}) for job, kept in self.history.items() for entry in reversed(kept))
+        peaks = reversed(self.peaks)
+        rows.extend(("peak", {"owner": owner, "label": label, "bytes": size}) for owner, label, size in peaks)
         self._touched.clear()
         self._extra.clear()
         self._journal.start(rows, now)
@@ -309,6 +329,8 @@ class Book:
             self.cordons[values["device"]] = values["why"]
             if not values["why"]:
                 del self.cordons[values["device"]]
+        elif kind == "peak":
+            self.peaks.appendleft((str(values["owner"]), str(values["label"]), int(values["bytes"])))
         elif kind == "history":
             self._remember(int(values["job"]), {name: value for name, value in values.items() if name != "job"})
             if not values.get("task"):

@@ -10,7 +10,7 @@ from carrel.broker.config import BrokerConfig
 from carrel.broker.lender import Lender, Post
 from carrel.broker.processes import Process
 from carrel.broker.rows import RequestRow, TenantRow
-from carrel.broker.words import granted_fields, lost_fields, text_of, words_of
+from carrel.broker.words import granted_fields, lost_fields, sizes_of, text_of, words_of
 from carrel.domain.errors import Conflict, Impossible, Invalid
 from carrel.domain.lease import LeaseState, Residency, Tier
 from carrel.domain.ports import Clock
@@ -79,6 +79,7 @@ class Desk:
         if row is None:
             return
         now = self._clock()
+        row.cache = {}  # nobody is there to give it back
         for request in self.book.requests_of(tenant):
             self.book.drop_request(request)
         for lease in self.book.leases_of(tenant):
@@ -160,6 +161,8 @@ class Desk:
             row.starved = message.get("oom") is True
             if "blockers" in message:
                 row.blockers = words_of(message["blockers"])
+            if self.tier is not Tier.SIMULATED:
+                row.cache = sizes_of(message.get("cached"), row.home or lease.devices)
             if lease.state is not LeaseState.HELD:
                 outcome = text_of(message, "outcome") or "ok"
                 self.lender.end(row, lease, self._clock(), outcome=outcome, cuda=cuda if isinstance(cuda, bool) else None)
@@ -172,16 +175,19 @@ class Desk:
             self.lender.settle_in(row, row.sees)
         self.lender.settle()
 
-    def simulate(self, row: TenantRow, size: object) -> None:
-        """On simulated devices: the process' made-up state takes so many bytes."""
+    def simulate(self, row: TenantRow, size: object, cached: object = 0) -> None:
+        """On simulated devices: the process' made-up state takes so many bytes, of which it keeps some in reserve."""
         if self.tier is Tier.SIMULATED and isinstance(size, int) and not isinstance(size, bool) and size >= 0:
             row.simulated = size
+            row.simulated_cache = min(cached, size) if isinstance(cached, int) and cached > 0 else 0
             if row.residency is Residency.RESIDENT:
                 if size == 0:
-                    row.residency, row.home, row.state = Residency.NONE, (), {}
+                    row.residency, row.home, row.state, row.cache = Residency.NONE, (), {}, {}
                 else:
                     row.growth = max(row.growth, size // len(row.home) - max(row.state.values(), default=0))
                     row.state = dict.fromkeys(row.home, size // len(row.home))
+                    row.cache = dict.fromkeys(row.home, row.simulated_cache // len(row.home)) if row.simulated_cache else {}
+                    row.peak = max(row.peak, size // len(row.home))
             self.book.touch(row)
         self.lender.settle()
 

@@ -12,20 +12,20 @@ from typing import Any, Protocol
 
 from carrel.broker.book import Book
 from carrel.broker.config import BrokerConfig
+from carrel.broker.host import HostRoom
 from carrel.broker.loop import Loop, Timer
-from carrel.broker.rows import LeaseRow, RequestRow, TenantRow
-from carrel.broker.words import granted_fields, lost_fields, named
+from carrel.broker.rows import LeaseRow, RequestRow, Seen, TenantRow
+from carrel.broker.stuck import Stuck
+from carrel.broker.words import granted_fields, lost_fields
 from carrel.domain.lease import DeviceRoom, LeaseState, Lending, LendingSnapshot, Queued, Residency, Tier
 from carrel.domain.node import Device
 from carrel.domain.ports import Clock
-from carrel.leases.protocol import BLOCKED, KERNEL
+from carrel.leases.protocol import KERNEL
 from carrel.policy.lend import lend
 
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
 #: Seconds between two looks at the line while somebody waits: estimates grow old, retries come due.
 _REFRESH = 2.0
-#: A tenant with a state can count on this share of a device for its next cell, when it never needed more.
-_LEAST_ROOM = 0.1
 
 
 class Post(Protocol):
@@ -45,6 +45,13 @@ class Moves(Protocol):
 
     def suspend(self, tenant: str, pauses: str | None) -> None:
         """Move the tenant's state to host memory; its row says SUSPENDING."""
+        ...
+
+    #: Bytes of state that move in a second, as seen so far; None: nobody knows.
+    rate: float | None
+
+    def trim(self, tenant: str) -> None:
+        """Have the idle tenant give back what it only keeps in reserve."""
         ...
 
     def resume(self, tenant: str, lease: str | None) -> None:
@@ -86,6 +93,8 @@ class Lender:
         self.foreign: dict[str, int] = {}
         #: Who waits, and why, as of the last settling: by request id.
         self.queue: dict[str, Queued] = {}
+        #: Tenants that were asked to give back what they only keep in reserve, and have not answered yet.
+        self.trimming: set[str] = set()
         #: How often the policy was asked.
         self.decisions = 0
         #: Looks at the devices that are wanted, and the last of them that is done: see `look`.
@@ -97,7 +106,8 @@ class Lender:
         self._loop = loop
         self._clock = clock
         self._post = post
-        self._host_free = host_free
+        self.host = HostRoom(book, config.rules.host_memory, host_free)
+        self._stuck = Stuck(book, self.devices, self.host, self.say)
         self._whole = max((device.memory for device in config.devices), default=0)
         self._outbox: list[tuple[str, str, dict[str, Any]]] = []
         self._actions: list[Callable[[], None]] = []
@@ -164,26 +174,15 @@ class Lender:
             row.residency = Residency.SUSPENDING
             self.book.touch(row)
             self._actions.append(_later(self.moves.suspend, row.id, suspend.pauses))
-        lending = replace(lending, queue=self._send_elsewhere(lending.queue))
+        for trim in lending.trims:
+            self.trimming.add(trim.tenant)
+            self._actions.append(_later(self.moves.trim, trim.tenant))
+        lending = replace(lending, queue=self._stuck.review(lending, now))
         self.holds.review(lending.queue, now)
         for expire in lending.expires:
             self.holds.expire(self.book.leases[expire.lease], now)
         self._tell(lending, now)
         self._set_timer(lending, now)
-
-    def _send_elsewhere(self, queue: Sequence[Queued]) -> tuple[Queued, ...]:
-        """A job that can be placed on other devices does not wait where nothing would clear these; returns who waits on."""
-        left = []
-        for entry in queue:
-            asked = self.book.requests[entry.request]
-            if not (entry.stuck and asked.elsewhere):
-                left.append(entry)
-                continue
-            self.book.drop_request(asked)
-            where = named(asked.devices, self.devices)
-            text = f"{where[0].upper()}{where[1:]} cannot be cleared for it now: {entry.cause}."
-            self.say(asked.tenant, "refused", request=asked.request, code=BLOCKED, message=text, remedy="Place it elsewhere.")
-        return tuple(left)
 
     def _lend(self, asked: RequestRow, devices: tuple[str, ...], now: float) -> None:
         row = self.book.tenants[asked.tenant]
@@ -221,17 +220,26 @@ class Lender:
             for request in book.requests.values()
             if request.retry_at <= now and (request.resumes is not None or self._post.connected(request.tenant))
         ]
-        needed = {request.tenant for request in requests} | {lease.tenant for lease in book.leases.values()}
-        movable, least = self.tier is not Tier.HOLD, int(self._whole * _LEAST_ROOM)
-        host_used, unverified = 0, {}
+        asking, computing = {request.tenant for request in requests}, self._computing()
+        needed = asking | {lease.tenant for lease in book.leases.values()}
+        movable, least = self.tier is not Tier.HOLD, int(self._whole * self._config.rules.least_room)
+        unverified: dict[str, str] = {}
         tenants = {}
         for name, row in book.tenants.items():
-            if row.residency in (Residency.SUSPENDED, Residency.RESUMING):
-                host_used += sum(row.state.values())
             if row.unverified:
                 unverified.update(dict.fromkeys(row.home, "a suspended session's state is still seen on it"))
             if name in needed or row.residency in _ON_DEVICE:
-                tenants[name] = row.view(movable=movable, least_room=least, whole=self._whole, now=now)
+                seen = Seen(
+                    now=now,
+                    movable=movable,
+                    whole=self._whole,
+                    least_room=least,
+                    first_room=book.first_room(row) if name in asking else 0,
+                    needs=self._made_up(row) if name in asking else 0,
+                    computes=name in computing,
+                    trimming=name in self.trimming,
+                )
+                tenants[name] = row.view(seen)
         devices = [
             DeviceRoom(
                 uuid=device.uuid,
@@ -241,34 +249,30 @@ class Lender:
             )
             for device in self.devices.values()
         ]
-        rules = replace(self._config.rules, host_memory=self._host_limit(host_used))
+        rules = replace(self._config.rules, host_memory=self.host.limit(), move_rate=self.moves.rate)
         return LendingSnapshot(
             devices=devices,
             tenants=tenants,
-            requests=[request.view() for request in requests],
+            requests=[request.view(self._config.hold_time) for request in requests],
             leases=[lease.view() for lease in book.leases.values()],
-            host_used=host_used,
+            host_used=self.host.used,
             rules=rules,
             typical_lease=book.typical,
         )
 
-    def _host_limit(self, used: int) -> int | None:
-        """Bytes of host memory that states may take in all, of which `used` are taken; None: no limit."""
-        free, limit = self._host_free(), self._config.rules.host_memory
-        if free is None:
-            return limit
-        return used + free if limit is None else min(used + free, limit)
+    def computes(self, tenant: str) -> bool:
+        """True while a cell or a task of the tenant computes."""
+        return tenant in self._computing()
 
-    def host(self) -> tuple[int | None, int | None]:
-        """How many bytes of host memory states may take in all, and how many are left for more; None: no limit."""
-        moved = (Residency.SUSPENDED, Residency.RESUMING)
-        rows = self.book.tenants.values()
-        used = sum(sum(row.state.values()) for row in rows if row.residency in moved)
-        limit = self._host_limit(used)
-        if limit is None:
-            return None, None
-        leaving = sum(sum(row.state.values()) for row in rows if row.residency is Residency.SUSPENDING)
-        return limit, max(0, limit - used - leaving)
+    def _computing(self) -> set[str]:
+        return {lease.tenant for lease in self.book.leases.values() if lease.state is LeaseState.ACTIVE}
+
+    def _made_up(self, row: TenantRow) -> int:
+        """Bytes on each device that the first cell on simulated devices is going to have; 0: nobody knows."""
+        if self.tier is not Tier.SIMULATED or row.role != KERNEL or row.residency is not Residency.NONE:
+            return 0
+        size = self._config.simulation.state if row.simulated is None else row.simulated
+        return min(size // max(1, row.gpus), self._whole)
 
     def _tell(self, lending: Lending, now: float) -> None:
         """Tell those who wait what is new to them."""
@@ -310,11 +314,18 @@ class Lender:
         if self.tier is Tier.SIMULATED:
             size = self._config.simulation.state if row.simulated is None else row.simulated
             row.state = {uuid: min(size // len(devices), self.devices[uuid].memory) for uuid in devices}
+            row.cache = dict.fromkeys(devices, row.simulated_cache // len(devices)) if row.simulated_cache else {}
+            row.peak = max(row.peak, *row.state.values())
         else:
-            share = self._config.rules.unknown_room
-            row.state = {uuid: int(self.devices[uuid].memory * share) for uuid in devices}
+            row.state = self._guess(row, devices)
         self.book.touch(row)
         self.keep_in_place(row)
+
+    def _guess(self, row: TenantRow, devices: Sequence[str]) -> dict[str, int]:
+        """What a state takes that nobody has seen yet: what others took."""
+        first, share = self.book.first_room(row), self._config.rules.unknown_room
+        memory = {uuid: self.devices[uuid].memory for uuid in devices}
+        return {uuid: min(first, size) if first else int(size * share) for uuid, size in memory.items()}
 
     def keep_in_place(self, row: TenantRow) -> None:
         """A state that cannot be moved holds its devices, when nobody else has a lease on them."""
@@ -352,8 +363,7 @@ class Lender:
         self.look()
         if row.role == KERNEL and row.residency is Residency.NONE and cuda and self.tier is not Tier.SIMULATED:
             row.residency, row.home = Residency.RESIDENT, lease.devices
-            share = self._config.rules.unknown_room
-            row.state = {uuid: int(self.devices[uuid].memory * share) for uuid in lease.devices}
+            row.state = self._guess(row, lease.devices)
         self.book.drop_lease(lease, now, outcome=outcome)
         self.book.touch(row)
         if paused or pending or row.role != KERNEL or lease.ending:

@@ -158,6 +158,7 @@ class Lookout:
             if leased:
                 row.growth = max(row.growth, *(size - row.state.get(uuid, 0) for uuid, size in changed.items()))
             row.state = {**row.state, **changed}
+            row.peak = max(row.peak, *changed.values())
             self._book.touch(row)
 
     def _report(self, seen: Seen) -> None:

@@ -103,7 +103,15 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     lender = Lender(
         book=book, config=config, tier=tier, loop=loop, clock=clock, post=service, host_free=_host_memory(config, monotonic)
     )
-    mover = Mover(lender=lender, loop=loop, clock=clock, post=service, suspender=suspender, margin=config.rules.margin)
+    mover = Mover(
+        lender=lender,
+        loop=loop,
+        clock=clock,
+        post=service,
+        suspender=suspender,
+        margin=config.rules.margin,
+        rate=capability.suspend_rate or None,
+    )
     holding = Holding(
         lender=lender, loop=loop, clock=clock, hold_time=config.hold_time, grace=config.grace, process=service.process
     )
@@ -124,9 +132,9 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
         own = str(os.getpid())
         loop.work(lambda: wait_for_marked(_HELPER, str(state), own, _LEFTOVER_SECONDS), lambda _left: mover.recover())
     holding.finish()
+    _stay_home(loop, state)
     service.listen(path, everybody=config.shared)
     loop.later(config.reconnect_time, desk.drop_waiting)
-    _stay_home(loop, state)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: loop.post(loop.stop))
     _log.info("listening on %s", path)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from carrel.broker.lender import Lender, Post
 from carrel.broker.loop import Loop, Timer
 from carrel.broker.processes import resident, roots, start_time
 from carrel.broker.rows import LeaseRow, RequestRow, TenantRow
+from carrel.broker.words import sizes_of
 from carrel.domain.lease import LeaseState, Residency
 from carrel.domain.ports import Clock
 from carrel.domain.units import format_size
@@ -28,11 +29,36 @@ PREPARE_SECONDS = 5.0
 _RETRY, _LONGEST_RETRY = 2.0, 60.0
 
 
+#: Bytes of a state whose move says something about how fast states move.
+_TELLING = 64 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An idle process that was asked to let go of what it need not keep."""
+
+    tenant: str
+    #: Comes when it does not answer.
+    timer: Timer
+    #: Its state is moved after that.
+    moves: bool
+
+
 class Mover:
     """Moves states for the lender."""
 
-    def __init__(self, *, lender: Lender, loop: Loop, clock: Clock, post: Post, suspender: Suspender, margin: int) -> None:
-        """`margin`: bytes that must be free beside a state that comes back."""
+    def __init__(
+        self,
+        *,
+        lender: Lender,
+        loop: Loop,
+        clock: Clock,
+        post: Post,
+        suspender: Suspender,
+        margin: int,
+        rate: float | None = None,
+    ) -> None:
+        """`margin`: bytes that must be free beside a state that comes back; `rate`: bytes that should move in a second."""
         self._lender = lender
         self._book = lender.book
         self._loop = loop
@@ -41,8 +67,10 @@ class Mover:
         self._suspender = suspender
         self._margin = margin
         self._ids = itertools.count(1)
-        #: Idle processes that were asked to prepare: id of the question -> what goes on when it is answered, or is not.
-        self._asked: dict[str, tuple[str, Timer]] = {}
+        #: Idle processes that were asked to let go of what they need not keep, by the id of the question.
+        self._asked: dict[str, _Asked] = {}
+        #: Bytes of state that move in a second, as the driver's probe and then real moves say; None: nobody knows.
+        self.rate = rate
 
     # --- to host memory -----------------------------------------------------------------------------------------------------
 
@@ -51,27 +79,58 @@ class Mover:
         if pauses is not None or not self._post.connected(tenant):
             self._begin_suspend(tenant, pauses)
             return
+        self._ask(tenant, moves=True)
+
+    def trim(self, tenant: str) -> None:
+        """Have the idle tenant give back what it only keeps in reserve."""
+        if self._post.connected(tenant):
+            self._ask(tenant, moves=False)
+        else:
+            self._trimmed(tenant, {}, freed=False)
+
+    def _ask(self, tenant: str, *, moves: bool) -> None:
         question = f"prepare-{next(self._ids)}"
-        self._asked[question] = (tenant, self._loop.later(PREPARE_SECONDS, lambda: self._prepared(question)))
+        timer = self._loop.later(PREPARE_SECONDS, lambda: self._prepared(question, {}, freed=False))
+        self._asked[question] = _Asked(tenant, timer, moves)
         self._post.send(tenant, "prepare", id=question, timeout=PREPARE_SECONDS)
 
-    def prepared(self, row: TenantRow, question: str, blockers: Sequence[str]) -> None:
-        """The process has let go of what it need not keep."""
+    def prepared(self, row: TenantRow, question: str, blockers: Sequence[str], cached: object) -> None:
+        """The process has let go of what it need not keep; `cached` is what it still has in reserve, where it says so."""
         asked = self._asked.get(question)
-        if asked is None or asked[0] != row.id:
+        if asked is None or asked.tenant != row.id:
             return
-        if blockers and row.residency is Residency.SUSPENDING:
-            self._asked.pop(question)[1].cancel()
+        if blockers and asked.moves and row.residency is Residency.SUSPENDING:
+            self._asked.pop(question).timer.cancel()
             row.blockers = tuple(blockers)
             self._stay(row)
             self._lender.settle()
             return
-        self._prepared(question)
+        self._prepared(question, sizes_of(cached, row.home), freed=isinstance(cached, list))
 
-    def _prepared(self, question: str) -> None:
-        tenant, timer = self._asked.pop(question)
-        timer.cancel()
-        self._begin_suspend(tenant, None)
+    def _prepared(self, question: str, cached: Mapping[str, int], *, freed: bool) -> None:
+        asked = self._asked.pop(question)
+        asked.timer.cancel()
+        self._trimmed(asked.tenant, cached, freed=freed, settle=not asked.moves)
+        if asked.moves:
+            self._begin_suspend(asked.tenant, None)
+
+    def _trimmed(self, tenant: str, cached: Mapping[str, int], *, freed: bool, settle: bool = True) -> None:
+        """The tenant has given back what it kept in reserve but for `cached`; or, if nothing was `freed`, will not."""
+        self._lender.trimming.discard(tenant)
+        row = self._book.tenants.get(tenant)
+        if row is None or row.residency not in (Residency.RESIDENT, Residency.SUSPENDING) or self._lender.computes(tenant):
+            return
+        if freed:
+            gone = {uuid: max(0, size - cached.get(uuid, 0)) for uuid, size in row.reserve.items()}
+            row.state = {uuid: size - gone.get(uuid, 0) for uuid, size in row.state.items()}
+            if row.simulated is not None:
+                row.simulated, row.simulated_cache = max(0, row.simulated - sum(gone.values())), 0
+        # What it still keeps then, and what those keep who do not answer, they cannot spare.
+        row.cache = {}
+        self._book.touch(row)
+        self._lender.look()
+        if settle:
+            self._lender.settle()
 
     def _begin_suspend(self, tenant: str, pauses: str | None) -> None:
         row = self._book.tenants.get(tenant)
@@ -112,7 +171,7 @@ class Mover:
             self._book.cordon(row.home, f"cordoned: {moved.message}")
         now = self._clock()
         if moved.ending in (Ending.DONE, Ending.UNVERIFIED):
-            row.residency, row.failures = Residency.SUSPENDED, 0
+            row.residency, row.failures, row.cache = Residency.SUSPENDED, 0, {}
             row.unverified = moved.ending is Ending.UNVERIFIED
             if moved.bytes:
                 row.state = _shares(row.state, row.home, moved.bytes)
@@ -268,6 +327,9 @@ class Mover:
             row.retry_at = self._clock() + min(_LONGEST_RETRY, _RETRY * 2 ** (row.failures - 1))
 
     def _note(self, what: str, tenant: str, moved: Moved) -> None:
+        if moved.ending is Ending.DONE and moved.bytes >= _TELLING and moved.seconds > 0:
+            rate = moved.bytes / moved.seconds
+            self.rate = rate if self.rate is None else (self.rate + rate) / 2
         _log.info("%s %s: %s, %d bytes in %.3f s %s", what, tenant, moved.ending, moved.bytes, moved.seconds, moved.message)
 
 

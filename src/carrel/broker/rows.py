@@ -14,6 +14,25 @@ from carrel.domain.lease import LeaseState, Lent, Request, Residency, Tenant
 from carrel.suspension.survival import WORDS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What lending sees of a tenant beside its row."""
+
+    now: float
+    #: The node can move states.
+    movable: bool
+    #: Bytes of a whole device, and those that a tenant with a state should have for its next cell at least.
+    whole: int
+    least_room: int
+    #: Bytes that the first cell of a process should have, and those that its cell cannot do without; 0: nobody knows.
+    first_room: int = 0
+    needs: int = 0
+    #: A cell of it computes: what it keeps in reserve is not known.
+    computes: bool = False
+    #: It was asked to give back what it keeps in reserve.
+    trimming: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
 class TenantRow:
     """A process that borrows devices, or did."""
@@ -44,8 +63,12 @@ class TenantRow:
     sees: tuple[str, ...] = ()
     #: Bytes by device, where its state is (device or host memory).
     state: dict[str, int] = field(default_factory=dict)
+    #: Bytes of it by device that the process only keeps in reserve, as it said after its last cell.
+    cache: dict[str, int] = field(default_factory=dict)
     #: Bytes that its leases were seen to add, the most of them; 0: not known.
     growth: int = 0
+    #: The most bytes that it was seen to have on one device.
+    peak: int = 0
     #: True after a cell met a full device: its next one gets all the room there can be.
     starved: bool = False
     #: Why its state cannot be moved as the process says itself, the libraries in it that would not survive it as the broker
@@ -60,8 +83,9 @@ class TenantRow:
     #: Suspensions in a row that did not begin, and when the next may be tried (Unix seconds).
     failures: int = 0
     retry_at: float = 0.0
-    #: What the process said its made-up state takes; None: nothing yet.
+    #: What the process said its made-up state takes, and how much of that it keeps in reserve; None: nothing yet.
     simulated: int | None = None
+    simulated_cache: int = 0
     #: `%gpu hold`: keep the devices between cells until then (Unix seconds), and so many seconds after the next end of a cell.
     hold_until: float = 0.0
     hold_for: float = 0.0
@@ -77,6 +101,11 @@ class TenantRow:
     waited_seconds: float = 0.0
 
     @property
+    def reserve(self) -> dict[str, int]:
+        """Bytes of its state by device that it only keeps in reserve; what it said may be older than what was seen."""
+        return {uuid: min(size, self.state.get(uuid, 0)) for uuid, size in self.cache.items()}
+
+    @property
     def why_not(self) -> str:
         """Why its state cannot be moved, or ""."""
         return self.broken or ", ".join(dict.fromkeys((*self.libraries, *self.blockers)))
@@ -89,21 +118,20 @@ class TenantRow:
         """
         return ", ".join(word for word in dict.fromkeys((*self.libraries, *self.blockers)) if word in WORDS)
 
-    def view(self, *, movable: bool, least_room: int, whole: int, now: float) -> Tenant:
-        """The tenant as lending sees it. `movable`: the node can move states; `whole`: bytes of a whole device."""
-        room = 0
-        if self.starved:
-            room = whole
-        elif self.residency is not Residency.NONE:
-            room = max(self.growth, least_room)
+    def view(self, seen: Seen) -> Tenant:
+        """The tenant as lending sees it."""
+        room = seen.first_room if self.residency is Residency.NONE else max(self.growth, seen.least_room)
         return Tenant(
             id=self.id,
             owner=self.owner,
             residency=self.residency,
             home=self.home,
             state=self.state,
+            cache={} if seen.computes or self.residency is not Residency.RESIDENT else self.reserve,
+            trimming=seen.trimming,
             room=room,
-            suspendable=movable and not self.why_not and self.retry_at <= now,
+            needs=seen.whole if self.starved else seen.needs,
+            suspendable=seen.movable and not self.why_not and self.retry_at <= seen.now,
             stays=self.stays,
             last_used=self.last_used,
             typical=self.typical,
@@ -128,11 +156,14 @@ class RequestRow:
     resumes: str | None = None
     #: True for a job that can be placed on other devices: it need not wait where nothing helps.
     elsewhere: bool = False
+    #: Since when nothing that could be done would help it (Unix seconds); 0: something may.
+    stuck_since: float = 0.0
     #: It is not looked at before (Unix seconds): bringing its state back did not begin.
     retry_at: float = 0.0
 
-    def view(self) -> Request:
-        """The request as lending sees it."""
+    def view(self, hold_time: float) -> Request:
+        """The request as lending sees it. A cell that begins waits for `hold_time` where nothing helps it."""
+        waits_on = self.exclusive or self.resumes is not None or not self.stuck_since
         return Request(
             id=self.id,
             tenant=self.tenant,
@@ -141,6 +172,7 @@ class RequestRow:
             asked_at=self.asked_at,
             exclusive=self.exclusive,
             resumes=self.resumes,
+            until=None if waits_on else self.stuck_since + hold_time,
         )
 
 

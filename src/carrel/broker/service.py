@@ -66,7 +66,7 @@ class Service:
             "cancel": lambda row, message: self.desk.cancel(row, text_of(message, "request")),
             "release": lambda row, message: self.desk.release(row, message),
             "touched": lambda row, _message: self.desk.touched(row),
-            "simulate": lambda row, message: self.desk.simulate(row, message.get("bytes")),
+            "simulate": lambda row, message: self.desk.simulate(row, message.get("bytes"), message.get("cached")),
             "home": self._home,
             "hold": self._hold,
             "prepared": self._prepared,
@@ -141,8 +141,8 @@ class Service:
         self._charge_later()
 
     def _charge_later(self) -> None:
-        """While cells run, the lab is told what they are charged although nothing happens."""
-        if self._charging is None and self.status.charging() and any(self._labs()):
+        """While cells run, or state lies idle, the lab is told what grows and shrinks although nothing happens."""
+        if self._charging is None and self.status.drifting() and any(self._labs()):
             self._charging = self._loop.later(_CHARGE_SECONDS, self._tell_charges)
 
     def _tell_charges(self) -> None:
@@ -282,4 +282,4 @@ class Service:
         self.send(row.id, "held", until=until or None)
 
     def _prepared(self, row: TenantRow, message: Message) -> None:
-        self.mover.prepared(row, text_of(message, "id"), words_of(message.get("blockers")))
+        self.mover.prepared(row, text_of(message, "id"), words_of(message.get("blockers")), message.get("cached"))

@@ -42,12 +42,13 @@ class Status:
             "queue": [_shown(row, viewer) for row in self._rows["queue"]],
             "history": list(history),
             "charges": self._charges() if viewer.sees_all else [],
-            "host": dict(zip(("limit", "left"), self._lender.host(), strict=True)),
+            "host": {"limit": self._lender.host.limit(), "left": self._lender.host.left()},
         }
 
-    def charging(self) -> bool:
-        """True while the charge of a session grows although nothing happens."""
-        return any(self._book.pays(lease) for lease in self._book.leases.values())
+    def drifting(self) -> bool:
+        """True while something changes of which there is no news: what sessions are charged, the room in host memory."""
+        idle = self._lender.tier is Tier.SUSPEND and any(row.residency in _ON_DEVICE for row in self._book.tenants.values())
+        return idle or any(self._book.pays(lease) for lease in self._book.leases.values())
 
     def _build(self) -> dict[str, list[dict[str, Any]]]:
         return {"devices": self._devices(), "tenants": self._tenants(), "leases": self._leases(), "queue": self._queue()}
@@ -111,6 +112,7 @@ class Status:
                 "state": row.residency.value,
                 "home": list(row.home),
                 "bytes": sum(row.state.values()),
+                "cached": sum(row.reserve.values()),
                 "suspendable": self._lender.movable(row),
                 "why_not": row.lost
                 or row.why_not

@@ -71,6 +71,13 @@ def text_of(message: Mapping[str, Any], name: str) -> str:
     return value[:_LONGEST_NAME] if isinstance(value, str) else ""
 
 
+def sizes_of(value: object, devices: Sequence[str]) -> dict[str, int]:
+    """Bytes by device from a list in the order of `devices`; what is no number is left out."""
+    if not isinstance(value, list):
+        return {}
+    return {uuid: size for uuid, size in zip(devices, value, strict=False) if type(size) is int and size > 0}
+
+
 def words_of(value: object) -> tuple[str, ...]:
     """The texts in a list; what is no list, and what is no text, is left out."""
     if not isinstance(value, (list, tuple)):

@@ -72,8 +72,14 @@ class Tenant:
     home: tuple[str, ...] = ()
     #: Bytes of its state by device: in device memory when resident, in host memory when suspended.
     state: Mapping[str, int] = field(default_factory=dict)
-    #: Bytes that each of its devices should have free for its next cell, beside `state`.
+    #: Bytes of `state` by device that it only keeps in reserve (an allocator's cache): given back when it is asked, never moved.
+    cache: Mapping[str, int] = field(default_factory=dict)
+    #: True while it gives its caches back.
+    trimming: bool = False
+    #: Bytes that each of its devices should have free for its next cell, beside `state`. What cannot be had is done without.
     room: int = 0
+    #: Bytes of them without which its next cell does not begin.
+    needs: int = 0
     #: False when its state must stay where it is (no tier, managed memory, an earlier failure).
     suspendable: bool = True
     #: What in the process keeps its state where it is ("JAX", "managed memory"), or "".
@@ -82,6 +88,11 @@ class Tenant:
     last_used: float = 0.0
     #: Seconds that its recent cells took (a mean in which the newest weighs most); None before there were any.
     typical: float | None = None
+
+    @property
+    def moved(self) -> int:
+        """Bytes that go to host memory when it is suspended while it is idle."""
+        return sum(self.state.values()) - sum(self.cache.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +110,8 @@ class Request:
     exclusive: bool = False
     #: The paused lease that wants to go on, or None.
     resumes: str | None = None
+    #: Nothing has helped it for a while: it stops waiting at this moment, unless something helps before (Unix seconds).
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +143,11 @@ class LendingRules:
     time_slice: float = 60.0
     #: A suspended state comes back only where this much is free beside it: a failed restore cannot be repaired.
     margin: int = 1024**3
-    #: Share of a device's memory that a cell of unknown appetite can count on.
+    #: Share of a device's memory that a cell of unknown appetite should have, and without which it does not begin.
     unknown_room: float = 0.5
+    least_room: float = 0.1
+    #: Bytes of state that move in a second, as measured; None: nobody knows.
+    move_rate: float | None = None
     #: Bytes of host memory that suspended states may take in all; None: no limit.
     host_memory: int | None = None
 
@@ -171,6 +187,14 @@ class Suspend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trim:
+    """Decision: this idle tenant gives back what it keeps in reserve, because of `request`."""
+
+    tenant: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expire:
     """Decision: the held lease is over (its idle timer ran out and `request` waits). Its owner was warned."""
 
@@ -195,12 +219,24 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp:
+    """Decision: this request waits no longer. Nothing has helped it for so long that it is told why, and what would help."""
+
+    request: str
+    #: Why it waited, as in `Queued`.
+    code: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lending:
-    """The answer: every request is in exactly one of `lends` and `queue`; the other two make room for those in the queue."""
+    """The answer: every request is in exactly one of `lends`, `queue` and `gives_up`; the others make room for the queue."""
 
     lends: tuple[Lend, ...] = ()
     suspends: tuple[Suspend, ...] = ()
+    trims: tuple[Trim, ...] = ()
     expires: tuple[Expire, ...] = ()
     queue: tuple[Queued, ...] = ()
+    gives_up: tuple[GiveUp, ...] = ()
     #: Unix seconds at which time alone is a reason to ask again (a slice ends, a hold runs out); None: only news is.
     again_at: float | None = None

@@ -25,16 +25,18 @@ Client to broker
 ``release``  lease, fence; cell, outcome ("ok", "error", "aborted"), cuda (bool: the process has a CUDA state), blockers (list of
              words why its state cannot be moved: "managed memory", "CUDA IPC", "distributed", "JAX"), background (int: threads
              and tasks of the cell that outlive it), oom (bool: the cell met a full device; its next one gets all the room there
-             is). Answer: ``released``; nobody needs to wait for it. Unknown or stale: ignored, and answered all the same. The
+             is), cached (list of bytes, one for each device that the process sees: what it only keeps in reserve).
+             Answer: ``released``; nobody needs to wait for it. Unknown or stale: ignored, and answered all the same. The
              fence may be the one from before a pause.
 ``touched``  The process is about to use CUDA for the first time outside of a lease (it holds none): for the record.
-``simulate`` bytes: what the process' made-up GPU state takes, on simulated devices; ignored elsewhere. A process that never says
+``simulate`` bytes: what the process' made-up GPU state takes, and cached, how much of that it only keeps in reserve (0 without
+             it), on simulated devices; ignored elsewhere. A process that never says
              so has one of a fixed size from its first lease on; 0: it has none. `cuda` is ignored there.
 ``home``     gpus: how many devices the session's cells use from now on. Answer: ``home`` (devices) or ``refused`` (the process
              has a CUDA state already).
 ``hold``     seconds: keep the devices for so long after the cell that runs (or from now on) although others wait; 0: no more.
              Answer: ``held`` (until: Unix seconds at least, or null) or ``refused``.
-``prepared`` id, bytes (allocated, or null), blockers. The answer to ``prepare``.
+``prepared`` id, bytes (allocated, or null), cached (as in ``release``: what is still kept), blockers. The answer to ``prepare``.
 ``status``   Answer: one ``status``, with what this client may see.
 ``watch``    A ``status`` now and after each change, at most ten in a second; an observer of the whole node gets one every few
              seconds while cells run, because what they are charged grows.
@@ -54,8 +56,9 @@ Broker to client
              a welcome "paused" or "held"), message.
 ``refused``  request (when it was about one), code, message, remedy.
 ``cancelled`` (request), ``released`` (lease), ``home``, ``held``: see above.
-``prepare``  id, timeout (seconds): the process' state is about to be moved off the device while it is idle; let go of what is
-             not needed (collect garbage, empty caches), then say ``prepared``. Going on without an answer is allowed.
+``prepare``  id, timeout (seconds): somebody needs room on the device, and the process' state may be moved off it while it is
+             idle; let go of what is not needed (collect garbage, empty caches), then say ``prepared``. Going on without an
+             answer is allowed.
 ``paused``   lease, message: suspended in mid-flight; the GPU calls of the cell block until ``resumed`` (lease, devices, fence).
 ``notice``   level ("info", "warning", "error"), message: one line for the user (an idle timer runs out, a stranger is on the
              device).
@@ -66,9 +69,9 @@ Broker to client
                residents (tenant ids), strangers (list of {pid, bytes, name}: processes on the device that hold no lease and are
                no tenant), last_used (Unix seconds at which a cell's lease on it ended, 0: never), wanted (requests that wait for
                this very device)
-             tenants: id, job, owner, role, kernel, label, pid, state (`Residency`), home, bytes, suspendable, why_not, last_used,
-               retry_at (moving its state did not begin: not tried again before, Unix seconds), cells, gpu_seconds,
-               waited_seconds, background, mine (bool)
+             tenants: id, job, owner, role, kernel, label, pid, state (`Residency`), home, bytes, cached (of them,
+               kept in reserve), suspendable, why_not, last_used, retry_at (moving its state did not begin: not tried again
+               before, Unix seconds), cells, gpu_seconds, waited_seconds, background, mine (bool)
              leases: id, fence, tenant, job, owner, role, devices, since, state (`LeaseState`), cell, held_until, exclusive,
                wanted_since (since when others wait for a held one, or null), mine
              queue: request, tenant, job, owner, role, gpus, devices (those that it waits for; []: any), position, since,

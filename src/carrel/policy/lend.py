@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from carrel.domain.lease import (
     Expire,
+    GiveUp,
     LeaseState,
     Lend,
     Lending,
@@ -23,7 +24,9 @@ from carrel.domain.lease import (
     Residency,
     Suspend,
     Tenant,
+    Trim,
 )
+from carrel.domain.units import format_duration
 from carrel.policy import lend_reasons as reasons
 from carrel.policy.lend_order import InLine, held_by_owner, in_line, patience
 from carrel.policy.lend_outlook import Outlook
@@ -50,8 +53,10 @@ def lend(snapshot: LendingSnapshot, now: float) -> Lending:
     return Lending(
         lends=tuple(walk.lends),
         suspends=tuple(walk.suspends),
+        trims=tuple(walk.trims),
         expires=tuple(walk.expires),
         queue=tuple(walk.queue),
+        gives_up=tuple(walk.gives_up),
         again_at=walk.again_at if walk.again_at < _NEVER else None,
     )
 
@@ -79,8 +84,10 @@ class _Walk:
     def __init__(self, snapshot: LendingSnapshot, now: float) -> None:
         self.lends: list[Lend] = []
         self.suspends: list[Suspend] = []
+        self.trims: list[Trim] = []
         self.expires: list[Expire] = []
         self.queue: list[Queued] = []
+        self.gives_up: list[GiveUp] = []
         self.again_at = _NEVER
         self.held = held_by_owner(snapshot)
         self._snapshot = snapshot
@@ -146,7 +153,7 @@ class _Walk:
 
     def _cost(self, uuid: str, plan: Plan) -> tuple[int, int, int, str]:
         """Prefer what is ready, then what moves the least, then the device that the fewest call home."""
-        moved = sum(sum(victim.state.values()) for victim in plan.victims)
+        moved = sum(victim.moved for victim in plan.victims)
         return (0 if plan.ready else 1, moved, self._rooms.homes(uuid), uuid)
 
     def _clearing_rank(self, place: InLine, uuid: str) -> tuple[float, float, str]:
@@ -173,15 +180,23 @@ class _Walk:
             self.lends.append(Lend(request=place.request.id, devices=tuple(devices)))
         else:
             self._claim(devices)
+            seconds = self._rooms.seconds(tenant, plan, devices)
+            for caching in plan.trims:
+                self._rooms.trim(caching)
+                self.trims.append(Trim(tenant=caching.id, request=place.request.id))
             for victim in plan.victims:
                 self._rooms.leave(victim)
                 self.suspends.append(Suspend(tenant=victim.id, request=place.request.id))
-            self._wait(place, devices, reasons.MOVING, "GPU state is being moved to make room")
+            self._wait(place, devices, reasons.MOVING, "GPU state is being moved to make room", least=seconds)
 
     # --- devices in use -----------------------------------------------------------------------------------------------------
 
     def _take_turn(self, place: InLine, tenant: Tenant, devices: Sequence[str]) -> None:
         """Some of the devices are in use: be first in line for them, and end what is due when that clears all of them."""
+        if any(self._is_hopeless(place, tenant, uuid) for uuid in devices):
+            # As where the GPU is free and cannot be cleared: it stands in nobody's way until something changes.
+            self._wait(place, (), *_OBSTACLES[Obstacle.HOST], stuck=True)
+            return
         leases = self._rooms.leases
         clearing = self._clearing(place, [leases[uuid] for uuid in devices if uuid in leases])
         if clearing.task:
@@ -226,11 +241,20 @@ class _Walk:
                 found.expires.append(Expire(lease=lease.id, request=place.request.id))
             elif due <= self._now:
                 host -= sum(holder.state.values())
-                if host < 0:
+                asking = self._snapshot.tenants[place.request.tenant]
+                if host < 0 or not self._rooms.may_return(holder, asking, lease.devices):
                     found.due = _NEVER
                     found.code, found.cause = _OBSTACLES[Obstacle.HOST]
                 found.suspends.append(Suspend(tenant=holder.id, request=place.request.id, pauses=lease.id))
         return found
+
+    def _is_hopeless(self, place: InLine, tenant: Tenant, uuid: str) -> bool:
+        """True when not even the end of the cell that computes there would make the room: its state has nowhere to go."""
+        lease = self._rooms.leases.get(uuid)
+        if lease is None or lease.exclusive or lease.state is LeaseState.HELD or place.request.exclusive:
+            return False
+        holder = self._snapshot.tenants[lease.tenant]
+        return holder.id != tenant.id and self._rooms.is_shut_in(holder, tenant, uuid)
 
     def _ends_soon(self, lease: Lent) -> bool:
         return lease.ends_by is not None and lease.ends_by - self._now <= self._patience
@@ -261,9 +285,20 @@ class _Walk:
     def _quantum(self, place: InLine) -> float:
         return quantum(place, self._snapshot.rules.time_slice)
 
-    def _wait(self, place: InLine, devices: Sequence[str], code: str, cause: str, *, stuck: bool = False) -> None:
+    def _wait(
+        self, place: InLine, devices: Sequence[str], code: str, cause: str, *, stuck: bool = False, least: float = 0.0
+    ) -> None:
+        """The request waits, for `least` seconds at least; `stuck`: for nothing that happens, so not for ever."""
+        until = place.request.until if stuck else None
+        if until is not None:
+            if until <= self._now:
+                self.gives_up.append(GiveUp(request=place.request.id, code=code, cause=cause))
+                return
+            self.again_at = min(self.again_at, until)
+            cause = f"{cause}; it stops waiting in {format_duration(until - self._now)}"
         estimate = None if stuck else self._outlook.start(devices, self._quantum(place))
         if estimate is not None:
+            estimate = max(estimate, least)
             self._outlook.give(devices, estimate, place.expected)
         position, request = len(self.queue) + 1, place.request
         gpus = len(devices) or request.gpus

@@ -28,6 +28,13 @@ LENDING_REASONS: dict[str, str] = {
     OWN_CELL: "Another cell of the same notebook has the GPU.",
 }
 
+#: What helps a cell for which nothing that the broker can do makes room.
+REMEDIES: dict[str, str] = {
+    HOST_MEMORY: "Shut down kernels that you do not need any more, here or in other notebooks, then run the cell again.",
+    NO_ROOM: "Shut down kernels that you do not need any more, or ask whose programs fill the GPU; then run the cell again.",
+    WITHHELD: "Restart the kernel to get another GPU, or ask an administrator about this one.",
+}
+
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 

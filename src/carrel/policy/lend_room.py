@@ -26,16 +26,18 @@ class Obstacle(Enum):
 class Plan:
     """How a request gets its room."""
 
+    #: Who gives back first what they only keep in reserve.
+    trims: tuple[Tenant, ...] = ()
     #: Whose state has to be moved first, in that order.
     victims: tuple[Tenant, ...] = ()
-    #: True when states that are being moved already make (part of) the room.
+    #: True when states that are being moved, or caches that are being emptied, already make (part of) the room.
     leaving: bool = False
     obstacle: Obstacle | None = None
 
     @property
     def ready(self) -> bool:
         """True when the room is there now."""
-        return not self.victims and not self.leaving and self.obstacle is None
+        return not self.trims and not self.victims and not self.leaving and self.obstacle is None
 
 
 class Rooms:
@@ -53,10 +55,13 @@ class Rooms:
                 self._busy.add(lease.tenant)
                 for uuid in lease.devices:
                     self.leases[uuid] = lease
+        #: Those in host memory in the middle of a cell.
+        self._paused = [one for lease in snapshot.leases if _is_away(one := snapshot.tenants[lease.tenant], lease)]
         #: Those that ask themselves are suspended last.
         self._asking = {request.tenant for request in snapshot.requests}
         self._residents: dict[str, list[Tenant]] = {uuid: [] for uuid in self.devices}
         self._leaving: set[str] = set()
+        self._trimming = {tenant.id for tenant in snapshot.tenants.values() if tenant.trimming}
         self.host_left: float = float("inf")
         if self._rules.host_memory is not None:
             self.host_left = self._rules.host_memory - snapshot.host_used
@@ -71,7 +76,12 @@ class Rooms:
     def leave(self, tenant: Tenant) -> None:
         """From now on `tenant`'s state counts as on its way to host memory."""
         self._leaving.add(tenant.id)
-        self.host_left -= sum(tenant.state.values())
+        # Nobody asks a cell that computes to empty its caches.
+        self.host_left -= sum(tenant.state.values()) if tenant.id in self._busy else tenant.moved
+
+    def trim(self, tenant: Tenant) -> None:
+        """From now on `tenant` counts as giving its caches back."""
+        self._trimming.add(tenant.id)
 
     def is_leaving(self, tenant: str) -> bool:
         """True when the tenant's state is on its way to host memory, or is going to be."""
@@ -87,34 +97,49 @@ class Rooms:
         taken = sum(tenant.state.get(uuid, 0) for tenant in self._residents[uuid])
         return device.memory - device.foreign - taken
 
-    def shortage(self, tenant: Tenant, uuid: str) -> int | None:
+    def wanted(self, tenant: Tenant, uuid: str) -> int:
+        """Bytes that the cell of a tenant without a state should have on the device."""
+        return tenant.needs or tenant.room or int(self.devices[uuid].memory * self._rules.unknown_room)
+
+    def shortage(self, tenant: Tenant, uuid: str, *, least: bool = False) -> int | None:
         """Bytes that are missing on the device for the tenant's next lease; None: programs without a lease fill it.
 
-        What a cell may allocate (`room`) is asked for only as far as the device could ever have it; what a state needs to come
-        back is not negotiable, except that nobody can leave a margin on a device that the state alone fills.
+        What a cell may allocate is asked for only as far as the device could ever have it: with `least`, no more of it than the
+        cell cannot do without. What a state needs to come back is not negotiable, except that nobody can leave a margin on a
+        device that the state alone fills.
         """
         device = self.devices[uuid]
         possible = device.memory - device.foreign
         size = tenant.state.get(uuid, 0)
+        room = tenant.needs if least else max(tenant.room, tenant.needs)
         if tenant.residency is Residency.NONE:
-            wanted = min(tenant.room or int(device.memory * self._rules.unknown_room), possible)
+            few = int(device.memory * self._rules.least_room)
+            wanted = min((tenant.needs or few) if least else self.wanted(tenant, uuid), possible)
         elif tenant.residency is Residency.SUSPENDED:
             wanted = size + min(self._rules.margin, max(0, device.memory - size))
             if wanted > possible:
                 return None
-            wanted = min(wanted + tenant.room, possible)
+            wanted = min(wanted + room, possible)
         else:
-            wanted = min(tenant.room, possible - size)
+            # What it has in reserve is there for its own next cell.
+            wanted = min(room, possible - size) - tenant.cache.get(uuid, 0)
         return wanted - self.free(uuid) if wanted > 0 else 0
 
     def plan(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> Plan:
-        """How `request` gets room on `devices`, none of which is in a lease."""
+        """How `request` gets room on `devices`, none of which is in a lease: as much as it should have, else what it needs."""
         if request.exclusive:
             return self._clear(tenant, devices)
+        plan = self._room(tenant, devices, least=False)
+        if plan.obstacle in (Obstacle.HOST, Obstacle.FIXED):
+            return self._room(tenant, devices, least=True)
+        return plan
+
+    def _room(self, tenant: Tenant, devices: Sequence[str], *, least: bool) -> Plan:
         victims: list[Tenant] = []
+        trims: list[Tenant] = []
         leaving = False
         for uuid in devices:
-            short = self.shortage(tenant, uuid)
+            short = self.shortage(tenant, uuid, least=least)
             if short is None:
                 return Plan(obstacle=Obstacle.FOREIGN)
             if short <= 0:
@@ -122,12 +147,86 @@ class Rooms:
             going = self._going(uuid, victims)
             short -= going
             leaving = leaving or going > 0
+            for other in self._caching(uuid, tenant.id, victims):
+                if short > 0:
+                    short -= other.cache.get(uuid, 0)
+                    if other.id in self._trimming:
+                        leaving = True
+                    elif other not in trims:
+                        trims.append(other)
             if short > 0:
                 more = self._choose(tenant, uuid, short, victims)
                 if isinstance(more, Obstacle):
                     return Plan(obstacle=more)
                 victims.extend(more)
-        return Plan(victims=tuple(victims), leaving=leaving)
+        if self._paused and (victims or tenant.residency is Residency.NONE):
+            left = self.host_left - sum(victim.moved for victim in victims)
+            if left < self._kept_back(tenant, devices, victims, self._paused):
+                return Plan(obstacle=Obstacle.HOST)
+        # Whoever is suspended empties its caches before.
+        return Plan(trims=tuple(one for one in trims if one not in victims), victims=tuple(victims), leaving=leaving)
+
+    def _caching(self, uuid: str, besides: str, chosen: Iterable[Tenant]) -> list[Tenant]:
+        """Who is idle and keeps something in reserve on the device, most first."""
+        taken = {tenant.id for tenant in chosen} | self._leaving | {besides}
+        found = [
+            tenant
+            for tenant in self._residents[uuid]
+            if tenant.cache.get(uuid, 0) > 0
+            and tenant.residency is Residency.RESIDENT
+            and tenant.id not in taken
+            and tenant.id not in self._busy
+        ]
+        return sorted(found, key=lambda tenant: (tenant.id not in self._trimming, -tenant.cache[uuid], tenant.id))
+
+    def is_shut_in(self, holder: Tenant, tenant: Tenant, uuid: str) -> bool:
+        """True when host memory has no room for `holder`'s state, and without its move `tenant` has too little on the device."""
+        if holder.residency is not Residency.RESIDENT or not holder.suspendable or holder.moved <= self.host_left:
+            return False
+        short = self.shortage(tenant, uuid, least=True)
+        if short is None or short <= 0:
+            return False
+        caches = sum(one.cache.get(uuid, 0) for one in self._residents[uuid] if one.id not in (tenant.id, *self._leaving))
+        short -= self._going(uuid, ()) + caches
+        return short > 0 and isinstance(self._choose(tenant, uuid, short, []), Obstacle)
+
+    def may_return(self, holder: Tenant, tenant: Tenant, devices: Sequence[str]) -> bool:
+        """True when `holder`, paused for a cell of `tenant`, finds room again afterwards: a paused cell cannot give up."""
+        left = self.host_left - sum(holder.state.values())
+        return left >= self._kept_back(tenant, devices, [holder], [*self._paused, holder])
+
+    def _kept_back(self, tenant: Tenant, devices: Sequence[str], gone: Iterable[Tenant], paused: Iterable[Tenant]) -> float:
+        """Bytes of host memory that stay free once `tenant` is on `devices`, so that those who are `paused` can come back.
+
+        What lies on their devices has to go to host memory for that while they are still there.
+        """
+        away = {one.id for one in gone} | self._leaving | {tenant.id}
+        fresh = tenant.residency is Residency.NONE
+        total = 0
+        for other in paused:
+            if other.id == tenant.id:
+                continue
+            for uuid in other.home:
+                if uuid not in self.devices:
+                    continue
+                staying = [one for one in self._residents[uuid] if one.id not in away and one.id != other.id]
+                comes = 0 if uuid not in devices else self.wanted(tenant, uuid) if fresh else tenant.state.get(uuid, 0)
+                device = self.devices[uuid]
+                free = device.memory - device.foreign - sum(one.state.get(uuid, 0) for one in staying) - comes
+                short = other.state.get(uuid, 0) + self._rules.margin - free
+                # What comes out of host memory can go back there.
+                if short > (0 if fresh else comes):
+                    total += sum(one.moved for one in staying) + (comes if fresh else 0)
+        return total
+
+    def seconds(self, tenant: Tenant, plan: Plan, devices: Iterable[str]) -> float:
+        """How long the moves of a plan take, with bringing the tenant's own state back."""
+        if not self._rules.move_rate:
+            return 0.0
+        there = {other.id: other for uuid in devices for other in self._residents[uuid] if other.id in self._leaving}
+        moved = sum(other.moved for other in {**there, **{one.id: one for one in plan.victims}}.values())
+        back = sum(tenant.state.values()) if tenant.residency is Residency.SUSPENDED else 0
+        return (moved + back) / self._rules.move_rate
 
     def _going(self, uuid: str, chosen: Iterable[Tenant]) -> int:
         names = {tenant.id for tenant in chosen}
@@ -155,16 +254,16 @@ class Rooms:
         return sorted(idle, key=lambda tenant: (tenant.id in self._asking, self._price(tenant), tenant.last_used, tenant.id))
 
     def _price(self, tenant: Tenant) -> float:
-        return sum(tenant.state.values()) / max(1.0, self._now - tenant.last_used)
+        return tenant.moved / max(1.0, self._now - tenant.last_used)
 
     def _choose(self, tenant: Tenant, uuid: str, short: int, chosen: list[Tenant]) -> list[Tenant] | Obstacle:
-        """As few as needed to free `short` bytes of the device."""
-        host = self.host_left - sum(sum(victim.state.values()) for victim in chosen)
+        """As few as needed to free `short` bytes of the device, beside all caches."""
+        host = self.host_left - sum(victim.moved for victim in chosen)
         picked: list[Tenant] = []
         freed, full = 0, False
         for candidate in self._idle(uuid, tenant.id, chosen):
-            size, here = sum(candidate.state.values()), candidate.state.get(uuid, 0)
-            if here == 0:
+            size, here = candidate.moved, candidate.state.get(uuid, 0) - candidate.cache.get(uuid, 0)
+            if here <= 0:
                 continue
             if size > host:
                 full = True
@@ -177,8 +276,9 @@ class Rooms:
         if freed < short:
             return Obstacle.HOST if full else Obstacle.FIXED
         for candidate in reversed(picked[:-1]):
-            if freed - candidate.state.get(uuid, 0) >= short:
-                freed -= candidate.state.get(uuid, 0)
+            here = candidate.state.get(uuid, 0) - candidate.cache.get(uuid, 0)
+            if freed - here >= short:
+                freed -= here
                 picked.remove(candidate)
         return picked
 
@@ -197,8 +297,22 @@ class Rooms:
                 elif other.id not in idle:
                     return Plan(obstacle=Obstacle.FIXED)
                 else:
-                    host -= sum(other.state.values())
+                    host -= other.moved
                     if host < 0:
                         return Plan(obstacle=Obstacle.HOST)
                     victims[other.id] = other
         return Plan(victims=tuple(victims.values()), leaving=leaving)
+
+
+def _is_away(tenant: Tenant, lease: Lent) -> bool:
+    """True when the lease's cell is paused, or is being paused."""
+    return lease.state is LeaseState.PAUSED or (lease.state is LeaseState.ACTIVE and tenant.residency is Residency.SUSPENDING)
+
+
+#: Of the kernels seen so far, this share took no more than what the first cell of another should have.
+_MOST = 0.75
+
+
+def first_room(peaks: Sequence[int]) -> int:
+    """Bytes that the first cell of a process should have, by the most that others were seen to take; 0: none was seen yet."""
+    return sorted(peaks)[min(len(peaks) - 1, int(len(peaks) * _MOST))] if peaks else 0

@@ -194,7 +194,7 @@ def state_of(status: Mapping[str, Any], *, now: float) -> GpuState:
         IdleState(
             tenant=row["id"],
             devices=tuple(row["home"]),
-            bytes=0 if row["state"] == "suspending" else int(row["bytes"]),
+            bytes=0 if row["state"] == "suspending" else int(row["bytes"]) - int(row.get("cached", 0)),
             stays=_stays(row, now),
         )
         for row in status["tenants"]

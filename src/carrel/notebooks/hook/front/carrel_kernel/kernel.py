@@ -16,7 +16,7 @@ from .link import Link, Refused
 from .magic import GpuMagic
 from .marks import is_plain, switch, wish
 from .shares import Share, Shares
-from .state import blockers, let_go
+from .state import blockers, in_reserve, let_go
 from .waiting import PATIENCE, Line, interruptible, names, span
 
 #: Seconds that a kernel which just started waits for its broker's first word before its first cell.
@@ -195,7 +195,8 @@ class CarrelKernel(IPythonKernel):
 
     def _facts(self):
         """What the broker is told of the process when the lease goes back."""
-        return {"cuda": self.guard.touched, "blockers": self._blockers() if self.guard.touched else []}
+        touched = self.guard.touched
+        return {"cuda": touched, "blockers": self._blockers() if touched else [], "cached": in_reserve() if touched else []}
 
     def _blockers(self):
         return blockers(self.link.welcome.get("stay") or {})
@@ -320,10 +321,12 @@ class CarrelKernel(IPythonKernel):
             return
 
         def work():
-            held = None
+            held, facts = None, {}
             with suppress(Exception):
-                held = let_go() if self.guard.touched and not self._running else None
-            self.link.say("prepared", id=message.get("id"), bytes=held, blockers=self._blockers())
+                if not self._running:
+                    held = let_go() if self.guard.touched else None
+                    facts["cached"] = in_reserve()
+            self.link.say("prepared", id=message.get("id"), bytes=held, blockers=self._blockers(), **facts)
 
         loop.call_soon_threadsafe(work)
 
