@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -301,3 +302,36 @@ def test_activation_leaves_no_other_environment_on_the_path(lab: Lab) -> None:
     assert activate(environment, base, keep_pythonpath=True)["PYTHONPATH"] == "/somewhere"
     said = subprocess.run(["python", "-c", "import sys; print(sys.prefix)"], env=variables, capture_output=True, text=True)
     assert said.stdout.strip() == str(environment.path)
+
+
+def test_what_a_recipe_takes_and_the_machine_lacks_is_told_before_anything_is_built(lab: Lab, needs: Recipe) -> None:
+    lab.environ["PATH"] = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    store = lab.store()
+    with pytest.raises(EnvironmentFailed, match=r"satisfies '3\.99'"):
+        store.check(needs("alpha", python="3.99"))
+    with pytest.raises(EnvironmentFailed, match="micromamba"):
+        store.check(EnvironmentRecipe(kind=EnvironmentKind.CONDA, source="conda.yaml"))
+    store.check(needs("alpha", python=">=3.11"))
+    asked = lab.calls()
+    store.check(needs("beta", python=">=3.11"))
+    store.check(needs("beta"))
+    assert lab.calls() == asked, "what is here is asked for once"
+
+
+def test_a_python_that_is_not_there_is_fetched_where_that_is_allowed(lab: Lab, needs: Recipe) -> None:
+    """uv's part is played: its Pythons are not where tests may look."""
+    lab.wheel("alpha")
+    gate, own = lab.base / "fetched", sys.executable
+    played = f"""case "$*" in
+"python install "*) echo "$UV_PYTHON_INSTALL_DIR" > {gate}; exit 0;;
+"python find "*) test -e {gate} || exit 2; echo {own}; exit 0;;
+esac"""
+    uv_program = lab.uv(played)
+    recipe = needs("alpha", python="3.11.99")
+    with pytest.raises(EnvironmentFailed, match=r"satisfies '3\.11\.99'"):
+        lab.prepare(recipe, store=lab.store(uv=uv_program))
+    allowed = lab.store(uv=uv_program, download_python=True)
+    allowed.check(recipe)
+    assert lab.prepare(recipe, store=allowed).built
+    assert "fetching Python 3.11.99" in lab.reports
+    assert gate.read_text().strip() == str(lab.root / "pythons")

@@ -211,3 +211,30 @@ def test_history_is_complete_and_ordered(client: Client, bob: Client, project: P
     listed = [job.id for job in client.jobs(limit=None)]
     assert listed == sorted(listed, reverse=True)
     assert set(ids) <= set(listed)
+
+
+@pytest.mark.parametrize(
+    ("files", "fact", "remedy"),
+    [
+        ({"MLproject": PROJECT + "carrel: {inputs: {d: 'rucio://scope:name'}}\n"}, "reads rucio://", "own command"),
+        ({"MLproject": PROJECT + "carrel: {inputs: {d: 'oss://bucket/key'}}\n"}, "oss:// needs a package", "install it"),
+        ({"MLproject": PROJECT + "carrel: {inputs: {d: 'simplecache::oss://b/k'}}\n"}, "oss:// needs a package", "install it"),
+        (
+            {"python_env.yaml": 'python: "3.99"\ndependencies: [idna]\n'},
+            "No Python on this machine satisfies '3.99'",
+            "download_python",
+        ),
+    ],
+    ids=["no scheme", "no package", "chained", "no Python"],
+)
+def test_what_can_never_be_prepared_is_refused_before_it_waits(
+    client: Client, project: Path, files: dict[str, str], fact: str, remedy: str
+) -> None:
+    for name, text in files.items():
+        (project / name).write_text(text)
+    before = [job.id for job in client.jobs(limit=None)]
+    with pytest.raises(Invalid) as refused:
+        client.submit_project(project)
+    assert fact in refused.value.message
+    assert remedy in refused.value.remedy
+    assert [job.id for job in client.jobs(limit=None)] == before

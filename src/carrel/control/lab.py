@@ -163,10 +163,12 @@ class Lab:
         if spec.session is None:
             self.retention.check_room(caller)
         indices = () if not array else read_array(array).indices if only is None else (only,)
+        asked, owner = spec.slurm, caller.user.subject
+        chosen = self.policy.check(resources, kind, qos, self.engine.nodes(), partition, asked, owner=owner)
+        if spec.session is None:
+            self.policy.preparable(spec, self.policy.partitions.get(chosen))
         new = NewJob(
-            partition=self.policy.check(
-                resources, kind, qos, self.engine.nodes(), partition, spec.slurm, owner=caller.user.subject
-            ),
+            partition=chosen,
             kind=kind,
             owner=caller.user.subject,
             account=self.policy.account(account, caller.user),

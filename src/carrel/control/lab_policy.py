@@ -12,6 +12,7 @@ from carrel.domain.partition import Partition, SlurmPartition
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.slurm import SlurmRequest
+from carrel.domain.task import TaskSpec
 from carrel.domain.user import User
 from carrel.policy.accounts import choose_account
 from carrel.policy.feasible import ClusterNodes, feasible, nothing_known
@@ -27,6 +28,10 @@ def everything_understood(_partition: SlurmPartition, _asked: SlurmRequest) -> N
     """Slurm is left to refuse what it does not understand."""
 
 
+def always_preparable(_task: TaskSpec, _partition: Partition | None) -> None:
+    """What a task lacks is found when it is prepared."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabPolicy:
     """The pure rules that a submission meets."""
@@ -38,6 +43,8 @@ class LabPolicy:
     unix_user: Callable[[str], str] = the_labs_own
     #: Raises `Invalid` for what a task of a cluster's partition cannot ask of Slurm.
     understood: Callable[[SlurmPartition, SlurmRequest], None] = everything_understood
+    #: Raises `Impossible` for a task whose inputs or environment can never be had in a partition (None: the lab is one).
+    preparable: Callable[[TaskSpec, Partition | None], None] = always_preparable
 
     @property
     def qos(self) -> Mapping[str, QoS]:

@@ -30,6 +30,7 @@ class LaunchSettings:
     #: True where GPU state of sessions can be moved to host memory, which then counts as theirs.
     suspends: bool = False
     #: As in `Launch`.
+    download_python: bool = False
     remote: bool = False
     session_ports: str = ""
     #: The same for jobs whose node Slurm chooses; None: it is no different.
@@ -59,6 +60,7 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         gateway=settings.gateway,
         tracking=_tracking(job, task, settings),
         remote=settings.remote,
+        download_python=settings.download_python,
         session_ports=settings.session_ports,
         element=job.element,
         variables=settings.variables,

@@ -83,6 +83,8 @@ class Launch:
     #: Address of the gateway, for CARREL_URL; the job's own token lies beside the launch file.
     gateway: str = ""
     tracking: LaunchTracking | None = None
+    #: True lets uv fetch a Python that the machine lacks.
+    download_python: bool = False
     #: Positions on the node of the GPUs of which Slurm has given it shares, where the node's broker lends them to its cells.
     shares: tuple[int, ...] = ()
     #: True when the lab's machine is another one: a session takes its connections over the network then.

@@ -16,6 +16,8 @@ from carrel.environments.tools import Workshop
 
 #: Version requests as uv reads them: "3.11", ">=3.10,<3.13", "cpython@3.12". No paths, no options.
 _REQUEST = re.compile(r"[A-Za-z0-9.,<>=!~*+@ -]+")
+#: The option of uv without which it fetches a Python that is not there.
+NO_DOWNLOADS = "--no-python-downloads"
 _PROBE = "import platform, sys; print(sys.implementation.name + '-' + platform.python_version())"
 
 
@@ -71,6 +73,7 @@ def find_interpreter(
 ) -> Interpreter:
     """Return the interpreter for a version request, None meaning the lab's own.
 
+    Without `NO_DOWNLOADS` among the options uv fetches one that is not there.
     Raises `EnvironmentFailed` naming the versions that are there when none satisfies it.
     """
     if request is None:
@@ -85,7 +88,12 @@ def find_interpreter(
             f"The task asks for Python {request!r}, which is not a version.", remedy="Write for example 3.11 or >=3.10."
         )
     path = {"PATH": search_path(workshop.variables, lab.path)}
-    found = workshop.attempt([str(uv), "python", "find", "--system", "--no-project", *options, request], cwd=cwd, extra=path)
+    find = [str(uv), "python", "find", "--system", "--no-project", *options, request]
+    found = workshop.attempt(find, cwd=cwd, extra=path)
+    if found.status != 0 and NO_DOWNLOADS not in options:
+        workshop.report(f"fetching Python {request}")
+        workshop.run([str(uv), "python", "install", "--no-bin", *options, request], cwd=cwd, doing=f"Fetching Python {request}")
+        found = workshop.attempt(find, cwd=cwd, extra=path)
     if found.status != 0 or not found.output.strip():
         raise _none_fits(request, _versions(uv, options, workshop, cwd, path), found.lines)
     chosen = Path(found.output.strip())
@@ -113,7 +121,8 @@ def _none_fits(request: str, versions: Sequence[str], words: Sequence[str]) -> E
     there = f"this machine has {', '.join(versions)}" if versions else f"uv said: {said}"
     return EnvironmentFailed(
         f"No Python on this machine satisfies {request!r}; {there}.",
-        remedy="Ask for one of these versions, or have an administrator install that Python.",
+        remedy="Ask for one of these versions, or have an administrator install that Python or let uv fetch it "
+        "(download_python in carrel.toml).",
         details={"python": request, "available": list(versions)},
     )
 

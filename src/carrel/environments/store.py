@@ -12,20 +12,23 @@ from pathlib import Path
 
 from carrel.domain.errors import NotFound
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.environments.building import Bench, old_pins
+from carrel.environments.building import Bench, old_pins, requested_python
+from carrel.environments.conda import find_conda_tool
 from carrel.environments.equipment import address_secrets, cache_beside, find_uv
 from carrel.environments.errors import EnvironmentFailed, EnvironmentTimeout, from_os_error
 from carrel.environments.guards import Hold, Patience, try_shared
 from carrel.environments.inventory import EnvironmentInfo, collect_environments, list_environments
 from carrel.environments.mirrors import read_mirrors
 from carrel.environments.preparation import Request, find_lock, is_current, make_environment
-from carrel.environments.pythons import Interpreter, identity, lab_interpreter, platform_tag
+from carrel.environments.pythons import NO_DOWNLOADS, Interpreter, find_interpreter, identity, lab_interpreter, platform_tag
 from carrel.environments.records import Layout, LockEntry, read_lock, read_marker, recipe_key
 from carrel.environments.tools import Workshop
 from carrel.environments.words import Redactor
 
 #: Builds that the collector may remove before they are used, one after the other, until we call it a fault.
 _ATTEMPTS = 3
+#: Seconds for finding a Python; who submits waits for it.
+_CHECK_TIME = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,8 @@ class EnvironmentStore:
         self._layout = Layout(root.absolute())
         self._settings = settings or EnvironmentSettings()
         self._environ = os.environ if environ is None else environ
+        #: What was asked of Python, and is here.
+        self._pythons: set[str] = set()
 
     def prepare(
         self,
@@ -128,6 +133,27 @@ class EnvironmentStore:
                 return self._make(request, self._bench(request, patience, report, log, Path(scratch)))
         except OSError as error:
             raise from_os_error(error, str(self._layout.root)) from error
+
+    def check(self, recipe: EnvironmentRecipe) -> None:
+        """Return when this machine has what building a recipe takes; raise `EnvironmentFailed` with the remedy if not.
+
+        That is a Python that fits, or a program for conda packages. Whether the packages exist is for the index to say.
+        """
+        if recipe.kind is EnvironmentKind.CONDA:
+            find_conda_tool(read_mirrors(self._environ).variables, recipe.source)
+            return
+        asked = requested_python(recipe)
+        if asked is None or asked in self._pythons or self._settings.download_python:
+            return
+        self._layout.prepare()
+        request = self._request(recipe, Path(), "", None)
+        patience = Patience(deadline=time.monotonic() + _CHECK_TIME, stop=_never)
+        with tempfile.TemporaryDirectory(dir=self._layout.work, ignore_cleanup_errors=True) as scratch:
+            bench = self._bench(request, patience, lambda _line: None, None, Path(scratch))
+            find_interpreter(
+                asked, lab=request.lab, uv=bench.uv, options=bench.options, workshop=bench.workshop, cwd=bench.scratch
+            )
+        self._pythons.add(asked)
 
     def hold(self, digest: str) -> Hold:
         """Keep a finished environment from being removed until the hold is closed; raises `NotFound` without one."""
@@ -193,6 +219,8 @@ class EnvironmentStore:
         variables = dict(request.mirrors.variables)
         if "UV_CACHE_DIR" not in variables:
             variables.update(cache_beside(self._layout.root, variables))
+        # Where the nodes of a cluster find them too.
+        variables.setdefault("UV_PYTHON_INSTALL_DIR", str(self._layout.root / "pythons"))
         workshop = Workshop(
             variables=variables,
             patience=patience,
@@ -203,7 +231,7 @@ class EnvironmentStore:
         return Bench(
             workshop=workshop,
             uv=find_uv(self._settings.uv, variables),
-            options=() if self._settings.download_python else ("--no-python-downloads",),
+            options=() if self._settings.download_python else (NO_DOWNLOADS,),
             index_options=request.mirrors.options,
             compile_bytecode=self._settings.compile_bytecode,
             scratch=scratch,

@@ -65,6 +65,36 @@ def fetch(uri: str, target: Path) -> str:
         raise InputFailed(f"The input {shown(uri)} could not be read: {type(error).__name__}: {error}.") from error
 
 
+def check_uri(uri: str) -> None:
+    """Return when there is something here that can read `uri`; raise `InputFailed` with the remedy if not.
+
+    Nobody is asked whether it is there.
+    """
+    # fsspec writes what reads through what with "::", such as "simplecache::s3://bucket/key".
+    for part in uri.split("::"):
+        protocol = part.partition("://")[0] if "://" in part else part.partition(":")[0]
+        if protocol not in ("", "file", "http", "https"):
+            _check_protocol(protocol, uri)
+
+
+def _check_protocol(protocol: str, uri: str) -> None:
+    import fsspec
+
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ValueError:
+        raise InputFailed(
+            f"The input {shown(uri)} cannot be staged: nothing here reads {protocol}://.",
+            remedy="Have the data at file:, https:, s3: or another address that fsspec reads, and name that; or fetch it in the "
+            "task's own command.",
+        ) from None
+    except ImportError as error:
+        raise InputFailed(
+            f"The input {shown(uri)} cannot be staged: {protocol}:// needs a package that this lab does not have ({error}).",
+            remedy="Have an administrator install it beside the lab, or fetch the data in the task's own command.",
+        ) from None
+
+
 def shown(uri: str) -> str:
     """Return `uri` without user, password and query, which may hold secrets."""
     parts = urlsplit(uri)

@@ -161,11 +161,12 @@ class Preparation:
         recipe = self.launch.task.environment
         if recipe.kind is EnvironmentKind.NONE and recipe.python is None:
             return self.base, ""
-        from carrel.environments import EnvironmentStopped, EnvironmentStore, activate
+        from carrel.environments import EnvironmentSettings, EnvironmentStopped, EnvironmentStore, activate
 
         self.signals.check()
         try:
-            environment = EnvironmentStore(Path(self.launch.paths.environments)).prepare(
+            settings = EnvironmentSettings(download_python=self.launch.download_python)
+            environment = EnvironmentStore(Path(self.launch.paths.environments), settings=settings).prepare(
                 replace(recipe, lock=None),
                 locked=recipe.lock,
                 code=code,

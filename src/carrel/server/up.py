@@ -39,6 +39,7 @@ from carrel.domain.units import format_size
 from carrel.domain.user import Role, User
 from carrel.engines.hybrid import HybridEngine
 from carrel.engines.local import LocalEngine
+from carrel.environments import EnvironmentSettings, EnvironmentStore
 from carrel.environments.named import NamedEnvironments
 from carrel.gateway.app import create_app
 from carrel.gateway.context import TrackingStatus
@@ -53,6 +54,7 @@ from carrel.server.lending import Lender, NoLender
 from carrel.server.log import log_to
 from carrel.server.node_reports import NodeReports
 from carrel.server.notebooks import Notebooks
+from carrel.server.preparable import Preparable
 from carrel.server.retention import RetentionService
 from carrel.server.settings import DEFAULT_PORT, Settings, read_settings
 from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
@@ -170,6 +172,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         tracking_uri=f"{url}/mlflow" if settings.tracking else None,
         variables={"CARREL_LAB_ID": lab_id},
         suspends=lends and not all(device.simulated for device in node.devices),
+        download_python=settings.download_python,
     )
     launch = replace(
         launch,
@@ -215,7 +218,15 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         ),
         engine=engine,
         loop=loop,
-        policy=LabPolicy(rules=rules, cluster=slurm.nodes, unix_user=slurm.users.of, understood=check_request),
+        policy=LabPolicy(
+            rules=rules,
+            cluster=slurm.nodes,
+            unix_user=slurm.users.of,
+            understood=check_request,
+            preparable=Preparable(
+                EnvironmentStore(home.environments, settings=EnvironmentSettings(download_python=settings.download_python))
+            ).check,
+        ),
         files=LabFiles(spool=spool, blobs=home.blobs, code=code),
         retention=retention.retention,
         collecting=Collecting(store.jobs, LabWorkDirectories(spool, home.blobs, settings.output_limit)),
