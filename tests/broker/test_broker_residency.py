@@ -132,7 +132,7 @@ def test_a_task_whose_device_cannot_be_cleared_is_refused_where_it_can_be_placed
     task = kernels(broker, broker.task(2, owner="bob"), role="runner")
     refused = task.acquire(devices=[device.uuid], elsewhere=True)
     assert (refused["op"], refused["code"]) == ("refused", "blocked")
-    assert "cannot be cleared for it now: host memory has no room" in refused["message"]
+    assert "cannot be had for it now: host memory has no room" in refused["message"]
     assert broker.status()["queue"] == []
     task.ask(devices=[device.uuid])
     assert task.expect("queued")["code"] == "HostMemoryFull", "one that was stopped has nowhere else to go, and waits"
@@ -159,6 +159,19 @@ def test_a_made_up_state_has_the_size_that_it_says(brokers: Start, kernels: Kern
     none.say("simulate", bytes=0)
     none.cell()
     assert tenant_of(broker, none)["state"] == "none"
+
+
+def test_a_task_that_has_not_begun_does_not_wait_for_a_cell_while_another_gpu_is_free(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=2)
+    cell = kernels(broker, broker.session(1, owner="ada"))
+    lease = cell.acquire()
+    (there,) = [device["uuid"] for device in lease["devices"]]
+    task = kernels(broker, broker.task(2, devices=2, owner="bob"), role="runner")
+    refused = task.acquire(devices=[there], elsewhere=True)
+    assert (refused["op"], refused["code"]) == ("refused", "blocked")
+    assert "a cell of another session computes" in refused["message"]
+    (other,) = {device.uuid for device in broker.devices} - {there}
+    assert task.acquire(devices=[other], elsewhere=True)["op"] == "granted"
 
 
 def test_what_is_kept_in_reserve_is_given_back_before_anybody_is_moved(brokers: Start, kernels: Kernels) -> None:

@@ -131,3 +131,19 @@ def test_a_shared_tensor_and_jax_keep_the_gpu_and_the_cell_says_so_once(
     assert "GPU state of your own session is held on it and cannot be moved: JAX" in shown
     other.interrupt()
     assert other.result(waiting).error == "KeyboardInterrupt"
+
+
+def test_what_the_allocator_keeps_in_reserve_is_told(state: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's cache: what it has reserved and nothing is in, device by device; without PyTorch there is none."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert state.in_reserve() == []
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        device_count=lambda: 2,
+        memory_reserved=lambda number: (54, 8)[number] * 2**30,
+        memory_allocated=lambda number: (18, 8)[number] * 2**30,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert state.in_reserve() == [36 * 2**30, 0]
+    cuda.is_initialized = lambda: False
+    assert state.in_reserve() == []

@@ -182,10 +182,25 @@ class Node:
         self.tenants[name] = Tenant(id=name, owner=owner, needs=size)
         self.sizes[name], self.caches[name] = size, cache
 
-    def ask(self, name: str, gpus: int, seconds: float, *, exclusive: bool = False, devices: tuple[str, ...] = ()) -> None:
+    def ask(
+        self,
+        name: str,
+        gpus: int,
+        seconds: float,
+        *,
+        exclusive: bool = False,
+        devices: tuple[str, ...] = (),
+        elsewhere: bool = False,
+    ) -> None:
         number = f"{next(self.ids):06d}"
         self.requests[number] = Request(
-            id=number, tenant=name, gpus=gpus, devices=devices, asked_at=self.now, exclusive=exclusive
+            id=number,
+            tenant=name,
+            gpus=gpus,
+            devices=devices,
+            asked_at=self.now,
+            exclusive=exclusive,
+            elsewhere=elsewhere,
         )
         self.todo[number] = seconds
         self.settle()

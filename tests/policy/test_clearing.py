@@ -190,7 +190,7 @@ class Machine:
         del self.preparing[job_id]
         held, name = self.holding[job_id], f"task{job_id}"
         self.broker.join(name, name, 0)
-        self.broker.ask(name, len(held.devices), seconds, exclusive=True, devices=held.devices)
+        self.broker.ask(name, len(held.devices), seconds, exclusive=True, devices=held.devices, elsewhere=True)
 
     def settle(self) -> None:
         """The broker's answer: who is stuck with no way out goes back to the line, and keeps its place there."""
@@ -243,6 +243,8 @@ class Machine:
                     one for one in self.broker.tenants.values() if one.residency in (Residency.SUSPENDING, Residency.RESUMING)
                 ]
                 assert waits_for or moving, f"{asked.tenant} waits for nothing that happens"
+                computing = any(self.broker.tenants[name].residency is Residency.RESIDENT for name in waits_for)
+                assert not (free and computing and asked.gpus == 1), f"{asked.tenant} waits for a cell while {free} could be its"
 
     def _promised(self) -> bool:
         """True when what is free may be kept for a job ahead that needs several."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from lending_node import GIB, MEMORY, Node, check, device, lease, request, resident, snapshot, suspended, tenant
 
-from carrel.domain.lease import Expire, LeaseState, Lend, Lending, LendingRules, LendingSnapshot, Residency, Suspend, Trim
+from carrel.domain.lease import Expire, LeaseState, Lend, Lending, LendingRules, LendingSnapshot, Residency, Suspend, Tenant, Trim
 from carrel.policy.lend import lend
 from carrel.policy.lend_reasons import LENDING_REASONS, ordinal
 
@@ -356,3 +356,15 @@ def test_the_estimate_counts_the_moves() -> None:
     answer = decide(snapshot(1, [resident("b", size=10), suspended("a", size=8)], [request("a")], rules=rules))
     assert answer.queue[0].estimate == 9.0
     assert "about 9 s" in answer.queue[0].reason.message
+
+
+def test_a_job_that_has_not_begun_does_not_wait_for_a_cell_while_another_gpu_is_free() -> None:
+    def answer(second: Tenant, elsewhere: bool = True, **more: object) -> Lending:
+        asked = request("task", devices=("gpu0",), exclusive=True, elsewhere=elsewhere)
+        tenants = [resident("b", suspendable=False), tenant("task"), second]
+        return decide(snapshot(2, tenants, [asked], [lease("b", "gpu0", since=NOW)], **more))
+
+    assert answer(tenant("c")).queue[0].stuck, "it is placed on the other one"
+    assert not answer(tenant("c"), elsewhere=False).queue[0].stuck
+    assert answer(resident("c", "gpu1", size=2)).queue[0].stuck, "what lies there can be moved"
+    assert not answer(resident("c", "gpu1", size=2), rules=LendingRules(host_memory=GIB)).queue[0].stuck, "and here it cannot"

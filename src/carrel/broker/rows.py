@@ -172,6 +172,7 @@ class RequestRow:
             asked_at=self.asked_at,
             exclusive=self.exclusive,
             resumes=self.resumes,
+            elsewhere=self.elsewhere,
             until=None if waits_on else self.stuck_since + hold_time,
         )
 

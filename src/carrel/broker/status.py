@@ -117,6 +117,7 @@ class Status:
                 "why_not": row.lost
                 or row.why_not
                 or ("" if self._lender.tier is not Tier.HOLD else "this machine cannot move it"),
+                "stays": row.broken or row.stays,
                 "last_used": row.last_used,
                 "retry_at": row.retry_at,
                 "cells": row.cells,

@@ -43,7 +43,7 @@ class Stuck:
     def _send_elsewhere(self, asked: RequestRow, entry: Queued) -> None:
         self._book.drop_request(asked)
         where = named(asked.devices, self._devices)
-        text = f"{where[0].upper()}{where[1:]} cannot be cleared for it now: {entry.cause}{self._room(entry.reason.code)}."
+        text = f"{where[0].upper()}{where[1:]} cannot be had for it now: {entry.cause}{self._room(entry.reason.code)}."
         self._say(asked.tenant, "refused", request=asked.request, code=BLOCKED, message=text, remedy="Place it elsewhere.")
 
     def _give_up(self, asked: RequestRow, given_up: GiveUp, now: float) -> None:

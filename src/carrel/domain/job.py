@@ -116,7 +116,7 @@ REASONS: dict[str, str] = {
     "RunnerLost": "The process that watched over it is gone, so how it ended is not known.",
     "NodeLost": "The node is gone, so how it ended is not known.",
     "Deadline": "It reached the deadline that was set for it.",
-    "GpuBlocked": "GPU state on its GPU could not be moved away; it is in line again, and loses no retry by it.",
+    "GpuBlocked": "Its GPU could not be cleared of GPU state or cells; it is in line again, and loses no retry by it.",
     "DeviceBusy": "Another lab on the same machine holds the GPU.",
     "Requeued": "An attempt ended and another one follows: retries are left, or it goes on from its checkpoint.",
 }

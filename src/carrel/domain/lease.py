@@ -110,6 +110,8 @@ class Request:
     exclusive: bool = False
     #: The paused lease that wants to go on, or None.
     resumes: str | None = None
+    #: True for a job that has not begun: it need not wait for these very devices where others are free.
+    elsewhere: bool = False
     #: Nothing has helped it for a while: it stops waiting at this moment, unless something helps before (Unix seconds).
     until: float | None = None
 

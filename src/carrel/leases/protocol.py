@@ -69,9 +69,9 @@ Broker to client
                residents (tenant ids), strangers (list of {pid, bytes, name}: processes on the device that hold no lease and are
                no tenant), last_used (Unix seconds at which a cell's lease on it ended, 0: never), wanted (requests that wait for
                this very device)
-             tenants: id, job, owner, role, kernel, label, pid, state (`Residency`), home, bytes, cached (of them,
-               kept in reserve), suspendable, why_not, last_used, retry_at (moving its state did not begin: not tried again
-               before, Unix seconds), cells, gpu_seconds, waited_seconds, background, mine (bool)
+             tenants: id, job, owner, role, kernel, label, pid, state (`Residency`), home, bytes, cached (of them, kept in
+               reserve), suspendable, why_not, stays (why_not in words of ours), last_used, retry_at (moving its state did not
+               begin: not tried again before, Unix seconds), cells, gpu_seconds, waited_seconds, background, mine (bool)
              leases: id, fence, tenant, job, owner, role, devices, since, state (`LeaseState`), cell, held_until, exclusive,
                wanted_since (since when others wait for a held one, or null), mine
              queue: request, tenant, job, owner, role, gpus, devices (those that it waits for; []: any), position, since,

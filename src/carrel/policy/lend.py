@@ -199,6 +199,9 @@ class _Walk:
             return
         leases = self._rooms.leases
         clearing = self._clearing(place, [leases[uuid] for uuid in devices if uuid in leases])
+        if clearing.due > self._now and not clearing.leaving and self._is_free_elsewhere(place.request, tenant, devices):
+            self._wait(place, (), clearing.code, clearing.cause, stuck=True)
+            return
         if clearing.task:
             # Nobody knows when a task ends early: what is free meanwhile is not kept idle for hours.
             self._claim([uuid for uuid in devices if uuid in leases])
@@ -247,6 +250,23 @@ class _Walk:
                     found.code, found.cause = _OBSTACLES[Obstacle.HOST]
                 found.suspends.append(Suspend(tenant=holder.id, request=place.request.id, pauses=lease.id))
         return found
+
+    def _is_free_elsewhere(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> bool:
+        """True for a job that could have other devices, as many and as large: nobody uses them or asks for them."""
+        if not request.elsewhere:
+            return False
+        asked = {uuid for other in self._snapshot.requests if other.id != request.id for uuid in other.devices}
+        rooms = self._rooms.devices
+        free = (
+            uuid
+            for uuid, room in rooms.items()
+            if room.withheld is None
+            and uuid not in self._rooms.leases
+            and uuid not in self._claimed | asked
+            and room.memory == rooms[devices[0]].memory
+            and self._rooms.plan(request, tenant, (uuid,)).obstacle is None
+        )
+        return sum(1 for _ in free) >= len(devices)
 
     def _is_hopeless(self, place: InLine, tenant: Tenant, uuid: str) -> bool:
         """True when not even the end of the cell that computes there would make the room: its state has nowhere to go."""

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from carrel.domain.ports import Clock
 
 
+#: Seconds after which the same reason is reported again, with what its numbers are by then.
+_REPEAT = 30.0
+
+
 def take_lease(
     launch: Launch,
     token: str,
@@ -32,12 +36,12 @@ def take_lease(
     """
     if not launch.paths.broker or not launch.devices or not token:
         return None
-    said = ""
+    said, again_at = "", 0.0
 
     def tell(wait: Wait) -> None:
-        nonlocal said
-        if wait.code != said:  # each reason once: the numbers in it change all the time
-            said = wait.code
+        nonlocal said, again_at
+        if wait.code != said or monotonic() >= again_at:  # the numbers in it change all the time, and grow old
+            said, again_at = wait.code, monotonic() + _REPEAT
             report(wait.message)
 
     broker = Broker(launch.paths.broker, token, RUNNER, patience=max(1.0, deadline - monotonic()))

@@ -208,7 +208,8 @@ def _stays(row: Mapping[str, Any], now: float) -> str:
     if row["state"] == "suspending":
         return ""
     if not row["suspendable"]:
-        return str(row["why_not"]) or "this machine cannot move it"
+        # Not `why_not`, which a process says of itself: others read this.
+        return str(row.get("stays", "")) or "this machine cannot move it"
     return "moving it has just failed; it is tried again" if row.get("retry_at", 0.0) > now else ""
 
 
