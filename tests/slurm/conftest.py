@@ -7,6 +7,7 @@ from slurm_lab import Lab
 
 from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_for_rest, missing_programs
 from carrel.testing.unix_users import common_ground, python_for_all
+from carrel.testing.waiting import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +47,22 @@ def lab(site, tmp_path):
     lab = Lab(tmp_path / "lab", site)
     yield lab
     lab.stop()
+
+
+@pytest.fixture
+def limited(site):
+    """The cluster, with a limit of three jobs in Slurm for whoever runs the tests."""
+
+    def limit(number):
+        site.run("sacctmgr", "-i", "-Q", "modify", "user", site.layout.user, "set", f"MaxSubmitJobs={number}")
+        wait_until(lambda: f"|{number if number >= 0 else ''}|" in associations())
+
+    def associations():
+        # As the controller has it, which hears of it a little later.
+        words = site.run("scontrol", "show", "assoc_mgr", "flags=assoc", f"users={site.layout.user}").out
+        found = {part.split("=")[1].split("(")[0] for part in words.split() if part.startswith("MaxSubmitJobs=")}
+        return f"|{''.join(found).replace('N', '')}|"
+
+    limit(3)
+    yield site
+    limit(-1)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
+from slurm_lab import Lab
 
 from carrel.domain.job import JobState
 from carrel.domain.launch import Preparing
-from carrel.engines.slurm.commands import SlurmCommands
+from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.engine import SlurmEngine, options_for
-from carrel.engines.slurm.faults import elsewhere, fault_of, may_be_the_sites, was_held
+from carrel.engines.slurm.faults import SiteFaults, elsewhere, fault_of, may_be_the_sites, was_held
 from carrel.engines.slurm.listing import SlurmJob, parse_events, parse_out_of_use
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.states import end_of
-from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.slurm_site import SlurmSite
+from carrel.testing.waiting import wait_until
 
 DRAINED = {"node1": "Prolog error"}
 ROOT = frozenset({"root", "slurm"})
@@ -83,6 +88,22 @@ def test_why_nodes_take_no_jobs():
 def test_why_nodes_took_none_when_a_job_began():
     text = "node1|1000|DRAIN|Prolog error\nnode2|99|DRAIN|before\nnode3|5001|DOWN|after\nnode4|1001|DOWN|\n"
     assert parse_events(text, 990, 5000) == {"node1": "Prolog error", "node4": "DOWN"}
+
+
+class Silent:
+    """A Slurm that shows its users no nodes."""
+
+    def daemons(self):
+        return ROOT
+
+    def out_of_use(self, nodes, since):
+        raise SlurmRefused("scontrol failed: Access/permission denied", reason="Access/permission denied")
+
+
+def test_where_nodes_are_hidden_nobody_can_tell(tmp_path):
+    one = job("CANCELLED", cancelled_by="root")
+    found = SiteFaults(Silent()).of(None, one, end_of(one), modules=False)
+    assert (found.message, found.doubtful) == ("", True)
 
 
 # --- on the cluster ---------------------------------------------------------------------------------------------------------
@@ -189,3 +210,28 @@ class TestOnTheCluster:
             site.run("scontrol", "update", "partitionname=main", "state=up")
         assert ended.state is JobState.CANCELLED
         assert f"Cancelled in Slurm by {site.layout.user}" in ended.reason.message
+
+
+@pytest.mark.slurm
+@pytest.mark.xdist_group("slurm")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("size", [12, pytest.param(200, marks=pytest.mark.soak)])
+def test_every_job_ends_as_its_marker_says(limited: SlurmSite, lab: Lab, tmp_path: Path, size: int) -> None:
+    """One node's prolog fails, another one's disk is full, Slurm takes three jobs, and nobody cancels anything."""
+    limited.break_node("node1")
+    if os.geteuid() == 0:
+        limited.fill_spool("node2")
+    markers = tmp_path / "markers"
+    markers.mkdir()
+    code = "$((SLURM_ARRAY_TASK_ID % 3))"
+    first = lab.submit(f"echo {code} >> {markers}/$SLURM_ARRAY_TASK_ID; exit {code}", array=f"0-{size - 1}")
+    jobs = list(lab.client.wait_array(first, timeout=1500))
+    untrue = []
+    for index, job in enumerate(jobs):
+        marker = markers / f"{index}"
+        written = marker.read_text().split() if marker.exists() else []
+        state = "FAILED" if index % 3 else "COMPLETED"
+        if (job.state, job.exit_code, written) != (state, index % 3, [f"{index % 3}"]):
+            untrue.append((index, job.state, job.exit_code, job.message, written))
+    assert untrue == []
+    assert len(jobs) == size

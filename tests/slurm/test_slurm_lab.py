@@ -244,6 +244,14 @@ def test_doctor_tries_a_node_of_every_partition(lab: Lab, site: SlurmSite) -> No
     found = checks(doctor(lab, "--patience", "1"))
     assert (found["cluster: job"]["status"], "cluster: files" in found) == ("warn", False)
     assert "carrel.doctor" not in site.run("squeue", "-h", "-o", "%j").out
+    site.run("scancel", str(full))
+
+    # Asked before there is a lab, as docs/slurm.md has it, it does not complain that nodes do not reach any.
+    lab.kill()
+    found = checks(doctor(lab, CARREL_SLURM_URL="http://127.0.0.1:9"))
+    assert (found["cluster: lab"]["status"], found["cluster: files"]["status"]) == ("ok", "ok")
+    assert "no lab runs here yet" in found["cluster: lab"]["message"]
+    lab.start()
 
 
 def test_doctor_says_that_programs_or_the_controller_are_missing(lab: Lab, site: SlurmSite, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from carrel.domain.launch import Preparing
 from carrel.engines.slurm.commands import SlurmCommands, SlurmFull
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.engines.slurm.room import LATE, Room
-from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.slurm_site import SlurmSite
+from carrel.testing.waiting import wait_until
 
 PLACE = ("physics", "normal", "gpu")
 
@@ -74,25 +75,6 @@ class TestRoom:
         assert self.room.next() == (2, 1)
         self.room.leave((2, 1))
         assert self.room.next_at() is None
-
-
-@pytest.fixture
-def limited(site: SlurmSite):
-    """The cluster, with a limit of three jobs in Slurm for whoever runs the tests."""
-
-    def limit(number: int) -> None:
-        site.run("sacctmgr", "-i", "-Q", "modify", "user", site.layout.user, "set", f"MaxSubmitJobs={number}")
-        wait_until(lambda: f"|{number if number >= 0 else ''}|" in associations())
-
-    def associations() -> str:
-        # As the controller has it, which hears of it a little later.
-        words = site.run("scontrol", "show", "assoc_mgr", "flags=assoc", f"users={site.layout.user}").out
-        found = {part.split("=")[1].split("(")[0] for part in words.split() if part.startswith("MaxSubmitJobs=")}
-        return f"|{''.join(found).replace('N', '')}|"
-
-    limit(3)
-    yield site
-    limit(-1)
 
 
 @pytest.mark.slurm

@@ -15,6 +15,7 @@ from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -26,6 +27,8 @@ from carrel.domain.units import GIB, format_size
 
 #: Below these many free bytes in the home directory it warns, and fails.
 _LITTLE, _TOO_LITTLE = 10 * GIB, 1 * GIB
+#: Seconds that a lab on this machine has for taking a connection.
+_ANSWER = 5.0
 #: Packages without which this machine can only be a client.
 _SERVER = ("alembic", "fastapi", "fsspec", "jinja2", "mlflow", "sqlalchemy", "uvicorn")
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -155,7 +158,7 @@ def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[C
         commands,
         rest=rest_of(settings.slurm_rest, commands),
         home=place,
-        url=settings.slurm_url or home.read_address() or "",
+        url=(settings.slurm_url or running) if (running := _answering(home.read_address())) else "",
         partitions=tuple(rules.partitions.values()),
         interactive=[part.name for part in partitions_for(JobKind.SESSION, rules.qos, rules.partitions)],
         broker=settings.slurm_broker,
@@ -163,6 +166,16 @@ def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[C
     )
     for found in survey.findings():
         yield Check(found.name, found.status, found.message, found.remedy)
+
+
+def _answering(url: str | None) -> str:
+    """Return the address at which the lab was started last, if somebody listens there; "" otherwise."""
+    parts = urlsplit(url or "")
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 0), timeout=_ANSWER).close()
+    except (OSError, ValueError):
+        return ""
+    return url or ""
 
 
 def _identity(text: str, template: str | None, person: str | None) -> Iterator[Check]:

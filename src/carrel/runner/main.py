@@ -27,7 +27,7 @@ from carrel.runner.prepare import Preparation, Prepared, is_inside, remove_tempo
 from carrel.runner.process import Command, LaunchError, become_subreaper, shell, start
 from carrel.runner.report import Doorbell, Reporter
 from carrel.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
-from carrel.runner.variables import base_variables, command_variables, seeds
+from carrel.runner.variables import base_variables, command_variables, seeds, with_python
 from carrel.spool import AttemptDirectory, LogWriter, take_claim
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Life:
         preparation = Preparation(
             directory=self._directory,
             launch=self._launch,
-            base={**self._around.more, **base_variables(self._around.environ)},
+            base=with_python({**self._around.more, **base_variables(self._around.environ)}, self._directory.path / "programs"),
             reporter=self._reporter,
             signals=self._signals,
             monotonic=self._around.monotonic,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,8 +58,7 @@ class Places:
 def base_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the part of the lab's environment `environ` that a command may see.
 
-    PATH ends with the directory of the interpreter that the lab itself stands on, so that `python` exists everywhere; the
-    lab's own virtual environment is taken out.
+    PATH ends with the directory of the interpreter that the lab itself stands on; the lab's own virtual environment is taken out.
     """
     variables = {name: environ[name] for name in _PASSED if name in environ}
     variables |= {name: value for name, value in environ.items() if name.startswith("LC_")}
@@ -69,6 +70,23 @@ def base_variables(environ: Mapping[str, str]) -> dict[str, str]:
     variables["PATH"] = os.pathsep.join(entries if own in entries else [*entries, own])
     variables["SHELL"] = "/bin/sh"
     return variables
+
+
+def with_python(variables: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """Return `variables` with a `python` on PATH, made in `directory` where the machine has python3 alone (Debian and its kin).
+
+    It goes last, so an environment's own comes first. A machine without any gets the lab's interpreter.
+    """
+    path = variables.get("PATH", os.defpath)
+    if shutil.which("python", path=path) is not None:
+        return dict(variables)
+    there = "python3" if shutil.which("python3", path=path) is not None else os.path.realpath(sys.executable)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    program = directory / "python"
+    # Not a link: an interpreter finds its library by the name that it was started with.
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(there)} "$@"\n')
+    program.chmod(0o700)
+    return {**variables, "PATH": f"{path}{os.pathsep}{directory}"}
 
 
 def command_variables(

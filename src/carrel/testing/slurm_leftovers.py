@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -48,9 +49,17 @@ def sweep() -> None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if file.read():  # else its owner is just about to lock it
                     kill_marked(f"SLURM_CONF={root}/etc/slurm.conf")
-                    shutil.rmtree(root, ignore_errors=True)
+                    remove(root)
         except OSError:
             continue
+
+
+def remove(root: Path) -> None:
+    """Remove the directory of a cluster, and the small file systems in it."""
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        if (place := line.split()[1]).startswith(f"{root}/"):
+            subprocess.run(["umount", "--lazy", place], check=False)
+    shutil.rmtree(root, ignore_errors=True)
 
 
 def lock(root: Path) -> int:

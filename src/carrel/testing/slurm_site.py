@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from carrel.testing.slurm_configuration import CLUSTER, Layout, write_configuration
-from carrel.testing.slurm_leftovers import PREFIX, SiteError, free_ports, kill_marked, lock, sweep
+from carrel.testing.slurm_leftovers import PREFIX, SiteError, free_ports, kill_marked, lock, remove, sweep
 from carrel.testing.waiting import PATIENCE, wait_until
 
 __all__ = ["PACKAGES", "REST_PACKAGES", "USERS", "SiteError", "SlurmSite", "missing_for_rest", "missing_programs", "sweep"]
@@ -157,7 +157,7 @@ class SlurmSite:
         for name in list(self._daemons):
             self.kill(name)
         kill_marked(f"SLURM_CONF={self.layout.conf}")
-        shutil.rmtree(self.root, ignore_errors=True)
+        remove(self.root)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -254,11 +254,23 @@ class SlurmSite:
         """From now on the prolog of a node fails, and Slurm takes the node out of use; the cluster was made with `prolog`."""
         self.layout.broken(name).touch()
 
+    def fill_spool(self, name: str) -> None:
+        """From now on the disk on which a node keeps its jobs' scripts is full; this takes root."""
+        spool = self.root / "spool" / name
+        self.run("mount", "-t", "tmpfs", "-o", "size=16k", "none", str(spool))
+        with suppress(OSError), (spool / "filler").open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+
     def mend_nodes(self) -> None:
-        """No prolog fails any more, and all nodes take jobs again."""
+        """No prolog fails any more, no disk is full, and all nodes take jobs again."""
         broken = [name for name in self.layout.nodes if self.layout.broken(name).exists()]
         for name in broken:
             self.layout.broken(name).unlink()
+        for name in self.layout.nodes:
+            if (self.root / "spool" / name).is_mount():
+                self.run("umount", "--lazy", str(self.root / "spool" / name))
+                broken.append(name)
         if broken:  # that one takes jobs already is no trouble
             self.run("scontrol", "update", f"nodename={','.join(broken)}", "state=resume", check=False)
 

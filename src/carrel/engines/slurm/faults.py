@@ -11,7 +11,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from carrel.domain.errors import CarrelError
 from carrel.domain.job import JobState
+from carrel.engines.slurm.commands import SlurmDown, SlurmSlow
 from carrel.engines.slurm.environ import MODULES
 from carrel.engines.slurm.followed import Followed
 from carrel.engines.slurm.listing import SlurmJob
@@ -50,11 +52,19 @@ class SiteFaults:
         out_of_use: Mapping[str, str] = {}
         doubtful = end.state is JobState.CANCELLED and may_be_the_sites(job, self._run_as())
         if doubtful or end.state is JobState.NODE_FAIL:
-            out_of_use = self._slurm.out_of_use(job.nodes, job.starts_at)
+            out_of_use = self._out_of_use(job)
         modules_failed = modules and not (followed.directory.path / MODULES).exists()
         message = fault_of(job, end, out_of_use if doubtful else {}, modules_failed=modules_failed)
         one = () if re.search(r"[\[,]", job.nodes) else (job.nodes,)
         return SiteFault(message, tuple(sorted(out_of_use)) or one, doubtful and not message)
+
+    def _out_of_use(self, job: SlurmJob) -> Mapping[str, str]:
+        try:
+            return self._slurm.out_of_use(job.nodes, job.starts_at)
+        except (SlurmDown, SlurmSlow):
+            raise  # asked again
+        except CarrelError:
+            return {}  # users may not see nodes here (slurm.conf(5), PrivateData)
 
     def _run_as(self) -> frozenset[str]:
         if self._daemons is None:

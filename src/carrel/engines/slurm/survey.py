@@ -320,7 +320,7 @@ class Survey:
         if self._broker and name in self._interactive:
             yield self._lends(name, node, answers=answer["broker"])
         if not self._url:
-            yield Finding(f"{name}: lab", "warn", "no lab runs here, so whether nodes reach it was not tried", "carrel up")
+            yield Finding(f"{name}: lab", "ok", "no lab runs here yet: ask again when one does, and a node tries to reach it")
         elif answer["lab"]:
             message = f"{node} does not reach the lab at {self._url}: {answer['lab']}"
             works = "Jobs run without it, but are not tracked. Set host and slurm_url, so that nodes reach the lab."
