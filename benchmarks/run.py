@@ -20,6 +20,7 @@ import place
 import session_ready
 import simulate
 import slurm
+import slurm_guest
 import slurm_here
 import start_ranges
 import tasks
@@ -30,6 +31,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "tasks": tasks.measure,
     "slurm": slurm_here.measure,
     "slurm_engine": slurm.measure,
+    "slurm_guest": slurm_guest.measure,
     "at_rest": at_rest.measure,
     "listing": listing.measure,
     "warm_cell": warm_cell.measure,

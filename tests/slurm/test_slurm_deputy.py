@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from carrel.domain.job import JobState
 from carrel.domain.launch import Preparing
 from carrel.domain.ports import Attempt
 from carrel.engines.deputy.engine import DeputyEngine
+from carrel.engines.slurm.commands import SlurmCommands, SlurmDown
 from carrel.engines.slurm.engine import options_for
+from carrel.engines.slurm.shared import SharedListing
 from carrel.spool import AttemptDirectory, Spool
 from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
@@ -162,6 +165,52 @@ def test_a_deputy_that_is_killed_is_replaced_and_nothing_is_told_twice(home, eng
     assert kinds.count("Claimed") == kinds.count("Started") == kinds.count("Ended") == 1
 
 
+def asked_by(site, user):
+    """How many messages of a user's the controller has had."""
+    by_user = site.run("sdiag").out.split("statistics by user")[1]
+    found = re.search(rf"^\s*{user}\s+\(\s*\d+\)\s+count:(\d+)", by_user, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def test_while_a_job_runs_the_labs_listing_is_enough(home, site, python):
+    os.mkfifo(home.root / "go")
+    asked = []
+    commands = SlurmCommands(environ=site.environ, json=False)
+    listing = SharedListing(lambda: (asked.append(1), commands.listing())[1])
+    engine = deputy_engine(home, site, python, listing=listing)
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, f"echo ready; read line < {home.root}/go")
+        engine.start(launch, token=TOKEN)
+        ear.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
+        before, already = asked_by(site, ALICE), len(asked)
+        wait_until(lambda: len(asked) >= already + 3)
+        assert asked_by(site, ALICE) == before
+        (home.root / "go").write_text("go\n")
+        assert ear.ended(launch).state is JobState.COMPLETED
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("lab", ["sees nothing", "has no answer"])
+def test_where_the_lab_does_not_see_a_users_jobs_the_deputy_looks_itself(home, site, python, lab):
+    def listing():
+        if lab == "sees nothing":
+            return ()
+        raise SlurmDown("no", remedy="none")
+
+    engine = deputy_engine(home, site, python, listing=SharedListing(listing))
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, "echo ready; sleep 600")
+        engine.start(launch, token=TOKEN)
+        ear.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
+        site.run("scancel", (home.attempt(launch).path / "slurm").read_text().strip())
+        assert ear.ended(launch).state is JobState.CANCELLED
+    finally:
+        engine.close()
+
+
 def test_a_log_that_was_cut_short_is_completed_after_a_restart(home, site, python, engine, ear):
     os.mkfifo(home.root / "go")
     launch = make_launch(home, f"echo ready; read line < {home.root}/go; head -c 1000000 /dev/zero")
@@ -202,7 +251,7 @@ def test_who_has_no_deputy_waits_and_is_told_why(home, site, python):
     [
         ("garbage", "This came where a frame was expected: 'garbage'"),
         ('{"is": "hello", "version": 99, "carrel": "9.9", "user": "games"}', "The deputies are of Carrel 9.9"),
-        ('{"is": "hello", "version": 1, "carrel": "9.9", "user": "root"}', "The deputy runs as root, not as games"),
+        ('{"is": "hello", "version": 2, "carrel": "9.9", "user": "root"}', "The deputy runs as root, not as games"),
         ('{"is": "news", "observation": {"job_id": 1}, "lost": []}', "makes no sense"),
         ('{"is": "log", "job": 1, "attempt": 1, "at": 0, "bytes": -1}', "frame was expected"),
     ],
@@ -220,7 +269,7 @@ def test_what_makes_no_sense_is_not_believed(home, site, python, said_by_deputy,
 
 
 def test_news_of_jobs_of_others_are_not_believed(home, site, python):
-    hello = '{"is":"hello","version":1,"carrel":"1","user":"games"}'
+    hello = '{"is":"hello","version":2,"carrel":"1","user":"games"}'
     ready = '{"is":"ready","code":[]}'
     ended = '{"at":1.0,"type":"ended","state":"FAILED","reason":{"code":"NonZeroExitCode","message":"ha"}}'
     lies = [

@@ -174,7 +174,11 @@ def pilots(home):
             words, about = (process / "cmdline").read_bytes(), (process / "environ").read_bytes()
         except OSError:
             continue
-        if b"carrel.engines.slurm.pilot" in words and f"carrel.{lab_of(home)}.hold.".encode() in about:
+        if (
+            b"carrel.engines.slurm.pilot" in words
+            and not words.startswith(b"/bin/bash")
+            and f"carrel.{lab_of(home)}.hold.".encode() in about
+        ):
             found.append(int(process.name))
     return found
 

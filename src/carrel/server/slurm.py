@@ -24,6 +24,7 @@ from carrel.engines.slurm.engine import SlurmEngine
 from carrel.engines.slurm.immediate import short_or_session
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.rest import rest_of
+from carrel.engines.slurm.shared import SharedListing
 from carrel.engines.slurm.site import ClusterNodes, check_request, options_in, site_options
 from carrel.server.home import LabHome
 from carrel.server.identity import UnixUsers, deputy_command, read_identity
@@ -99,6 +100,7 @@ class SlurmSide:
         self._environ = environ
         self._commands = SlurmCommands(environ=environ)
         self._rest = rest_of(settings.slurm_rest, self._commands)
+        self._listing = SharedListing(self._commands.listing)
         #: Which nodes a partition has.
         self.nodes = ClusterNodes(self._commands)
 
@@ -131,6 +133,7 @@ class SlurmSide:
                 immediate=self._immediate,
                 hold=self._hold,
                 host=self._host,
+                listing=self._listing,
                 environ=self._environ,
             )
         return SlurmEngine(
@@ -140,6 +143,7 @@ class SlurmSide:
             environ=self._environ,
             commands=self._commands,
             transport=self._rest,
+            listing=self._listing,
             options=self._options,
             immediate=self._immediate,
             hold=self._hold,

@@ -28,6 +28,7 @@ from carrel.engines.deputy.frames import CHUNK, VERSION, NotAFrame, frame, obser
 from carrel.engines.deputy.takings import Takings
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilots import no_time
+from carrel.engines.slurm.shared import Listing
 from carrel.spool import Spool
 
 #: Seconds before a deputy that could not be started, or that ended, is started again: at first, and at most.
@@ -63,6 +64,7 @@ class DeputyEngine:
         files: Path | None = None,
         hold: Callable[[Launch], float] = no_time,
         host: str = "",
+        listing: Listing | None = None,
         environ: Mapping[str, str],
         interval: float = 5.0,
         timeout: float = 30.0,
@@ -72,8 +74,9 @@ class DeputyEngine:
         """Nothing is started before there is something to do.
 
         `command` starts the deputy of `user`; what it says beside the conversation goes to the file `log`. `spool`, `snapshots`
-        and `blobs` are the lab's own, and so is `files`: sessions that would work there work in the user's directory. `interval`
-        and `timeout` are the seconds between two listings, and those that Slurm's commands have.
+        and `blobs` are the lab's own, and so is `files`: sessions that would work there work in the user's directory.
+        `listing` is one of Slurm's that all deputies share; without it each asks Slurm. `interval` and `timeout` are the seconds
+        between two looks, and those that Slurm's commands have.
         """
         self._user = user
         self._command = list(command)
@@ -86,6 +89,7 @@ class DeputyEngine:
         self._hold = hold
         self._environ = {name: environ[name] for name in ("PATH", "LANG", "SLURM_CONF") if name in environ}
         self._settings = {"interval": interval, "timeout": timeout, "files": "" if files is None else str(files), "host": host}
+        self._listing = listing
         self._answers: dict[int, Queue[bytes | None]] = {}
         self._asked = 0
         self._monotonic = monotonic
@@ -368,6 +372,9 @@ class DeputyEngine:
                 self._begin(head)
             elif kind in ("log", "offer", "news"):
                 self._take(kind, head, body)
+            elif kind == "list":
+                question = int(head["id"]), float(head["since"])
+                threading.Thread(target=self._list, args=question, name="carrel-slurm-listing", daemon=True).start()
             elif kind == "file":
                 if (waiting := self._answers.get(int(head["id"]))) is not None:
                     waiting.put(body if head["found"] else None)
@@ -377,6 +384,14 @@ class DeputyEngine:
                 raise NotAFrame(f'"{kind}" is not understood.')
         except (KeyError, ValueError, TypeError) as error:
             raise NotAFrame(f"The deputy of {self._user} said something that makes no sense: {error}.") from error
+
+    def _list(self, number: int, since: float) -> None:
+        """In a thread of its own, as Slurm may be slow: tell the deputy which jobs of its user the lab's listing has."""
+        jobs = None
+        if self._listing is not None:
+            with suppress(CarrelError):
+                jobs = [to_plain(job) for job in self._listing(since, frozenset()) if job.user == self._user]
+        self._send({"is": "listing", "id": number, "jobs": jobs})
 
     def _greet(self, head: Mapping[str, Any]) -> None:
         if head["version"] != VERSION:

@@ -31,13 +31,17 @@ from carrel.engines.deputy.configuration import DeputyConfiguration, Forbidden, 
 from carrel.engines.deputy.frames import CHUNK, VERSION, FrameReader, NotAFrame, frame, observation_to_plain
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
+from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.rest import rest_of
+from carrel.engines.slurm.shared import LabsListing
 from carrel.runner.outputs import sweep_drafts
 from carrel.spool import Spool
 
 #: Seconds for which an earlier deputy of the same user and lab may still be there.
 _PATIENCE = 10.0
+#: Seconds in which the lab has to answer a question for a listing.
+_LISTED = 60.0
 #: Code that no job has used for so long goes.
 _KEEP_CODE = 30 * 24 * 3600.0
 
@@ -99,6 +103,9 @@ class Service:
         self._handed: dict[tuple[int, int], set[str]] = {}
         #: What the lab wants of the last offer.
         self._wanted: list[str] | None = None
+        #: What the lab has answered to questions for a listing, by their number, and the last of these numbers.
+        self._listed: dict[int, Any] = {}
+        self._asked_for = 0
         self._answered = threading.Condition()
         self._over = False
 
@@ -124,6 +131,10 @@ class Service:
             raise NotAFrame(f'"{kind}" came before "open".')
         elif kind == "code":
             self._take_code(str(head["digest"]), body, last=bool(head["last"]))
+        elif kind == "listing":
+            with self._answered:
+                self._listed[int(head["id"])] = head["jobs"]
+                self._answered.notify_all()
         elif kind == "wanted":
             with self._answered:
                 self._wanted = [str(digest) for digest in head["digests"]]
@@ -174,6 +185,7 @@ class Service:
             environ=os.environ,
             commands=commands,
             transport=rest_of(self._configuration.slurm_rest, commands),
+            listing=LabsListing(self._ask_lab, commands.listing),
             options=self._options,
             immediate=lambda launch: bool(self._asked[launch.job_id, launch.attempt]["immediate"]),
             hold=lambda launch: float(self._asked[launch.job_id, launch.attempt]["hold"]),
@@ -294,6 +306,17 @@ class Service:
         # The lab may be killed before it has them on its disk: they go when it has written down the end.
         self._handed.setdefault((observation.job_id, observation.attempt), set()).update(digests)
         return lost
+
+    def _ask_lab(self, since: float) -> Sequence[SlurmJob] | None:
+        """Return this user's jobs in a listing of the lab's that was begun at `since` or later; None when it has none."""
+        with self._answered:
+            self._asked_for += 1
+            number = self._asked_for
+            self._listed.clear()
+            self._send({"is": "list", "id": number, "since": since}, b"")
+            self._answered.wait_for(lambda: self._over or number in self._listed, _LISTED)
+            jobs = self._listed.pop(number, None)
+        return None if jobs is None else [from_plain(SlurmJob, job) for job in jobs]
 
     def _offer(self, digests: Sequence[str], observation: Observation) -> list[str]:
         with self._answered:

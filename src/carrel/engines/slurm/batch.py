@@ -44,12 +44,13 @@ _ANSWER = 2.0
 #: have given the number to somebody else's job. The command gets the signals that the shell waits through.
 SCRIPT = "slurm.sh"
 WATCH = (
-    'trap : TERM USR1 USR2; "$@"; code=$?; [ ! -e "$0" ] || scancel --quiet --name="$SLURM_JOB_NAME" "$SLURM_JOB_ID"; exit $code'
+    'trap : TERM USR1 USR2; "$@"; code=$?; [ ! -e "$0" ] || '
+    '{ : > "$0.released"; scancel --quiet --name="$SLURM_JOB_NAME" "$SLURM_JOB_ID"; }; exit $code'
 )
 #: The note that the srun which would give the allocation back was ended.
 DETACHED = "slurm.detached"
-#: The note that an allocation was given back.
-RELEASED = "slurm.released"
+#: The note that an allocation was given back by us, beside its script.
+RELEASED = f"{SCRIPT}.released"
 #: The note that a SIGTERM came that the lab did not send: Slurm, or whoever commands it, ends the job.
 TERMINATED = "slurm.terminated"
 
@@ -99,14 +100,12 @@ def main(arguments: Sequence[str]) -> int:
 def give_back(directory: AttemptDirectory, *, silent: bool) -> None:
     """See to it that the attempt's allocation ends with this process: by srun, or where that was ended, by the script (`WATCH`).
 
-    Slurm will say of the latter that it was cancelled. Unless `silent`, because Slurm itself had begun to end it, a note says
-    that this was us.
+    Slurm will say of the latter that it was cancelled, which a note explains; it is of no use where Slurm itself had begun to end
+    it (`silent`).
     """
-    with suppress(OSError):
-        if not (directory.path / DETACHED).exists():
+    if silent or not (directory.path / DETACHED).exists():
+        with suppress(OSError):
             (directory.path / SCRIPT).unlink(missing_ok=True)
-        elif not silent:
-            (directory.path / RELEASED).touch(mode=0o600)
 
 
 def code_of(directory: AttemptDirectory) -> int:

@@ -28,6 +28,7 @@ from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilot import START as PILOT
 from carrel.engines.slurm.pilots import Pilots, no_time
 from carrel.engines.slurm.reconciler import Reconciler
+from carrel.engines.slurm.shared import Listing
 from carrel.engines.slurm.transport import Transport
 from carrel.spool import Spool, read_claim, write_preempt
 
@@ -70,6 +71,7 @@ class SlurmEngine:
         environ: Mapping[str, str],
         commands: SlurmCommands | None = None,
         transport: Transport | None = None,
+        listing: Listing | None = None,
         options: Callable[[Launch], SlurmOptions] = options_for,
         immediate: Callable[[Launch], bool] = never,
         hold: Callable[[Launch], float] = no_time,
@@ -82,13 +84,13 @@ class SlurmEngine:
     ) -> None:
         """Make the socket; no command is run yet.
 
-        `transport` submits and ends batch jobs in the place of `commands`, as the same user.
+        `transport` submits and ends batch jobs in the place of `commands`, as the same user; `listing` is shared with others.
         `immediate` says which jobs are to have an allocation at once where Slurm gives one, instead of being submitted
         (`carrel.engines.slurm.immediate.short_or_session` is the rule of most sites). `hold` says for how many seconds an
         allocation stays with its user for the next short task, 0 for none. `lab` tells labs apart that share a cluster. `user` is
         who owns the jobs ("": names alone are believed). `host` is the name by which nodes reach this machine, so that runners
         can ring there ("": they cannot, and news are looked for). `python` is the interpreter with Carrel in it, at the same path
-        on all nodes. `interval` is the seconds between two listings.
+        on all nodes. `interval` is the seconds between two looks; while nothing is expected, every fourth asks Slurm.
         """
         if not _LAB.fullmatch(lab):
             raise Invalid(f"The lab's name for Slurm is {lab!r}.", remedy="Use letters, digits, _ and -.")
@@ -131,6 +133,7 @@ class SlurmEngine:
                 again=again,
                 monotonic=monotonic,
             ),
+            listing=listing,
             user=user,
             interval=interval,
             monotonic=monotonic,

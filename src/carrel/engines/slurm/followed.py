@@ -88,6 +88,8 @@ class Followed:
     @property
     def released(self) -> Path:
         """There once the allocation was given back because its runner was through: Slurm then says that it was cancelled."""
+        if self.own:
+            return self.directory.path.parents[1] / f"{self.name}.sh.released"
         return self.directory.path / RELEASED
 
     @property

@@ -169,13 +169,13 @@ class Allocations:
             followed.remember_srun(-1)
 
     def outstanding(self) -> bool:
-        """Return whether there are allocations, or were at the last listing; and wait for what srun has ended."""
+        """Return whether an allocation may be there that nobody needs; and wait for what srun has ended."""
         for pid in list(self._children):
             with suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
                     continue
             self._children.discard(pid)
-        return bool(self._made) or self._monotonic() < self._look_until
+        return bool(self._idle) or self._monotonic() < self._look_until
 
     def tend_all(self, jobs: Iterable[SlurmJob], numbers: Mapping[Key, int | None]) -> None:
         """Give back allocations that nobody needs and that did not end by themselves, once they were seen so twice.

@@ -288,6 +288,8 @@ class Pilots:
     def _find_strays(self) -> None:
         """Note what an earlier engine has left."""
         now = self._monotonic()
+        for note in self._directory.glob(f"carrel.{self._lab}.{HOLD}.*.sh.released"):
+            note.unlink(missing_ok=True)
         self._strays = dict.fromkeys(self._directory.glob(f"carrel.{self._lab}.{HOLD}.*.sh"), now)
 
     def _begun(self, pilot: Pilot) -> None:

@@ -30,6 +30,7 @@ from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.pilots import Pilots
 from carrel.engines.slurm.room import Room
 from carrel.engines.slurm.script import batch_script
+from carrel.engines.slurm.shared import Listing
 from carrel.engines.slurm.states import SlurmEnd, end_of, is_live, waits_for
 from carrel.engines.slurm.transport import Transport
 from carrel.spool.checkpoint import wrote_checkpoint
@@ -43,6 +44,8 @@ _LIVES_ON = 120.0
 #: Seconds after which a runner that was asked to end is ended by Slurm, beyond its own grace.
 _SLOW_TO_END = 30.0
 
+#: Looks between two listings while nothing is to be expected, and looks for which something is, after a job was handed over.
+_AT_REST, _RESTLESS = 4, 12
 #: Seconds after which a job that Slurm has forgotten is submitted again, and how often that is done.
 FORGOTTEN = 30.0
 _TIMES_AGAIN = 3
@@ -62,13 +65,15 @@ class Reconciler:
         command: Callable[[Followed], Sequence[str]],
         allocations: Allocations,
         pilots: Callable[[Callable[[Callable[[], None]], None], Callable[[Followed], None]], Pilots],
+        listing: Listing | None = None,
         user: str,
         interval: float,
         monotonic: Clock,
         clock: Clock,
     ) -> None:
-        """`command` is what a batch script becomes, `interval` the seconds between two listings; `user` owns the jobs. `pilots`
-        makes them, from how they speak into the reconciler's thread and how it submits what no pilot will run."""
+        """`command` is what a batch script becomes, `interval` the seconds between two looks; `user` owns the jobs. `pilots`
+        makes them, from how they speak into the reconciler's thread and how it submits what no pilot will run. `listing` is
+        used where an earlier answer will do."""
         self._slurm = slurm
         self._follower = follower
         self._options = options
@@ -84,7 +89,11 @@ class Reconciler:
         self._clock = clock
         self._work: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
+        self._listing = listing or (lambda _since, _numbers: slurm.listing())
         self._look_at = 0.0
+        #: When Slurm was last asked for a listing; since when a listing is not too old; until when something may soon be new.
+        self._listed_at = self._changed_at = -math.inf
+        self._restless_until = -math.inf
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="carrel-slurm", daemon=True)
 
@@ -172,6 +181,13 @@ class Reconciler:
             self._room.leave(key)  # it was taken, or its trouble is another one
 
     def _submit(self, followed: Followed) -> None:
+        try:
+            self._submit_now(followed)
+        finally:  # a listing that is older may not have it
+            self._changed_at = self._monotonic()
+            self._restless_until = self._changed_at + _RESTLESS * self._interval
+
+    def _submit_now(self, followed: Followed) -> None:
         if followed.watched.over or followed.number is not None or runner_of(followed) is not None:
             return
         by, asked = followed.cancelled_by(), followed.asked
@@ -305,10 +321,12 @@ class Reconciler:
             if followed.number is None and now >= followed.ask_at:
                 self._guard(followed, self._submit)
         numbered = [followed for followed in waiting if followed.number is not None and not followed.watched.over]
-        if not (self._allocations.outstanding() or self._pilots.outstanding() or numbered):
+        since = self._wanted_since(numbered, now)
+        if since is None:
             return
+        self._listed_at = now
         try:
-            listing = self._slurm.listing()
+            listing = self._listing(since, {followed.number or 0 for followed in numbered})
         except CarrelError as error:
             for followed in numbered:
                 if runner_of(followed) is None:
@@ -330,6 +348,26 @@ class Reconciler:
                 missing.append(followed)
         if missing:
             self._compare_with_history(missing)
+
+    def _wanted_since(self, numbered: Sequence[Followed], now: float) -> float | None:
+        """Return the age of the listing that is wanted now, as the moment at which it was begun at the earliest; None for none.
+
+        While runners live, what Slurm says of their jobs changes nothing, so it is asked rarely; and not often by those who wait.
+        """
+        if self._allocations.outstanding() or self._pilots.outstanding():
+            return now
+        alive = [runner_of(followed) for followed in numbered]
+        if not numbered:
+            return None
+        if False in alive or any(followed.cancelled or followed.missing_since for followed in numbered):
+            return now
+        rest = _AT_REST * self._interval
+        # Half a look early: clocks and looks do not agree to the millisecond.
+        if None in alive and now < self._restless_until:
+            return max(self._changed_at, now - self._interval / 2)
+        if now - self._listed_at < rest - self._interval / 2:
+            return None
+        return max(self._changed_at, now - rest + self._interval / 2)
 
     def _compare_with_history(self, missing: Sequence[Followed]) -> None:
         try:
