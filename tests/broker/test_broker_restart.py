@@ -161,6 +161,25 @@ def test_an_unfinished_line_is_no_line(brokers: Start, kernels: Kernels) -> None
     assert kernel.expect("welcome")["leases"][0]["lease"] == lease["lease"]
 
 
+def test_a_damaged_line_does_not_hide_those_after_it(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers()
+    kernel = kernels(broker, broker.session(1))
+    path = broker.directory / "state" / "journal.jsonl"
+    kernel.cell()
+    early = path.stat().st_size
+    lease = kernel.acquire()
+    broker.kill()
+    whole = path.read_bytes()
+    data = bytearray(whole)
+    place = data.rfind(b'"history"', 0, early)
+    data[place + 1] ^= 1
+    path.write_bytes(data)
+    broker.restart()
+    assert [row["lease"] for row in kernel.expect("welcome")["leases"]] == [lease["lease"]]
+    (kept,) = path.parent.glob("journal.jsonl.0*")
+    kept.write_bytes(whole)  # the check of every broker's journals is of what it wrote
+
+
 def test_the_journal_is_begun_anew_when_it_is_long(brokers: Start, kernels: Kernels, tmp_path: Path) -> None:
     broker = brokers(keep_journals=2)
     kernel = kernels(broker, broker.session(1))

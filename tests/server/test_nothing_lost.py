@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ import pytest
 from carrel import Client
 from carrel.client.transport import LabUnreachable
 from carrel.domain.errors import StorageFull, Unavailable
-from carrel.spool import Spool
+from carrel.spool import Spool, read_claim
+from carrel.testing.builders import wait_until
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE
 
@@ -162,6 +164,73 @@ def test_a_killed_runner_is_node_fail_with_its_output_kept(lab: Lab, tmp_path: P
         assert (job.state, job.reason) == ("NODE_FAIL", "RunnerLost")
         assert b"".join(client.log(job_id)).startswith(b"one\n")
         assert not _alive(sleeper), "the command's own children must not be left behind"
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("kills", [1, 4])
+def test_a_runner_that_is_killed_before_the_command_begins_costs_no_retry(
+    lab: Lab, project: Path, witness: Path, kills: int
+) -> None:
+    """It is preparing as long as the input that it fetches does not come."""
+    with socket.create_server(("127.0.0.1", 0)) as source, contextlib.ExitStack() as open_:
+        source.settimeout(120)
+        (project / "MLproject").write_text(
+            PROJECT + f"carrel: {{inputs: [{{path: data, uri: 'http://127.0.0.1:{source.getsockname()[1]}/data'}}]}}\n"
+        )
+        client = open_.enter_context(lab.client())
+        job_id = submit(client, project, witness)
+        for attempt in range(1, kills + 1):
+            open_.enter_context(source.accept()[0])
+            os.kill(_pid_in(Spool(lab.home / "spool").attempt(job_id, attempt).claim), signal.SIGKILL)
+        if kills <= 3:
+            asked = open_.enter_context(source.accept()[0])
+            asked.recv(65536)
+            asked.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx")
+        job = client.wait(job_id, timeout=120)
+        told = ("COMPLETED", "Completed") if kills <= 3 else ("NODE_FAIL", "RunnerLost")
+        assert (job.state, job.reason, job.attempt) == (*told, min(kills + 1, 4))
+    assert sum(starts(witness).values()) == (1 if kills <= 3 else 0)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", [1, pytest.param(range(50), marks=pytest.mark.soak)])
+def test_an_end_that_stands_after_damage_is_told_when_the_lab_comes_back(
+    lab: Lab, project: Path, witness: Path, seed: int | range
+) -> None:
+    chance = random.Random(str(seed))
+    rounds = 1 if isinstance(seed, int) else len(seed)
+    for _ in range(rounds):
+        with lab.client() as client:
+            codes = [chance.choice([0, 3]) for _ in range(4)]
+            jobs = [submit(client, project, witness, seconds=0.5, code=code) for code in codes]
+            for event in client.events(jobs[0]):
+                if event.type == "state" and event.data["state"] == "RUNNING":
+                    break
+        lab.process.kill()
+        for job_id in jobs:
+            directory = Spool(lab.home / "spool").attempt(job_id, 1)
+            if read_claim(directory.claim) is not None:
+                wait_until(partial(_is_through, directory.claim))  # its runner goes on to its end
+                _damage_all_but_the_end(directory.journal, chance)
+        lab.process = lab._start()
+        with lab.client() as client:
+            for job_id, code in zip(jobs, codes, strict=True):
+                job = client.wait(job_id, timeout=120)
+                assert (job.state, job.exit_code) == (("FAILED", 3) if code else ("COMPLETED", 0)), job.message
+    assert set(starts(witness).values()) == {1}
+
+
+def _is_through(path: Path) -> bool:
+    claim = read_claim(path)
+    return claim is not None and not claim.held
+
+
+def _damage_all_but_the_end(journal: Path, chance: random.Random) -> None:
+    data = bytearray(journal.read_bytes())
+    last = data.rstrip(b"\n").rfind(b"\n")
+    for _ in range(5):
+        data[chance.randrange(last + 1)] ^= 1 << chance.randrange(8)
+    journal.write_bytes(bytes(data))
 
 
 @pytest.mark.chaos

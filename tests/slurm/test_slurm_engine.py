@@ -3,7 +3,6 @@
 import os
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from carrel.domain.resources import Resources
 from carrel.engines.slurm import follower, reconciler
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
+from carrel.spool import read_claim
 from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.slurm_faults import SlurmFaults
@@ -365,7 +365,7 @@ def test_a_runner_that_is_killed_keeps_slurms_word_out_of_it(home, engine, ear):
     launch = make_launch(home, "echo ready; sleep 600")
     engine.start(launch, token=TOKEN)
     ear.wrote(launch, home.attempt(launch).log, b"ready")
-    os.kill(int(Path(home.attempt(launch).claim).read_text()), signal.SIGKILL)
+    os.kill(read_claim(home.attempt(launch).claim).pid, signal.SIGKILL)
     story = ear.wait(launch, lambda story: story.gone)
     assert story.ended is None
 

@@ -312,8 +312,12 @@ class Book:
         for table, held in (("request", self.requests), ("lease", self.leases)):
             for name in [name for name, row in held.items() if row.tenant not in self.tenants]:
                 self._tables[table].pop(name)
-        for lease in self.leases.values():
+        for lease in sorted(self.leases.values(), key=lambda lease: lease.fence):
             if lease.state is not LeaseState.PAUSED:
+                # Two on one device: the line is damaged that said that the earlier one was over.
+                for earlier in {self._occupied[device] for device in lease.devices if device in self._occupied}:
+                    self._occupied = {device: name for device, name in self._occupied.items() if name != earlier}
+                    del self.leases[earlier]
                 self._occupied |= dict.fromkeys(lease.devices, lease.id)
 
     def _set(self, kind: str, values: dict[str, Any]) -> None:

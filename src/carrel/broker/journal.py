@@ -1,7 +1,8 @@
 """What a broker writes down before each step, so that kill -9 at any moment loses nothing.
 
-One JSON object on each line, written with one write(2): it survives the end of the process, and a machine that goes down
-takes the processes along whose leases these are, so nothing is synced. A line holds the rows that a step changed, whole::
+One JSON object on each line, with its checksum before it (`carrel.spool.lines`), written with one write(2): it survives
+the end of the process, and a machine that goes down takes the processes along whose leases these are, so nothing is synced.
+A line holds the rows that a step changed, whole::
 
     {"at": 1700000000.0, "set": [["lease", {…}], ["tenant", {…}]], "drop": [["request", "…"]]}
 """
@@ -10,10 +11,16 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from carrel.spool.lines import checked
+from carrel.spool.lines import read_lines as checked_lines
+
+_log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 
@@ -46,7 +53,7 @@ class BrokerJournal:
         fields: dict[str, Any] = {"at": at, "set": rows}
         if drops:
             fields["drop"] = drops
-        line = json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+        line = checked(json.dumps(fields, separators=(",", ":")).encode())
         written = os.write(self._fd, line)
         if written < len(line):
             os.ftruncate(self._fd, self.size)
@@ -73,16 +80,24 @@ class BrokerJournal:
 def read_lines(path: Path) -> Iterator[tuple[float, list[tuple[str, Row]], list[tuple[str, str]]]]:
     """Yield the lines of a journal as (time, rows that were set, rows that were dropped); a missing file has none.
 
-    An unfinished last line (the writer was killed in the middle, or the disk was full) is no line.
+    An unfinished last line (the writer was killed in the middle, or the disk was full) is no line. What is damaged is passed
+    over, and said in the log: the lines after it tell what is true now of all that they name.
     """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return
-    for line in data[: data.rfind(b"\n") + 1].splitlines():
-        fields = json.loads(line)
-        yield (
-            float(fields["at"]),
-            [(kind, row) for kind, row in fields["set"]],
-            [(kind, name) for kind, name in fields.get("drop", ())],
-        )
+    for line in checked_lines(data, unchecked=data.startswith(b"{"), over=True):
+        try:
+            if line.text is None:
+                raise ValueError("the checksum is wrong")
+            fields = json.loads(line.text)
+            found = (
+                float(fields["at"]),
+                [(kind, row) for kind, row in fields["set"]],
+                [(kind, name) for kind, name in fields.get("drop", ())],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            _log.error("%s is damaged from byte %d to %d: %s", path, line.start, line.end, error)
+        else:
+            yield found

@@ -9,6 +9,7 @@ from typing import Any
 from carrel.control.ports import AttemptChange, NewEvent
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import (
+    Damaged,
     Ended,
     EnvironmentReady,
     InputsReady,
@@ -23,6 +24,8 @@ from carrel.domain.launch import (
 from carrel.domain.placement import Hold
 from carrel.domain.qos import PreemptMode
 
+#: Attempts in a row whose runners may be killed before their commands begin, without that costing the job a retry.
+BEGUN_AGAIN = 3
 _RUNNING = Reason(code="Running", message="Its command is running.")
 #: Endings that another attempt may turn into a success; a walltime or a memory limit would only be met again.
 _RETRIED = frozenset({JobState.FAILED, JobState.NODE_FAIL})
@@ -66,8 +69,10 @@ class _Draft:
     end: tuple[Ended, float] | None = None
 
 
-def interpret(job: Job, observation: Observation, *, log_size: int, now: float) -> AttemptChange:
+def interpret(job: Job, observation: Observation, *, log_size: int, now: float, unbegun: int = 0) -> AttemptChange:
     """Return what changes for `job`, of which `log_size` bytes of log are known already.
+
+    `unbegun` says how many of its last attempts before this one lost their runners before their commands began.
 
     Everything in one observation becomes one change, so that a job that starts and ends within a moment costs one write;
     the states that it went through are events all the same.
@@ -83,7 +88,9 @@ def interpret(job: Job, observation: Observation, *, log_size: int, now: float) 
     if draft.end is not None:
         draft.fields |= _after_end(present, *draft.end)
     elif observation.gone:
-        draft.fields |= _after_end(present, _lost(present), now)
+        draft.fields |= _after_end(present, lost := _lost(present), now)
+        if observation.unbegun and lost.state is JobState.NODE_FAIL and unbegun < BEGUN_AGAIN:
+            draft.fields |= _begin_again(job)
     return AttemptChange(job_id=job.id, attempt=job.attempt, events=tuple(draft.events), **draft.fields)
 
 
@@ -114,8 +121,10 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
             }
             draft.events.append(state_event(job))
         case Sampled():
+            job = _as_running(draft, job, entry)
             draft.fields["usage"] = record.usage
         case Suspended():
+            job = _as_running(draft, job, entry)
             taker = f' of QoS "{job.preemption.qos}"' if job.preemption is not None else ""
             message = f"A job{taker} has its place; it goes on when that is free again."
             job = replace(job, state=JobState.SUSPENDED, reason=Reason(code="Suspended", message=message), suspended_at=entry.at)
@@ -128,8 +137,21 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
         case Ended():
             draft.fields |= {"usage": record.usage, "outputs": record.outputs, "uncollected": record.uncollected}
             draft.end = (record, entry.at)
+        case Damaged():
+            said = f"{record.size} bytes of its journal are damaged, from byte {record.offset} on. What they said is not known."
+            draft.events.append(_event(job, "progress", {"message": said, "reason": "JournalDamaged"}))
         case _:
             pass  # Claimed says nothing that the store keeps
+    return job
+
+
+def _as_running(draft: _Draft, job: Job, entry: Journaled) -> Job:
+    """Where the line is damaged that said that the command runs, later ones say it, too."""
+    if job.state is not JobState.CONFIGURING:
+        return job
+    job = replace(job, state=JobState.RUNNING, reason=_RUNNING, started_at=entry.at)
+    draft.fields |= {"state": job.state, "reason": job.reason, "started_at": entry.at}
+    draft.events.append(state_event(job))
     return job
 
 
@@ -183,6 +205,16 @@ def _after_walltime(job: Job, ended: Ended) -> dict[str, Any]:
 def _only_lacks_outputs(ended: Ended) -> bool:
     """True when the command did its work and the outputs wait to be collected: another attempt would only do it again."""
     return ended.uncollected and ended.exit_code == 0
+
+
+def _begin_again(job: Job) -> dict[str, Any]:
+    """Nothing of the job was done, so nothing is repeated: that is not one of its retries."""
+    said = (
+        f"Attempt {job.attempt}: the process that watches over it was killed before its command began. "
+        "It is started again, at no cost of a retry."
+    )
+    reason = Reason(code="Requeued", message=said)
+    return {"state": JobState.PENDING, "reason": reason, "retries_left": job.retries_left, "requeues_left": job.requeues_left}
 
 
 def _at_walltime(ended: Ended) -> bool:

@@ -55,7 +55,8 @@ ACTIVE = HOLDING | {JobState.PENDING}
 #: What may follow what. PENDING after a state that holds resources is a requeue: the attempt ended, the job goes on.
 TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     JobState.PENDING: frozenset({JobState.CONFIGURING, JobState.CANCELLED, JobState.FAILED}),
-    JobState.CONFIGURING: ENDED | {JobState.RUNNING, JobState.PENDING},
+    # Of what is read at once only the last state is written down: SUSPENDED here has been RUNNING in between.
+    JobState.CONFIGURING: ENDED | {JobState.RUNNING, JobState.SUSPENDED, JobState.PENDING},
     JobState.RUNNING: ENDED | {JobState.SUSPENDED, JobState.PENDING},
     JobState.SUSPENDED: ENDED | {JobState.RUNNING, JobState.PENDING},
     **{state: frozenset() for state in ENDED},
@@ -118,6 +119,7 @@ REASONS: dict[str, str] = {
     "Deadline": "It reached the deadline that was set for it.",
     "GpuBlocked": "Its GPU could not be cleared of GPU state or cells; it is in line again, and loses no retry by it.",
     "DeviceBusy": "Another lab on the same machine holds the GPU.",
+    "JournalDamaged": "The disk has lost or changed a part of what is known of it; only events say so.",
     "Requeued": "An attempt ended and another one follows: retries are left, or it goes on from its checkpoint.",
 }
 

@@ -212,7 +212,15 @@ class Ended:
     uncollected: bool = False
 
 
-JournalRecord = Claimed | Preparing | EnvironmentReady | InputsReady | Started | Sampled | Suspended | Resumed | Ended
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damaged:
+    """Bytes of a journal that a disk has lost or changed; written by nobody, found by who reads it."""
+
+    offset: int
+    size: int
+
+
+JournalRecord = Claimed | Preparing | EnvironmentReady | InputsReady | Started | Sampled | Suspended | Resumed | Ended | Damaged
 
 #: Name of each record in a journal line.
 RECORD_TYPES: dict[str, type] = {
@@ -225,6 +233,7 @@ RECORD_TYPES: dict[str, type] = {
     "suspended": Suspended,
     "resumed": Resumed,
     "ended": Ended,
+    "damaged": Damaged,
 }
 
 
@@ -253,3 +262,5 @@ class Observation:
     log_size: int | None = None
     #: True when the runner does not exist any more and left no `Ended`: evidence, not suspicion.
     gone: bool = False
+    #: True when it is gone and its command had not begun: nothing of the job was done.
+    unbegun: bool = False

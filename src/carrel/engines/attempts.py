@@ -12,13 +12,16 @@ from enum import Enum
 from pathlib import Path
 
 from carrel.domain.errors import StorageFull, Unavailable
-from carrel.domain.launch import Ended, Journaled, Launch, Observation
+from carrel.domain.launch import Claimed, Ended, EnvironmentReady, InputsReady, Journaled, Launch, Observation, Preparing
 from carrel.domain.serial import to_plain
 from carrel.runner.prepare import remove_temporary
 from carrel.spool import AttemptDirectory, read_claim, read_entries
 from carrel.spool.disk import full_at, is_full
 
 _log = logging.getLogger(__name__)
+
+#: Looks at a journal that its disk does not let be read, before a runner that is gone counts as gone without an end.
+_LOOKS = 20
 
 Key = tuple[int, int]
 
@@ -43,8 +46,8 @@ class Watched:
     dead: bool = False
     #: True when an end or the absence of the runner was delivered.
     over: bool = False
-    #: True when the journal could not be read; it is not tried again.
-    damaged: bool = False
+    #: Times in a row that the disk did not let the journal be read.
+    unreadable: int = 0
     #: True when there is word for the runner that it may not have been told of: somebody wants its end, or its place.
     wanted: bool = False
 
@@ -56,18 +59,21 @@ class Watched:
     def news(self) -> Observation | None:
         """Return what the files say that was not delivered yet, or None. Nothing counts as delivered before `delivered`."""
         entries: tuple[Journaled, ...] = ()
-        offset = self.offset
-        if not self.damaged:
-            try:
-                entries, offset = read_entries(self.directory.journal, self.offset)
-            except (ValueError, KeyError, TypeError, OSError):
-                _log.exception("the journal of job %d, attempt %d, cannot be read from byte %d", *self.key, self.offset)
-                self.damaged = True
+        offset, gone = self.offset, self.dead
+        try:
+            entries, offset = read_entries(self.directory.journal, self.offset, over=self.dead)
+            self.unreadable = 0
+        except OSError as error:
+            if self.unreadable == 0:
+                _log.error("the journal of job %d, attempt %d, cannot be read: %s", *self.key, error)
+            self.unreadable += 1
+            gone = self.dead and self.unreadable > _LOOKS  # the disk may come back, and the end may be in there
         try:
             size = self.directory.log.stat().st_size
         except OSError:
             size = self.log_size
-        if not entries and size == self.log_size and not self.dead:
+        gone = gone and not any(isinstance(entry.record, Ended) for entry in entries)
+        if not entries and size == self.log_size and not gone:
             return None
         return Observation(
             job_id=self.launch.job_id,
@@ -75,8 +81,21 @@ class Watched:
             entries=entries,
             offset=offset,
             log_size=size if size != self.log_size else None,
-            gone=self.dead and not (entries and isinstance(entries[-1].record, Ended)),
+            gone=gone,
+            unbegun=gone and self._unbegun(),
         )
+
+    def _unbegun(self) -> bool:
+        """Return whether the runner, which is gone, had not begun to start the command."""
+        claim = read_claim(self.directory.claim)
+        if claim is None or claim.begun or claim.copied:
+            return False
+        try:
+            entries, _ = read_entries(self.directory.journal)
+        except OSError:
+            return False
+        # A runner of an earlier release did not mark its claim, but it wrote down that it had started.
+        return all(isinstance(entry.record, (Claimed, Preparing, EnvironmentReady, InputsReady)) for entry in entries)
 
     def ended(self) -> bool:
         """Return whether the journal holds its end, delivered or not."""

@@ -28,7 +28,7 @@ from carrel.runner.process import Command, LaunchError, become_subreaper, shell,
 from carrel.runner.report import Doorbell, Reporter
 from carrel.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
 from carrel.runner.variables import base_variables, command_variables, seeds, with_python
-from carrel.spool import AttemptDirectory, LogWriter, take_claim
+from carrel.spool import AttemptDirectory, LogWriter, note_begun, take_claim
 
 if TYPE_CHECKING:
     from carrel.domain.ports import Clock
@@ -244,6 +244,8 @@ class Life:
             from carrel.spool.checkpoint import note_checkpoint
 
             note_checkpoint(self._directory)
+        with suppress(OSError):  # the job's directory was removed: then there is no claim that could be mistaken
+            note_begun(self._directory.claim)
         read, write = os.pipe2(os.O_CLOEXEC)
         kills_before = 0 if self._cgroup else machine_oom_kills()
         try:

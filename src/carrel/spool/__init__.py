@@ -4,7 +4,7 @@ The runner writes it, the engine reads it, the gateway serves the log from it. A
 the truth about an attempt, and sockets only say that there is something new to read.
 """
 
-from carrel.spool.claim import Claim, read_claim, take_claim
+from carrel.spool.claim import Claim, note_begun, read_claim, take_claim
 from carrel.spool.journal import Journal, append_entry, entry_from_plain, entry_to_plain, read_entries
 from carrel.spool.layout import SESSION_SOCKET, AttemptDirectory, Spool
 from carrel.spool.log import LogRange, LogWriter, read_log
@@ -21,6 +21,7 @@ __all__ = [
     "append_entry",
     "entry_from_plain",
     "entry_to_plain",
+    "note_begun",
     "read_claim",
     "read_entries",
     "read_log",

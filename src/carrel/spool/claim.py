@@ -12,9 +12,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+#: Mode of the claim on an attempt whose command may have begun; before that it is 0600.
+_BEGUN = 0o700
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Claim:
     held: bool
     #: True when this is the copy of a claim that was taken in another directory.
     copied: bool = False
+    #: True once the command may have begun.
+    begun: bool = False
     #: True when it was taken on another machine, or here before the last boot: `pid` is no process of this machine.
     elsewhere: bool = False
 
@@ -60,6 +66,11 @@ def take_claim(path: Path, pid: int) -> int | None:
     return fd
 
 
+def note_begun(path: Path) -> None:
+    """Write down, before the command is started, that it may have begun. A mode takes no room: this works on a full disk."""
+    path.chmod(_BEGUN)
+
+
 def read_claim(path: Path) -> Claim | None:
     """Return who claimed the attempt and whether that process lives, or None when nobody did."""
     try:
@@ -79,6 +90,7 @@ def read_claim(path: Path) -> Claim | None:
             pid=int(pid) if pid.isdigit() else 0,
             held=held,
             copied=bool(inode) and inode != str(os.fstat(fd).st_ino),
+            begun=stat.S_IMODE(os.fstat(fd).st_mode) == _BEGUN,
             elsewhere=bool(boot) and boot != boot_id(),
         )
     finally:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from carrel.domain.launch import RECORD_TYPES, Journaled, JournalRecord
+from carrel.domain.launch import RECORD_TYPES, Damaged, Ended, Journaled, JournalRecord
 from carrel.domain.serial import from_plain, to_plain
+from carrel.spool.lines import checked, read_lines
 
 _NAMES = {cls: name for name, cls in RECORD_TYPES.items()}
 
@@ -32,7 +33,7 @@ def append_entry(fd: int, at: float, record: JournalRecord) -> None:
 
     Raises `OSError` when the disk is full; what got onto it of the line is taken back, so that the journal stays sound.
     """
-    line = json.dumps(entry_to_plain(at, record), separators=(",", ":")).encode() + b"\n"
+    line = checked(json.dumps(entry_to_plain(at, record), separators=(",", ":")).encode())
     written = os.write(fd, line)
     if written < len(line):
         os.ftruncate(fd, os.fstat(fd).st_size - written)
@@ -54,17 +55,32 @@ class Journal:
         os.close(self._fd)
 
 
-def read_entries(path: Path, offset: int = 0) -> tuple[tuple[Journaled, ...], int]:
+def read_entries(path: Path, offset: int = 0, *, over: bool = False) -> tuple[tuple[Journaled, ...], int]:
     """Return the entries after byte `offset`, and the offset after the last whole line.
 
-    A missing file has no entries; an unfinished last line (the writer was killed in the middle) is left for later.
+    What is damaged is a `Damaged` among them, and hides nothing that stands after it; an `Ended` is always the last. A missing
+    file has no entries. An unfinished last line is left for later; when the runner is `over`, nothing more comes, and what is
+    whole in it counts.
     """
     try:
         with path.open("rb", buffering=0) as file:
+            unchecked = file.read(1) == b"{"  # of a release that wrote no checksums
             file.seek(offset)
             data = file.read()
     except FileNotFoundError:
         return (), offset
-    whole = data[: data.rfind(b"\n") + 1]
-    entries = tuple(entry_from_plain(json.loads(line)) for line in whole.splitlines())
-    return entries, offset + len(whole)
+    entries: list[Journaled] = []
+    at, read = 0.0, 0
+    for line in read_lines(data, unchecked=unchecked, over=over):
+        read = line.end
+        try:
+            entry = entry_from_plain(json.loads(line.text)) if line.text is not None else None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            entry = None
+        if entry is None:
+            entry = Journaled(at=at, record=Damaged(offset=offset + line.start, size=line.end - line.start))
+        entries.append(entry)
+        at = entry.at
+        if isinstance(entry.record, Ended):
+            break
+    return tuple(entries), offset + read

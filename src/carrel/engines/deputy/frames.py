@@ -86,6 +86,7 @@ def observation_to_plain(observation: Observation) -> dict[str, Any]:
         "beside": observation.beside,
         "log_size": observation.log_size,
         "gone": observation.gone,
+        "unbegun": observation.unbegun,
     }
 
 
@@ -100,4 +101,5 @@ def observation_from_plain(plain: Mapping[str, Any]) -> Observation:
         beside=bool(plain["beside"]),
         log_size=None if log_size is None else int(log_size),
         gone=bool(plain["gone"]),
+        unbegun=bool(plain.get("unbegun", False)),
     )

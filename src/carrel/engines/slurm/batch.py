@@ -111,7 +111,7 @@ def give_back(directory: AttemptDirectory, *, silent: bool) -> None:
 def code_of(directory: AttemptDirectory) -> int:
     """Return the exit code with which Slurm is to remember the job: the command's own, or 1 for another end than a good one."""
     with suppress(ValueError, KeyError, TypeError, OSError):
-        entries, _ = read_entries(directory.journal)
+        entries, _ = read_entries(directory.journal, over=True)
         if entries and isinstance(ended := entries[-1].record, Ended):
             from carrel.domain.job import JobState
 

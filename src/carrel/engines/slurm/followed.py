@@ -14,6 +14,7 @@ from carrel.engines.attempts import Watched
 from carrel.engines.slurm.batch import RELEASED, TERMINATED
 from carrel.engines.slurm.states import SlurmEnd
 from carrel.spool import AttemptDirectory, append_entry, read_claim, take_claim
+from carrel.spool.lines import read_lines
 
 #: Signals with which Slurm ends a job (slurm.conf(5), KillWait), and the kernel one that has too little memory.
 _KILLS = (signal.SIGTERM, signal.SIGKILL)
@@ -217,8 +218,12 @@ def write_end(directory: AttemptDirectory, ended: Ended, at: float) -> None:
     try:
         size = os.fstat(fd).st_size
         tail = os.pread(fd, 65536, max(0, size - 65536))
-        if tail and not tail.endswith(b"\n"):  # it was killed in the middle of a line
-            os.ftruncate(fd, size - len(tail) + tail.rfind(b"\n") + 1)
+        if tail and not tail.endswith(b"\n"):  # it was killed in the middle of a line, or the end of one is damaged
+            torn = tail[tail.rfind(b"\n") + 1 :]
+            if any(read_lines(torn, unchecked=False, over=True)):
+                os.write(fd, b"\n")
+            else:
+                os.ftruncate(fd, size - len(torn))
         append_entry(fd, at, ended)
     finally:
         os.close(fd)
