@@ -3,11 +3,13 @@
 import os
 import pwd
 import re
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from carrel.domain.errors import NotFound
 from carrel.domain.job import JobState
 from carrel.domain.launch import Preparing
 from carrel.domain.ports import Attempt
@@ -141,13 +143,43 @@ def test_the_job_is_the_users_own_and_so_are_its_files(site, home, engine, ear):
     assert own.log.read_text() == f"{ALICE}\n"
     contents = {file.path: home.blob(file.digest).read_bytes() for file in ended.outputs}
     assert contents == {"outputs/answer": b"41\n", "outputs/nothing": b""}
-    assert not list((home.root / "users" / ALICE / home.lab / "blobs").glob("??/*"))
+    # Hers go when the lab has written down that it has them.
+    engine.forget(1, 1)
+    wait_until(lambda: not list((home.root / "users" / ALICE / home.lab / "blobs").glob("??/*")))
     # Nobody else can read hers, and she cannot read the lab's.
     for path in (directory.journal, directory.log):
         assert site.run("cat", str(path), user="bob", check=False).code != 0
         assert site.run("cat", str(path), user="alice").code == 0
     for user in ("alice", "bob"):
         assert site.run("cat", str(own.log), user=user, check=False).code != 0
+
+
+def test_outputs_that_did_not_fit_on_the_users_disk_are_collected(home, engine, ear):
+    blobs = home.root / "users" / ALICE / home.lab / "blobs"
+    launch = make_launch(home, "mkdir -p outputs; echo 41 > outputs/answer; while [ ! -e outputs/go ]; do sleep 0.1; done")
+    engine.start(launch, token=TOKEN)
+    wait_until(lambda: (home.attempt(launch).work / "outputs" / "answer").exists())
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=0777", "carrel-test", blobs], check=True)
+    try:
+        (blobs / "ballast").write_bytes(b"x" * 4096)
+        (home.attempt(launch).work / "outputs" / "go").touch()
+        ended = ear.ended(launch)
+        assert (ended.state, ended.reason.code, ended.uncollected) == (JobState.FAILED, "StorageFull", True), ended
+        engine.forget(1, 1)
+        failure = engine.collect(1, 1, 1024**2).failure
+        assert failure is not None
+        assert failure.code == "StorageFull"
+    finally:
+        subprocess.run(["umount", "--lazy", blobs], check=True)
+    stored = engine.collect(1, 1, 1024**2)
+    assert {file.path: home.blob(file.digest).read_bytes() for file in stored.files} == {
+        "outputs/answer": b"41\n",
+        "outputs/go": b"",
+    }
+    engine.remove_work(1, 1)
+    wait_until(lambda: not home.attempt(launch).work.exists())
+    with pytest.raises(NotFound):
+        engine.collect(1, 1, 1024**2)
 
 
 def test_a_deputy_that_is_killed_is_replaced_and_nothing_is_told_twice(home, engine, ear):

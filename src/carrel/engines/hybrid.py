@@ -56,7 +56,7 @@ class HybridEngine:
             self._local.start(launch, token=token)
             return
         self._there.add((launch.job_id, launch.attempt))
-        self._cluster().start(launch, token=token)
+        self.cluster().start(launch, token=token)
 
     def adopt(self, attempts: Iterable[tuple[Attempt, Launch, str]]) -> None:
         """Each engine takes up its own."""
@@ -67,7 +67,7 @@ class HybridEngine:
         self._local.adopt(here)
         if there:
             self._there |= {(launch.job_id, launch.attempt) for _, launch, _ in there}
-            self._cluster().adopt(there)
+            self.cluster().adopt(there)
 
     def cancel(self, job_id: int, attempt: int, *, by: str) -> None:
         """Ask the runner to end the job, wherever it is."""
@@ -91,9 +91,10 @@ class HybridEngine:
             slurm.close()
 
     def _of(self, job_id: int, attempt: int) -> Engine:
-        return self._cluster() if (job_id, attempt) in self._there else self._local
+        return self.cluster() if (job_id, attempt) in self._there else self._local
 
-    def _cluster(self) -> Engine:
+    def cluster(self) -> Engine:
+        """The engine for Slurm, made now if it was not needed before."""
         with self._lock:
             if self._slurm is None:
                 slurm = self._make_slurm()

@@ -69,9 +69,6 @@ def run_attempt(path: Path, surroundings: Surroundings) -> None:
     directory = AttemptDirectory(path)
     signals = Signals(directory.cancel, directory.preempt)
     try:
-        claim = take_claim(directory.claim, os.getpid())
-        if claim is None:
-            return
         launch = from_plain(Launch, json.loads(directory.launch.read_bytes()))
         doorbell = Doorbell(
             launch.paths.doorbell,
@@ -79,7 +76,11 @@ def run_attempt(path: Path, surroundings: Surroundings) -> None:
             surroundings.monotonic,
             network=launch.paths.bell,
         )
+        # First, because whoever has the claim must be able to say what becomes of it: on a full disk nobody takes it.
         reporter = Reporter(directory.journal, doorbell, surroundings.clock)
+        claim = take_claim(directory.claim, os.getpid())
+        if claim is None:
+            return
         Life(directory, launch, reporter, signals, surroundings).live()
     except Exception:
         _keep_traceback(directory)

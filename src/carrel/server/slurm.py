@@ -18,6 +18,7 @@ from carrel.domain.launch import Launch
 from carrel.domain.partition import HOLD_TIME, SlurmPartition, partition_on_cluster
 from carrel.domain.ports import Engine
 from carrel.engines.deputy.engine import DeputyEngine
+from carrel.engines.deputy.followed import user_file
 from carrel.engines.deputy.owners import OWN, OwnersEngine
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
@@ -117,6 +118,16 @@ class SlurmSide:
             return own(job) if theirs is None else theirs
 
         return read
+
+    def deputy_of(self, job: Job, cluster: Callable[[], Engine]) -> DeputyEngine | None:
+        """Return whose hands the files of a job's last attempt are in; None when they are the lab's own.
+
+        `cluster` makes the engine for Slurm, if it is not there.
+        """
+        if not user_file(Spool(self._home.spool), job.id, job.attempt).exists():
+            return None
+        engine = cluster()
+        return engine.deputy_of(job.id, job.attempt) if isinstance(engine, OwnersEngine) else None
 
     def _engine_of(self, user: str) -> Engine:
         if user != OWN:

@@ -229,7 +229,12 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         ),
         files=LabFiles(spool=spool, blobs=home.blobs, code=code),
         retention=retention.retention,
-        collecting=Collecting(store.jobs, LabWorkDirectories(spool, home.blobs, settings.output_limit)),
+        collecting=Collecting(
+            store.jobs,
+            LabWorkDirectories(
+                spool, home.blobs, settings.output_limit, deputy_of=lambda job: slurm.deputy_of(job, engine.cluster)
+            ),
+        ),
         storage=storage,
         clock=time.time,
         secret=secret,

@@ -22,6 +22,7 @@ from carrel.domain.placement import GpuState
 from carrel.domain.ports import Attempt, Clock
 from carrel.domain.serial import to_plain
 from carrel.engines.attempts import Key
+from carrel.engines.deputy.collecting import Collections
 from carrel.engines.deputy.conversation import converse
 from carrel.engines.deputy.followed import Followed, ended_before_start, note_user, user_file
 from carrel.engines.deputy.frames import CHUNK, VERSION, NotAFrame, frame, observation_from_plain
@@ -29,6 +30,7 @@ from carrel.engines.deputy.takings import Takings
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilots import no_time
 from carrel.engines.slurm.shared import Listing
+from carrel.runner.outputs import StoredOutputs
 from carrel.spool import Spool
 
 #: Seconds before a deputy that could not be started, or that ended, is started again: at first, and at most.
@@ -90,6 +92,7 @@ class DeputyEngine:
         self._environ = {name: environ[name] for name in ("PATH", "LANG", "SLURM_CONF") if name in environ}
         self._settings = {"interval": interval, "timeout": timeout, "files": "" if files is None else str(files), "host": host}
         self._listing = listing
+        self._collections = Collections()
         self._answers: dict[int, Queue[bytes | None]] = {}
         self._asked = 0
         self._monotonic = monotonic
@@ -178,6 +181,27 @@ class DeputyEngine:
         finally:
             self._answers.pop(number, None)
 
+    def collect(self, job_id: int, attempt: int, limit: int) -> StoredOutputs:
+        """Have the deputy store what an attempt that is over has left, and take it; `limit` bytes at most.
+
+        Raises `NotFound` when nothing is left, `Unavailable` when there is no deputy.
+        """
+        key = job_id, attempt
+        with self._changed:
+            wait = self._collections.ask(key, limit)
+            self._send(self._collections.frame(key))
+            self._go()
+        stored = wait()
+        missing = [file.path for file in stored.files if not self._takings.has(file.digest)]
+        if missing:
+            raise Unavailable(f"{len(missing)} outputs did not arrive whole.", remedy="Try again.")
+        return stored
+
+    def remove_work(self, job_id: int, attempt: int) -> None:
+        """Have the deputy remove the working directory of an attempt that was collected."""
+        with self._changed:
+            self._send({"is": "remove", "job": job_id, "attempt": attempt})
+
     def close(self) -> None:
         """Send the deputy away. Jobs go on."""
         with self._changed:
@@ -209,7 +233,8 @@ class DeputyEngine:
 
     def _go(self) -> None:
         """See to it that somebody looks after what is followed."""
-        if self._followed and self._receivers and not self._closed and self._thread is None:
+        wanted = self._followed or self._collections
+        if wanted and self._receivers and not self._closed and self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"carrel-deputy-{self._user}", daemon=True)
             self._thread.start()
 
@@ -277,7 +302,9 @@ class DeputyEngine:
             with self._changed:
                 self._ready = False
                 self._takings.close()
-                if self._closed or (sent_away and not self._followed):
+                words = "The lab stops." if self._closed else self._last_words() or why
+                self._collections.fail(Unavailable(f"The deputy of {self._user} is gone: {words}", remedy="Try again."))
+                if self._closed or not self._followed:
                     self._thread = None
                     return
             if not sent_away:
@@ -334,7 +361,7 @@ class DeputyEngine:
             nonlocal idle_since
             with self._changed:
                 now = self._monotonic()
-                if self._followed:
+                if self._followed or self._collections:
                     idle_since = now
                 if self._closed or (now - idle_since > _IDLE and not pending and not self._outgoing):
                     self._ready = False
@@ -378,6 +405,9 @@ class DeputyEngine:
             elif kind == "file":
                 if (waiting := self._answers.get(int(head["id"]))) is not None:
                     waiting.put(body if head["found"] else None)
+            elif kind == "collected":
+                with self._changed:
+                    self._collections.answered(head)
             elif kind == "blob":
                 self._insist(lambda: self._takings.take_blob(str(head["digest"]), body, last=bool(head["last"])))
             else:
@@ -412,6 +442,8 @@ class DeputyEngine:
             for followed in self._followed.values():
                 followed.said = ""
                 self._tell(followed)
+            for asked in self._collections.frames():
+                self._send(asked)
 
     def _take(self, kind: str, head: Mapping[str, Any], body: bytes) -> None:
         if kind == "news":
@@ -421,13 +453,14 @@ class DeputyEngine:
             key = int(head["job"]), int(head["attempt"])
         with self._changed:
             followed = self._followed.get(key)
-        if followed is None:  # forgotten meanwhile, or never this user's
-            if kind == "offer":
-                self._send({"is": "wanted", "digests": []})
+            limit = self._collections.limit_of(key) if followed is None else followed.launch.limits.outputs
+        if kind == "offer":
+            digests = list(head["digests"])  # of what is forgotten meanwhile, or was never this user's, nothing is wanted
+            self._send({"is": "wanted", "digests": [] if limit is None else self._takings.want(limit, digests)})
+        elif followed is None:
+            return
         elif kind == "log":
             self._insist(lambda: self._takings.take_log(followed.launch, int(head["at"]), body))
-        elif kind == "offer":
-            self._send({"is": "wanted", "digests": self._takings.want(followed.launch, list(head["digests"]))})
         else:
             observation = self._takings.told(observation, list(head["lost"]))
             self._deliver([observation])

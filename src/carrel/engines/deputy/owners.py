@@ -93,6 +93,15 @@ class OwnersEngine:
         engine = self._of(job_id, attempt)
         return engine.read_address(job_id, attempt) if isinstance(engine, DeputyEngine) else None
 
+    def deputy_of(self, job_id: int, attempt: int) -> DeputyEngine | None:
+        """Return whose hands an attempt's files are in that is over; None when they are the lab's own."""
+        try:
+            user = user_file(self._spool, job_id, attempt).read_text().strip()
+        except OSError:
+            return None
+        engine = self._of_user(user)
+        return engine if isinstance(engine, DeputyEngine) else None
+
     def close(self) -> None:
         """Stop observing. Jobs go on."""
         with self._lock:

@@ -27,6 +27,8 @@ from carrel.domain.launch import Ended, EnvironmentReady, Launch, LaunchPaths, O
 from carrel.domain.ports import Attempt
 from carrel.domain.serial import from_plain
 from carrel.domain.task import TaskSpec
+from carrel.engines.attempts import Key
+from carrel.engines.deputy.collecting import CollectingDeputy
 from carrel.engines.deputy.configuration import DeputyConfiguration, Forbidden, read_configuration
 from carrel.engines.deputy.frames import CHUNK, VERSION, FrameReader, NotAFrame, frame, observation_to_plain
 from carrel.engines.slurm.commands import SlurmCommands
@@ -35,6 +37,7 @@ from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.rest import rest_of
 from carrel.engines.slurm.shared import LabsListing
+from carrel.runner.collecting import remove_work
 from carrel.runner.outputs import sweep_drafts
 from carrel.spool import Spool
 
@@ -107,6 +110,9 @@ class Service:
         self._listed: dict[int, Any] = {}
         self._asked_for = 0
         self._answered = threading.Condition()
+        #: Held from an offer until what is wanted of it is given.
+        self._giving = threading.Lock()
+        self._collecting = CollectingDeputy(lambda head: send(head, b""), self._give)
         self._over = False
 
     def run(self, fd: int) -> None:
@@ -159,6 +165,13 @@ class Service:
             self._forget(engine, head)
         elif kind == "read":
             self._read(head)
+        elif kind == "collect":
+            key = int(head["job"]), int(head["attempt"])
+            self._collecting.collect(key, Spool(self._root / "spool").attempt(*key), int(head["limit"]), self._root / "blobs")
+        elif kind == "remove":
+            key = int(head["job"]), int(head["attempt"])
+            remove_work(Spool(self._root / "spool").attempt(*key))
+            self._discard(key)
         else:
             raise NotAFrame(f'"{kind}" is not understood.')
 
@@ -245,6 +258,10 @@ class Service:
         engine.forget(*key, over=bool(head["over"]))
         self._asked.pop(key, None)
         self._sent.pop(key, None)
+        self._discard(key)
+
+    def _discard(self, key: Key) -> None:
+        """The lab has what was stored for an attempt, and has written it down."""
         for digest in self._handed.pop(key, set()) - set().union(*self._handed.values()):
             name = digest.removeprefix("sha256:")
             (self._root / "blobs" / name[:2] / name).unlink(missing_ok=True)
@@ -286,10 +303,17 @@ class Service:
                 digests.append(entry.record.lock)
             elif isinstance(entry.record, Ended):
                 digests += [file.digest for file in entry.record.outputs]
+        return self._give((observation.job_id, observation.attempt), digests)
+
+    def _give(self, key: Key, digests: Sequence[str]) -> list[str]:
         if not digests:
             return []
+        with self._giving:
+            return self._give_wanted(key, list(dict.fromkeys(digests)))
+
+    def _give_wanted(self, key: Key, digests: Sequence[str]) -> list[str]:
         lost = []
-        for digest in self._offer(list(dict.fromkeys(digests)), observation):
+        for digest in self._offer(key, digests):
             name = digest.removeprefix("sha256:")
             path = self._root / "blobs" / name[:2] / name
             try:
@@ -304,7 +328,7 @@ class Service:
             except OSError:
                 lost.append(digest)
         # The lab may be killed before it has them on its disk: they go when it has written down the end.
-        self._handed.setdefault((observation.job_id, observation.attempt), set()).update(digests)
+        self._handed.setdefault(key, set()).update(digests)
         return lost
 
     def _ask_lab(self, since: float) -> Sequence[SlurmJob] | None:
@@ -318,10 +342,10 @@ class Service:
             jobs = self._listed.pop(number, None)
         return None if jobs is None else [from_plain(SlurmJob, job) for job in jobs]
 
-    def _offer(self, digests: Sequence[str], observation: Observation) -> list[str]:
+    def _offer(self, key: Key, digests: Sequence[str]) -> list[str]:
         with self._answered:
             self._wanted = None
-            self._send({"is": "offer", "job": observation.job_id, "attempt": observation.attempt, "digests": digests}, b"")
+            self._send({"is": "offer", "job": key[0], "attempt": key[1], "digests": digests}, b"")
             self._answered.wait_for(lambda: self._over or self._wanted is not None)
             if self._wanted is None:
                 raise Unavailable("The lab has gone.")

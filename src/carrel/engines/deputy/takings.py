@@ -53,10 +53,10 @@ class Takings:
         finally:
             os.close(fd)
 
-    def want(self, launch: Launch, digests: Sequence[str]) -> list[str]:
-        """Return which of what a deputy offers the lab does not have."""
+    def want(self, limit: int, digests: Sequence[str]) -> list[str]:
+        """Return which of what a deputy offers the lab does not have; it takes `limit` bytes of outputs."""
         self._close_draft()
-        self._left = launch.limits.outputs + _BEYOND
+        self._left = limit + _BEYOND
         self._expected = [digest for digest in digests if _is_digest(digest) and not self._file(digest).exists()]
         return list(self._expected)
 
@@ -99,6 +99,10 @@ class Takings:
             ended = replace(ended, reason=reason)
         ended = replace(ended, outputs=kept)
         return replace(observation, entries=(*observation.entries[:-1], replace(observation.entries[-1], record=ended)))
+
+    def has(self, digest: str) -> bool:
+        """True when the lab has what was offered."""
+        return _is_digest(digest) and self._file(digest).exists()
 
     def close(self) -> None:
         """The deputy is gone: what is half done goes."""
