@@ -32,6 +32,7 @@ from carrel.engines.slurm.pilots import no_time
 from carrel.engines.slurm.shared import Listing
 from carrel.runner.outputs import StoredOutputs
 from carrel.spool import Spool
+from carrel.spool.disk import full_at, is_full
 
 #: Seconds before a deputy that could not be started, or that ended, is started again: at first, and at most.
 _AGAIN, _AGAIN_AT_MOST = 2.0, 60.0
@@ -228,7 +229,9 @@ class DeputyEngine:
                     self._tell(followed)
                 except OSError as error:  # no deputy has heard of it, and none will
                     del self._followed[key]
-                    raise StorageFull(f"The lab's spool cannot be written: {error.strerror}.", remedy="Free the disk.") from error
+                    if is_full(error):
+                        raise StorageFull(full_at(self._spool.root, error), remedy="Free space; nothing was started.") from error
+                    raise Unavailable(f"The lab's spool cannot be written: {error.strerror}.") from error
             self._go()
 
     def _go(self) -> None:
