@@ -90,6 +90,94 @@ def test_outputs(carrel: CommandLine, done: v1.JobDetail, tmp_path: Path) -> Non
     assert "7 B" in carrel("outputs", str(done.id), "--list").out
 
 
+#: What files may be called, and as what they are fetched.
+STRANGE = {
+    name: name.decode(errors="backslashreplace")
+    for name in (
+        *(
+            b"two\nlines",
+            b"end\n",
+            b"\n",
+            b"a\r\nb",
+            b"tab\tq",
+            b"quo\"t'es",
+            b"100%",
+            b"a%2Fb",
+            b"%0A",
+            b"#h",
+            b"q?x=1&y",
+            b"back\\",
+        ),
+        *(
+            b" lead",
+            b"trail ",
+            b"\x01\x1b[31m",
+            b"\x7f",
+            "é\u2028…".encode(),
+            b"\xff\xfe",
+            b"-dash",
+            b";semi,",
+            b"~",
+            b"a:b",
+            b"+p",
+            b"...",
+        ),
+        *(b"dir\nname/in it", b"$(x)`y`", b"*?[a]", b"{b}", b"<i>"),
+    )
+}
+
+
+def test_outputs_are_fetched_whatever_they_are_called(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
+    project = tmp_path / "names"
+    project.mkdir()
+    (project / "names.py").write_text(
+        "import os\n"
+        f"for number, name in enumerate({list(STRANGE)!r}):\n"
+        "    path = b'outputs/' + name\n"
+        "    os.makedirs(os.path.dirname(path), exist_ok=True)\n"
+        "    open(path, 'w').write(str(number))\n"
+        "open('outputs/' + chr(92) + 'xff' + chr(92) + 'xfe', 'w').write('reads like another one')\n"
+    )
+    job = client.wait(client.submit_project(project, entry_point="names.py").id, timeout=PATIENCE)
+    assert job.state == "COMPLETED", job.message
+    assert "1 outputs were not kept because others read the same" in job.message
+    fetched = carrel("outputs", str(job.id), str(tmp_path / "fetched"), "--json")
+    assert fetched.code == 0, fetched.err
+    assert fetched.json["failed"] == []
+    found = {
+        str(path.relative_to(tmp_path / "fetched/outputs")): path.read_text()
+        for path in (tmp_path / "fetched").rglob("*")
+        if path.is_file()
+    }
+    wanted = {name: str(number) for number, name in enumerate(STRANGE.values())}
+    different = STRANGE[b"\xff\xfe"]
+    assert found.keys() == wanted.keys()
+    assert {name: text for name, text in found.items() if name != different} == {
+        name: text for name, text in wanted.items() if name != different
+    }
+    listed = carrel("outputs", str(job.id), "--list").out
+    assert len(listed.splitlines()) == len(STRANGE) + 1, "one line for each, whatever it is called"
+    assert "\x1b" not in listed
+
+
+def test_an_output_that_cannot_be_fetched_is_named_and_does_not_stop_the_others(
+    carrel: CommandLine, client: Client, lab_home: Path, tmp_path: Path
+) -> None:
+    text = "mkdir -p outputs; for name in a b c; do echo $name-$CARREL_JOB_ID > outputs/$name; done\n"
+    job = client.wait(client.submit_project(script(tmp_path / "three", text)).id, timeout=PATIENCE)
+    digest = next(output.digest for output in client.outputs(job.id) if output.path == "outputs/b").removeprefix("sha256:")
+    (lab_home / "blobs" / digest[:2] / digest).unlink()
+    fetched = carrel("outputs", str(job.id), str(tmp_path / "fetched"))
+    assert fetched.code == 3
+    assert "outputs/b" in fetched.err
+    assert "not stored any more" in fetched.err
+    assert sorted(path.name for path in (tmp_path / "fetched/outputs").iterdir()) == ["a", "c"]
+    assert "2 files" in fetched.out
+    told = carrel("outputs", str(job.id), str(tmp_path / "fetched"), "--json")
+    assert told.code == 3
+    assert [output["path"] for output in told.json["failed"]] == ["outputs/b"]
+
+
 def test_outputs_into_a_place_that_cannot_be_written(carrel: CommandLine, done: v1.JobDetail, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "taken/outputs/deep/r.txt").mkdir(parents=True)

@@ -129,8 +129,9 @@ def test_what_the_spool_holds_is_private(home, engine, ear):
     directory = home.attempt(launch)
     for path in (directory.path, directory.path.parent, home.spool.root, home.run):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
-    for path in (directory.token, directory.launch, directory.journal, directory.log, directory.claim):
+    for path in (directory.token, directory.launch, directory.journal, directory.log):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert stat.S_IMODE(directory.claim.stat().st_mode) == 0o400, "its command has begun"
 
 
 #: What multiprocessing does with TMPDIR.

@@ -1,6 +1,5 @@
 """A server that is killed again and again, at any moment: every job runs exactly once, and every end is told truly."""
 
-import json
 import os
 import random
 import subprocess
@@ -70,5 +69,4 @@ def test_nothing_is_lost_and_nothing_runs_twice(tmp_path, seed):
     assert {job: end.exit_code for job, end in ends.items()} == {job: job % 5 for job in jobs}, ends
     assert sorted(int(line) for line in (tmp_path / "ran").read_text().splitlines()) == sorted(jobs)
     for launch in launches:
-        last = [line for line in home.attempt(launch).journal.read_text().splitlines() if json.loads(line)["type"] == "ended"]
-        assert len(last) == 1
+        assert home.attempt(launch).journal.read_text().count('"type":"ended"') == 1

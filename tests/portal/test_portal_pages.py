@@ -158,6 +158,7 @@ def test_a_job_tells_everything_about_itself_and_nothing_in_it_is_markup(site: S
     data = b"<b>weights</b>"
     outputs = (
         StoredFile(path="outputs/a b#c?.html", size=len(data), digest=site.rig.store_blob(data)),
+        StoredFile(path='outputs/two\nlines %0A"\\xff', size=len(data), digest=site.rig.store_blob(data)),
         StoredFile(path=f"outputs/{HOSTILE.replace('/', '_')}", size=len(data), digest=site.rig.store_blob(data)),
     )
     reason = Reason(code="NonZeroExitCode", message=f"It said {HOSTILE}")
@@ -172,7 +173,7 @@ def test_a_job_tells_everything_about_itself_and_nothing_in_it_is_markup(site: S
         assert "50%" not in page.text
         assert page.text.count("&lt;script&gt;") >= 6
         links = re.findall(r'href="(/jobs/\d+/outputs/[^"]+)"', page.text)
-        assert len(links) == 2
+        assert len(links) == 3
         for link in links:
             got = http.get(link)
             assert got.content == data

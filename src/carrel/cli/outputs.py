@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from carrel.cli.endings import OK
+from carrel.cli.endings import OK, exit_code
 from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
-from carrel.domain.errors import Invalid
+from carrel.domain.errors import CarrelError, Invalid
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -121,13 +121,23 @@ def _fetch(client: Client, job_id: int, directory: Path, *, as_json: bool) -> in
             note = "" if fetched else paint("  (was there)", "dim")
             print(f"{clean(str(directory / output.path))}{note}")
 
-    client.download_outputs(job_id, directory.expanduser(), report=report)
+    missing: list[tuple[OutputView, CarrelError]] = []
+
+    def failed(output: OutputView, error: CarrelError) -> None:
+        missing.append((output, error))
+        if not as_json:
+            print(f"{clean(str(directory / output.path))}: {clean(str(error))}", file=sys.stderr)
+
+    client.download_outputs(job_id, directory.expanduser(), report=report, failed=failed)
     if as_json:
         shown = [{**output.model_dump(), "file": str(directory / output.path), "fetched": fetched} for output, fetched in done]
-        print_json({"outputs": shown})
-    elif not done:
+        lost = [{**output.model_dump(), "error": str(error)} for output, error in missing]
+        print_json({"outputs": shown, "failed": lost})
+    elif not done and not missing:
         print(f"Job {job_id} has stored nothing.")
     else:
         size = sum(output.size for output, _ in done)
         print(paint(f"{count(len(done), 'file')}, {size_text(size)}", "dim"))
-    return OK
+    if missing and not as_json:
+        print(f"{count(len(missing), 'output')} of {len(done) + len(missing)} could not be fetched.", file=sys.stderr)
+    return exit_code(missing[0][1]) if missing else OK

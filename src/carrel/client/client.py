@@ -390,22 +390,40 @@ class Client(ArrayCalls, EnvironmentCalls, StorageCalls):
         return self._http.post(v1.OutputList, f"/jobs/{job_id}/outputs", timeout=_COLLECTING)
 
     def download_outputs(
-        self, job_id: int, directory: str | Path, *, report: Callable[[v1.OutputView, bool], None] | None = None
+        self,
+        job_id: int,
+        directory: str | Path,
+        *,
+        report: Callable[[v1.OutputView, bool], None] | None = None,
+        failed: Callable[[v1.OutputView, CarrelError], None] | None = None,
     ) -> list[Path]:
         """Fetch all outputs into `directory`; files that are there and equal stay. Every file is checked by its digest.
 
-        `report` is called for each file with whether it was fetched.
+        `report` is called for each file with whether it was fetched. One that cannot be fetched does not stop the others:
+        `failed` is called for it; without `failed`, the first such error is raised at the end. A full disk and a lab that does
+        not answer do stop the others, and are raised at once.
         """
         root = Path(directory)
-        written = []
+        written: list[Path] = []
+        failures: list[CarrelError] = []
         for output in self.outputs(job_id):
-            target = _below(root, output.path)
-            fetched = not _holds(target, output)
-            if fetched:
-                self._fetch(job_id, output, target)
+            try:
+                target = _below(root, output.path)
+                fetched = not _holds(target, output)
+                if fetched:
+                    self._fetch(job_id, output, target)
+            except (StorageFull, LabUnreachable):
+                raise
+            except CarrelError as error:
+                failures.append(error)
+                if failed is not None:
+                    failed(output, error)
+                continue
             if report is not None:
                 report(output, fetched)
             written.append(target)
+        if failures and failed is None:
+            raise failures[0]
         return written
 
     def _fetch(self, job_id: int, output: v1.OutputView, target: Path) -> None:

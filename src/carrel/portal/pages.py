@@ -72,7 +72,7 @@ class JobPages:
             Route(job, self.job, methods=["GET"]),
             Route(f"{job}/events", self.events, methods=["GET"]),
             Route(f"{job}/log", self.log, methods=["GET"]),
-            Route(f"{job}/outputs/{{path:path}}", self.output, methods=["GET"]),
+            Route(f"{job}/outputs/{{path:file}}", self.output, methods=["GET"]),
             Route(f"{job}/record", self.record, methods=["GET"]),
             Route(f"{job}/cancel", self.cancel, methods=["POST"]),
             Route(f"{job}/rerun", self.rerun, methods=["POST"]),

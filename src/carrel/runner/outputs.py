@@ -22,6 +22,8 @@ from carrel.domain.units import format_size
 from carrel.spool.disk import full_at, is_full
 
 _CHUNK = 1024**2
+#: Characters of the path of an output that the lab's database takes.
+_LONGEST = 4096
 
 
 @dataclass(slots=True)
@@ -49,25 +51,32 @@ def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: 
     left = limit
     too_large: list[tuple[str, int]] = []
     outside: list[str] = []
+    unnamed: list[str] = []
+    named: set[str] = set()
     for path in sorted(_matches(directory, patterns)):
+        name = shown(path)
+        if name in named or len(name) > _LONGEST:
+            unnamed.append(name[:_LONGEST])
+            continue
         fd = _open_inside(directory, path)
         if fd is None:
-            outside.append(path)
+            outside.append(name)
             continue
         with open(fd, "rb", buffering=0) as file:
             size = os.fstat(fd).st_size
             if size > left:
-                too_large.append((path, size))
+                too_large.append((name, size))
                 continue
             try:
                 _check_room(size, blobs)
-                stored = _store(file.fileno(), path, blobs)
+                stored = _store(file.fileno(), name, blobs)
             except OSError as error:
-                result.failure = _failure(path, size, blobs, error)
+                result.failure = _failure(name, size, blobs, error)
                 result.notes.append(result.failure.message)
                 result.left = True
                 break
         left -= stored.size
+        named.add(name)
         result.files.append(stored)
     if too_large:
         result.left = True
@@ -75,6 +84,13 @@ def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: 
         names = ", ".join(f"{path} ({format_size(size)})" for path, size in too_large[:3]) + (", …" if len(too_large) > 3 else "")
         result.notes.append(
             f"{len(too_large)} output files of {format_size(total)} were not kept, the limit is {format_size(limit)}: {names}."
+        )
+    if unnamed:
+        result.left = True
+        names = ", ".join(unnamed[:3]) + (", …" if len(unnamed) > 3 else "")
+        result.notes.append(
+            f"{len(unnamed)} outputs were not kept because others read the same (bytes that are no text), or because their names "
+            f"are too long: {names}."
         )
     if outside:
         names = ", ".join(outside[:3]) + (", …" if len(outside) > 3 else "")
@@ -112,8 +128,12 @@ def _store(source: int, path: str, blobs: Path) -> StoredFile:
     with BlobDraft(blobs) as draft:
         while chunk := os.read(source, _CHUNK):
             draft.write(chunk)
-        name = os.fsencode(path).decode(errors="backslashreplace")
-        return StoredFile(path=name, size=draft.size, digest=draft.keep())
+        return StoredFile(path=path, size=draft.size, digest=draft.keep())
+
+
+def shown(path: str) -> str:
+    """The path as text: a byte that is none stands there as four characters, such as ``\\xff``."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 class BlobDraft:

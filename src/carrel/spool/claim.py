@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: Mode of the claim on an attempt whose command may have begun; before that it is 0600.
-_BEGUN = 0o700
+_BEGUN = 0o400
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse
 
+import carrel.gateway.paths  # noqa: F401 - what `{path:file}` means
 from carrel.domain.errors import NotFound, StorageFull
 from carrel.domain.units import MIB
 from carrel.domain.user import Caller
@@ -102,7 +103,7 @@ def collect_outputs(job_id: JobId, ctx: Ctx, who: Who) -> OutputList:
 
 
 @router.get(
-    "/jobs/{job_id}/outputs/{path:path}",
+    "/jobs/{job_id}/outputs/{path:file}",
     tags=["jobs"],
     summary="Download an output",
     response_class=FileResponse,
