@@ -6,15 +6,18 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from carrel.domain.job import JobState
+from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import LaunchLimits, Sampled, Started
 from carrel.domain.resources import Resources
 from carrel.domain.serial import to_plain
-from carrel.domain.task import InputSpec
+from carrel.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec
+from carrel.runner.advice import advice
+from carrel.runner.endings import Ending
 from carrel.spool import Spool, read_entries
 from carrel.testing.builders import make_launch
 from carrel.testing.waiting import wait_until
@@ -265,3 +268,22 @@ def test_a_full_disk_is_an_ending_and_can_be_tried_again(tmp_path, lab):
         assert ended.retryable
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
+
+
+@pytest.mark.parametrize(
+    "words", ["ModuleNotFoundError: No module named 'pkg_resources'", "numpy.dtype size changed, may indicate"]
+)
+def test_old_pins_that_meet_new_packages_propose_a_date(tmp_path: Path, words: str) -> None:
+    ended = Ending(state=JobState.FAILED, reason=Reason(code="NonZeroExitCode", message="Exit code 1."), exit_code=1)
+    pinned = EnvironmentRecipe(kind=EnvironmentKind.REQUIREMENTS, requirements=("mlflow==2.8.1", "setuptools"))
+    log = tmp_path / "log"
+    log.write_text("much\n" * 10_000 + words + "\n[carrel] Exit code 1.\n")
+    (said,) = advice(ended, pinned, log)
+    assert "mlflow==2.8.1" in said
+    assert "resolve_as_of" in said
+    assert advice(ended, replace(pinned, as_of="2023-12-02T00:00:00Z"), log) == []
+    assert advice(ended, replace(pinned, requirements=("mlflow",)), log) == []
+    assert advice(replace(ended, reason=Reason(code="Cancelled", message="x")), pinned, log) == []
+    log.write_text("ZeroDivisionError: division by zero\n")
+    assert advice(ended, pinned, log) == []
+    assert advice(ended, pinned, tmp_path / "absent") == []

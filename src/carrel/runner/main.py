@@ -368,11 +368,13 @@ class Life:
             return StoredOutputs(notes=[reason.message], failure=reason, left=True)
 
     def _finish(self, ending: Ending, outputs: StoredOutputs) -> None:
+        from carrel.runner.advice import advice
         from carrel.runner.endings import disk_notes, without_outputs
 
         if outputs.failure is not None:
             ending = without_outputs(ending, outputs.failure, self._launch.job_id)
         notes = [note for note in outputs.notes if note not in ending.reason.message] + disk_notes(ending, self._directory.path)
+        notes += advice(ending, self._launch.task.environment, self._directory.log)
         with suppress(OSError):
             notes += self._close_log(ending, outputs)
         if self._cgroup is not None:
