@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fake_torch import write_fake_torch
 
 from carrel.testing.broker_process import BrokerProcess, start_broker
 from carrel.testing.kernel import TestKernel
+from carrel.testing.waiting import wait_until
 
 Make = Callable[..., TestKernel]
-
-
-def wait_until(check: Callable[[], Any], what: str, seconds: float = 90.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(0.02)
-    return found
 
 
 class Scene:
@@ -186,6 +177,16 @@ def test_a_completion(scene: Scene) -> None:
     scene.lease()
     scene.let_go()
     scene.nothing_is_left()
+
+
+def test_the_end_of_the_interpreter(kernel_of: Make, broker: BrokerProcess, tmp_path: Path) -> None:
+    kernel = kernel_of(1)
+    scene = Scene(broker, kernel, tmp_path)
+    assert kernel.run("import atexit; atexit.register(work)").status == "ok"
+    kernel.client.shutdown()
+    scene.lease()
+    scene.let_go()
+    wait_until(lambda: not scene.leases(), "the lease to go back with the process")
 
 
 def test_two_users_that_wait_ask_once_and_neither_waits_for_the_other(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -17,6 +16,7 @@ from fake_torch import write_fake_torch
 from carrel.notebooks.hook.kernelspec import HOOK_DIRECTORY
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.kernel import TestKernel
+from carrel.testing.waiting import wait_until
 
 Make = Callable[..., TestKernel]
 #: As torch._C._cuda_* gives them: a letter for the kind, then cudaIpcMemHandle_t or a file descriptor's.
@@ -74,14 +74,6 @@ def test_a_library_that_would_not_survive_is_named(state: ModuleType, monkeypatc
 
 
 # ---- in a kernel
-
-
-def wait_until(check: Callable[[], Any], what: str, seconds: float = 90.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(0.02)
-    return found
 
 
 CACHE = """\

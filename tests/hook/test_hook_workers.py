@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 
 from carrel.testing.broker_process import start_broker
 from carrel.testing.kernel import TestKernel
+from carrel.testing.waiting import wait_until
 
 #: A process that has used CUDA as far as the hook can see: it has tried to load the driver's library.
 TOUCH = "import ctypes, contextlib\nwith contextlib.suppress(OSError):\n    ctypes.CDLL('libcuda.so.1')"
@@ -38,17 +38,14 @@ def test_batches_from_workers_do_not_hold_the_gpu(python: Path, tmp_path: Path) 
 
             def state() -> list[tuple[str, str]]:
                 """The states of the leases that are left after the cell, and why."""
-                deadline = time.monotonic() + 60
-                while [lease for lease in broker.status()["leases"] if lease["state"] == "active"]:
-                    assert time.monotonic() < deadline, "the lease of the cell does not end"
-                    time.sleep(0.02)
+                wait_until(lambda: "active" not in str(broker.status()["leases"]), "the cell's lease to end")
                 (tenant,) = broker.status()["tenants"]
                 return [(lease["state"], tenant["why_not"]) for lease in broker.status()["leases"]]
 
             kernel.run(TOUCH)
             for strategy in ("file_descriptor", "file_system"):
                 for persistent in (False, True):
-                    ran = kernel.run(EPOCH.format(strategy=strategy, persistent=persistent), seconds=120)
+                    ran = kernel.run(EPOCH.format(strategy=strategy, persistent=persistent))
                     assert ran.text == "True\n", ran.text
                     assert state() == []
             kernel.run(SHARED.format(key="b'c' + bytes(64)"))

@@ -118,6 +118,8 @@ class SmallBroker:
         self.watchers: list[Any] = []
         self.guard = threading.Lock()
         self.refusal: str | None = None
+        #: Kernels that wait for a lease, with their requests.
+        self.waiting: list[tuple[Any, str]] = []
 
     def say(self, **lists: Any) -> None:
         """What the status is from now on."""
@@ -128,6 +130,18 @@ class SmallBroker:
     def notice(self, level: str, message: str) -> None:
         with self.guard:
             self._send(encode("notice", level=level, message=message))
+
+    def queue(self, message: str) -> None:
+        """Tell all who wait where they are in the line."""
+        for connection, asked in self.waiting:
+            connection.sendall(encode("queued", request=asked, position=1, estimate=None, code="GpuInUse", message=message))
+
+    def grant(self) -> None:
+        """Let all who wait have their lease."""
+        while self.waiting:
+            connection, asked = self.waiting.pop()
+            lent = {name: device(0)[name] for name in ("uuid", "index", "name", "memory", "simulated")}
+            connection.sendall(encode("granted", request=asked, lease="lease-1", fence=1, devices=[lent], waited=1.0))
 
     def hang_up(self) -> None:
         """All connections end, as when a broker is killed."""
@@ -159,6 +173,8 @@ class SmallBroker:
                 ]
                 welcome = {"broker": "b", "tier": "simulated", "devices": devices, "gpus": 1, "home": [], "leases": []}
                 connection.sendall(encode("welcome", v=VERSION, **welcome))
+            elif message["op"] == "acquire":
+                self.waiting.append((connection, message["request"]))
             elif message["op"] in ("watch", "status"):
                 with self.guard:
                     connection.sendall(encode("status", **self.said))

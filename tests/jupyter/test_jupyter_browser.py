@@ -149,6 +149,14 @@ def test_the_status_bar_follows_the_broker(seat: Seat, window: Window) -> None:
     expect(page.locator(STATUS)).to_have_text("waiting: 2nd, ~40 s (simulated)")
 
 
+def test_the_status_bar_says_why_a_gpu_stays(seat: Seat, window: Window) -> None:
+    page = window.page()
+    page.goto(seat.link("/lab?reset"))
+    seat.broker.say(tenants=[tenant("t1", suspendable=False, why_not="JAX")], leases=[lease("l1", state="held")])
+    expect(page.locator(STATUS)).to_have_text("GPU 0 · held (simulated)")
+    expect(page.locator(STATUS)).to_have_attribute("title", "The GPU stays with this kernel: its state cannot be moved (JAX)")
+
+
 def test_the_panel_shows_who_has_what(seat: Seat, window: Window) -> None:
     stranger = {"pid": 4711, "bytes": GIB, "name": "python"}
     seat.broker.say(
@@ -259,6 +267,26 @@ def test_an_end_that_comes_near_is_told_once(chromium: Browser) -> None:
             assert set(lab.asked) == {("/api/v1/sessions/7", f"Bearer {jupyter.session.token}")}
 
 
+WAITS = "# carrel: gpus=1\nprint('at last')"
+#: Words of the first output that stand on two lines.
+BROKEN_WORDS = """() => {
+  const text = document.querySelector('.jp-NotebookPanel .jp-OutputArea-output pre');
+  const walker = document.createTreeWalker(text, NodeFilter.SHOW_TEXT);
+  const broken = [];
+  let node, words = 0;
+  while ((node = walker.nextNode())) {
+    for (const found of node.data.matchAll(/[^ \\s]+/g)) {
+      const range = document.createRange();
+      range.setStart(node, found.index);
+      range.setEnd(node, found.index + found[0].length);
+      words += 1;
+      if (new Set([...range.getClientRects()].map(one => one.top)).size > 1) {
+        broken.push(found[0]);
+      }
+    }
+  }
+  return words ? broken : ['nothing is there'];
+}"""
 SLOW = "import time\nfor step in range({steps}):\n    print('step', step, flush=True)\n    time.sleep(0.25)\nprint('over')"
 
 
@@ -308,6 +336,30 @@ def test_a_tab_that_is_opened_anew_shows_what_was_put_out_meanwhile(seat: Seat, 
     third.goto(seat.front.origin(seat.label) + f"/lab/tree/{name}?reset")
     expect(outputs(third)).to_contain_text("over", timeout=PATIENCE)
     expect(prompt(third)).to_have_text("[1]:")
+
+
+def test_a_page_that_is_reloaded_while_a_cell_waits_shows_the_line_again(seat: Seat, window: Window) -> None:
+    page = window.page()
+    page.goto(seat.link(f"/lab/tree/{notebook(seat.jupyter.files, WAITS)}?reset"))
+    is_ready(page)
+    run_first(page)
+    wait_until(lambda: seat.broker.waiting, "the cell to wait")
+    seat.broker.queue("waiting for a GPU: 1st in line (a cell of another session computes)")
+    expect(outputs(page)).to_contain_text("1st in line", timeout=PATIENCE)
+    page.set_viewport_size({"width": 500, "height": 900})
+    assert page.evaluate(BROKEN_WORDS) == []
+    page.set_viewport_size({"width": 1400, "height": 900})
+    for _ in range(2):
+        page.reload()
+        expect(outputs(page)).to_contain_text("1st in line", timeout=PATIENCE)
+        expect(prompt(page)).to_have_text("[*]:")
+    seat.broker.queue("waiting for a GPU: 1st in line, any moment now (a cell of another session computes)")
+    expect(outputs(page)).to_contain_text("any moment now", timeout=PATIENCE)
+    seat.broker.grant()
+    expect(outputs(page)).to_contain_text("at last", timeout=PATIENCE)
+    expect(outputs(page)).to_contain_text("for GPU 0")
+    expect(outputs(page)).not_to_contain_text("in line")
+    expect(prompt(page)).to_have_text("[1]:")
 
 
 def test_what_was_saved_after_the_run_is_not_overwritten(seat: Seat, window: Window) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.errors import Invalid, Unauthenticated, Unavailable
+from carrel.domain.errors import Invalid, Unauthenticated, Unavailable, in_words
 from carrel.leases.client import Broker, Wait
 from carrel.leases.protocol import LONGEST, OBSERVER, decode, encode
 from carrel.testing.broker_process import BrokerProcess, start_broker
@@ -129,9 +129,24 @@ def test_refusals_are_errors(node: BrokerProcess) -> None:
         broker.status()
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "connection refused"),
+        (FileNotFoundError(2, "No such file or directory", "/run/b.sock"), "no such file or directory: '/run/b.sock'"),
+        (RuntimeError("[Errno 111] Connection refused"), "connection refused"),  # what httpx passes on
+        (OSError("IO is off."), "IO is off"),
+        (TimeoutError(), "no answer came in time"),
+        (EOFError(), "EOFError"),
+    ],
+)
+def test_errors_of_the_system_in_words(error: Exception, words: str) -> None:
+    assert in_words(error) == words
+
+
 def test_no_broker_is_said_so(tmp_path: Path) -> None:
     with Broker(tmp_path / "none.sock", "x", patience=0.1) as broker:
-        with pytest.raises(Unavailable, match="does not answer"):
+        with pytest.raises(Unavailable, match=r"does not answer at \S+: no such file or directory\."):
             broker.status()
         assert broker.acquire(stop=lambda: True) is None
 

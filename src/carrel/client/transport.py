@@ -167,7 +167,7 @@ class Transport:
             yield
         except (httpx.TransportError, httpx.RemoteProtocolError) as error:
             raise LabUnreachable(
-                f"The lab at {self.url} does not answer: {error or type(error).__name__}.",
+                f"The lab at {self.url} does not answer: {errors.in_words(error)}.",
                 remedy="Is it running? `carrel up` starts it; running tasks go on meanwhile.",
             ) from error
 

@@ -6,6 +6,20 @@ line to exit codes in another; nothing else needs to know about either.
 
 from __future__ import annotations
 
+import re
+
+_NUMBER = re.compile(r"\[Errno -?\d+\] ")
+
+
+def in_words(error: BaseException) -> str:
+    """Return why something failed as the end of a sentence: "connection refused", never "[Errno 111] Connection refused".
+
+    A file that it is about is named as the system names it.
+    """
+    unsaid = "no answer came in time" if isinstance(error, TimeoutError) else type(error).__name__
+    text = _NUMBER.sub("", str(error)).rstrip(".") or unsaid
+    return text[:1].lower() + text[1:] if text[1:2].islower() and " " in text else text
+
 
 class CarrelError(Exception):
     """Something that a person has to be told.

@@ -91,7 +91,7 @@ class _Link:
             answer = self.receive(_ANSWER)
         except OSError as error:
             self._socket.close()
-            raise Lost(str(error)) from error
+            raise Lost(errors.in_words(error)) from error
         except BaseException:
             self._socket.close()
             raise
@@ -107,7 +107,7 @@ class _Link:
         try:
             self._socket.sendall(encode(op, **fields))
         except OSError as error:
-            raise Lost(str(error)) from error
+            raise Lost(errors.in_words(error)) from error
 
     def receive(self, seconds: float) -> Message | None:
         """The next message, or None when none came in so many seconds. Raises `Lost`."""
@@ -122,7 +122,7 @@ class _Link:
             try:
                 piece = self._socket.recv(65536)
             except OSError as error:
-                raise Lost(str(error)) from error
+                raise Lost(errors.in_words(error)) from error
             if not piece or len(self._data) > LONGEST:
                 raise Lost("the broker closed the connection")
             self._data += piece

@@ -15,6 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from carrel.domain.errors import in_words
 from carrel.leases.client import Broker
 from carrel.leases.protocol import OBSERVER, Message
 from carrel.leases.report import HEARTBEAT, Report, read_report, report_bytes
@@ -95,7 +96,7 @@ class Reporter:
             )
             _replace(self._directory / report.file, report_bytes(report, self._key))
         except OSError as error:
-            trouble = f"The lab does not hear of this node: {error}. It is tried again."
+            trouble = f"The lab does not hear of this node: {in_words(error)}. It is tried again."
             if trouble != self._trouble:
                 print(trouble, file=sys.stderr, flush=True)
             self._trouble = trouble

@@ -34,6 +34,9 @@ class Ran:
     #: Texts of displays by their id, as they were last; and all texts that were ever shown, in order.
     displays: dict[str, str] = field(default_factory=dict)
     shown: list[str] = field(default_factory=list)
+    #: What the page was told, but for its state: (type of the message, content), in order; and what the reply wants of the page.
+    messages: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    payload: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -143,6 +146,7 @@ class TestKernel:
         reply = self._reply(message_id, began + seconds)
         found.status = reply["status"]
         found.error = found.error or reply.get("ename", "")
+        found.payload = list(reply.get("payload") or ())
         found.seconds = time.monotonic() - began
         return found
 
@@ -157,6 +161,8 @@ class TestKernel:
 def _add(found: Ran, message: Mapping[str, Any]) -> bool:
     """Add one message of the iopub channel; return whether the kernel is done."""
     kind, content = message["header"]["msg_type"], message["content"]
+    if kind != "status":
+        found.messages.append((kind, content))
     if kind == "stream":
         if content["name"] == "stderr":
             found.stderr += content["text"]

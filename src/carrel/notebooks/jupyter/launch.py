@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from carrel.domain.errors import Unavailable
+from carrel.domain.errors import Unavailable, in_words
 from carrel.notebooks.hook.kernelspec import install
 from carrel.notebooks.jupyter.config import STATE, bash_start, page_config, server_config, variables
 from carrel.notebooks.jupyter.surroundings import Surroundings
@@ -41,7 +41,8 @@ def launch(session: Surroundings) -> None:
         (private / "config/labconfig/page_config.json").write_text(json.dumps(page_config()))
     except OSError as error:
         raise Unavailable(
-            f"The session's files cannot be written to: {error}.", remedy="Make room, or start the session in another directory."
+            f"The session's files cannot be written to: {in_words(error)}.",
+            remedy="Make room, or start the session in another directory.",
         ) from error
     # A socket of an earlier attempt would be in the way.
     session.socket.unlink(missing_ok=True)

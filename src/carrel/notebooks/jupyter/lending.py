@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from carrel.domain.errors import in_words
 from carrel.leases.protocol import LONGEST, OBSERVER, VERSION, Message, decode, encode
 
 #: Seconds between attempts to connect.
@@ -90,7 +91,7 @@ class Lending:
             except _Refused as error:
                 why = str(error)
             except (OSError, EOFError, ValueError, TimeoutError) as error:
-                why = f"The node's broker does not answer ({error or type(error).__name__})."
+                why = f"The node's broker does not answer: {in_words(error)}. This page asks it again every few seconds."
             self._connected, self._why = False, why
             if before != (False, why):
                 self._tell(self.state())

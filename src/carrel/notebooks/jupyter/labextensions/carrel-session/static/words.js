@@ -123,5 +123,7 @@ export const summary = (state, session, kernel, elapsed) => {
   const [kind, said] = words(state, session, kernel, elapsed);
   const text = state.simulated && state.broker === 'connected' ? `${said} (simulated)` : said;
   const waits = (state.status && list(state.status, 'queue').find(row => row.mine)) || null;
-  return { kind, text, title: (waits && waits.message) || state.why || 'Show who has which GPU' };
+  const stays = kind === 'held' ? ours(state.status, kernel).tenants.find(one => one.suspendable === false && one.why_not) : null;
+  const why = (waits && waits.message) || (stays && `The GPU stays with this kernel: its state cannot be moved (${stays.why_not})`);
+  return { kind, text, title: why || state.why || 'Show who has which GPU' };
 };
