@@ -94,6 +94,12 @@ def test_who_gave_way_is_in_line_again_with_as_many_retries() -> None:
     assert (cancelled.state, cancelled.attempt_state) == (JobState.CANCELLED, JobState.PREEMPTED)
 
 
+def test_whose_gpu_could_not_be_cleared_is_in_line_again_with_as_many_retries() -> None:
+    change = interpret(replace(JOB, retries_left=2), observe(ended(JobState.PREEMPTED, "GpuBlocked")), log_size=0, now=1.0)
+    assert (change.state, change.attempt_state, change.retries_left) == (JobState.PENDING, JobState.PREEMPTED, None)
+    assert change.reason == Reason(code="GpuBlocked", message="Exit code 3. It is in line again.")
+
+
 def test_a_runner_that_is_gone_while_it_gave_way_has_given_way() -> None:
     way = Preemption(mode=PreemptMode.REQUEUE, by=9, qos="desk", at=90.0, grace=60)
     change = interpret(replace(JOB, preemption=way), observe(gone=True), log_size=0, now=200.0)

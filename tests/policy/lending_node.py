@@ -171,7 +171,7 @@ class Node:
     ids: itertools.count[int] = field(default_factory=itertools.count)
     served: int = 0
     #: How long nothing may help a request before it gives up; and those that did.
-    hold_time: float = float("inf")
+    hold_time: float | None = None
     gave_up: list[str] = field(default_factory=list)
     #: Bytes of each tenant's state that it only keeps in reserve after a cell.
     caches: dict[str, int] = field(default_factory=dict)
@@ -233,8 +233,8 @@ class Node:
             self.gave_up.append(given_up.request)
         for queued in answer.queue:
             asked = self.requests[queued.request]
-            waits_on = asked.exclusive or asked.resumes is not None
-            until = None if waits_on or not queued.stuck else asked.until or self.now + self.hold_time
+            ends = queued.stuck and not asked.exclusive and asked.resumes is None and self.hold_time is not None
+            until = (asked.until or self.now + (self.hold_time or 0.0)) if ends else None
             self.requests[asked.id] = replace(asked, until=until)
         for ends in answer.expires:
             del self.leases[ends.lease]
