@@ -8,6 +8,7 @@ import pwd
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -304,8 +305,10 @@ def test_cells_of_owners_borrow_from_a_broker_that_is_root(lab: Lab) -> None:
 
 
 def test_a_session_works_as_its_owner(lab: Lab) -> None:
+    study = lab.root / "users" / ALICE / "study"  # a directory of her own, which the lab cannot even see
+    subprocess.run([*run_as(ALICE), "mkdir", "-p", "-m", "700", study], check=True)
     with lab.client("ada") as ada:
-        asked = SessionRequest(partition="cluster", memory="512M", environment=str(lab.environment))
+        asked = SessionRequest(partition="cluster", memory="512M", environment=str(lab.environment), directory=str(study))
         session = ada.start_session(asked)
         # What she has in the lab by name her user on the cluster cannot read.
         ada.create_environment(EnvironmentRequest(name="torch", path=str(lab.environment)))
@@ -319,7 +322,7 @@ def test_a_session_works_as_its_owner(lab: Lab) -> None:
             cell = browser.start_kernel().execute("import getpass, os; print(os.getuid(), os.getcwd())")
             uid, place = cell.text.split()
             assert int(uid) == pwd.getpwnam(ALICE).pw_uid
-            assert Path(place).is_relative_to(lab.root / "users" / ALICE)
+            assert Path(place) == study
             # Nobody else reads the key to it, not even the lab.
             for words in (run_as(BOB), run_as(KEEPER)):
                 assert subprocess.run([*words, "cat", file], capture_output=True, check=False).returncode != 0
@@ -331,6 +334,17 @@ def test_a_session_works_as_its_owner(lab: Lab) -> None:
             wait_until(lambda: browser.request("GET", "/api/status").status_code == 200)
     with lab.client("bob") as bob:
         assert not bob.sessions()
+        # Who is no administrator may choose a directory too, where the session has their own rights; elsewhere they are told.
+        theirs = bob.start_session(SessionRequest(partition="cluster", memory="64M", directory=str(study)))
+        assert theirs.directory == str(study)
+        bob.cancel(theirs.job.id)
+        done = subprocess.run(
+            [sys.executable, "-m", "carrel.cli.main", "notebook", "--no-browser", "--partition", "here", "."], cwd=lab.root,
+            env={**os.environ, "CARREL_URL": lab.process.url, "CARREL_TOKEN": lab.tokens["bob"]},
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert "bob may not choose the directory of a session" in done.stderr
+        assert "--partition" in done.stderr
     with lab.client("ada") as ada:
         ada.cancel(session.job.id)
         assert ada.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
