@@ -263,19 +263,43 @@ def test_a_log_that_was_cut_short_is_completed_after_a_restart(home, site, pytho
 
 
 def test_who_has_no_deputy_waits_and_is_told_why(home, site, python):
-    words = ["sh", "-c", "echo sudo: a password is required >&2; exit 1"]
+    words = ["sh", "-c", "echo sudo: unable to fork >&2; exit 1"]
     engine = deputy_engine(home, site, python, command=words)
     try:
         ear = Ear(engine)
         launch = make_launch(home, "true")
         engine.start(launch, token=TOKEN)
-        ear.wait(launch, lambda story: said(story, f"user {ALICE}") and said(story, "sudo: a password is required"))
+        ear.wait(launch, lambda story: said(story, f"user {ALICE}") and said(story, "sudo: unable to fork"))
         engine.cancel(1, 1, by="carol")
         ended = ear.ended(launch)
     finally:
         engine.close()
     assert ended.state is JobState.CANCELLED
     assert "carol" in ended.reason.message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sudo: a password is required",
+        "Sorry, user carrel is not allowed to execute /opt/carrel/bin/carrel-deputy as games on login1.",
+        'carrel-deputy: games is not in the group "lab". An administrator of the cluster adds them.',
+    ],
+)
+def test_whom_sudo_refuses_is_told_and_not_left_waiting(home, site, python, words):
+    engine = deputy_engine(home, site, python, command=["sh", "-c", 'echo "$0" >&2; exit 1', words])
+    try:
+        ear = Ear(engine)
+        first, second = make_launch(home, "true"), make_launch(home, "true", job_id=2)
+        engine.start(first, token=TOKEN)
+        ends = [ear.ended(first)]
+        engine.start(second, token=TOKEN)  # who comes later is told as well
+        ends.append(ear.ended(second))
+    finally:
+        engine.close()
+    for ended in ends:
+        assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
+        assert f"may not act as the Unix user {ALICE}: {words}" in ended.reason.message
 
 
 @pytest.mark.parametrize(

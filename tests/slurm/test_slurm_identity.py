@@ -8,6 +8,7 @@ import pwd
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -233,19 +234,15 @@ def test_a_lab_that_was_killed_goes_on_as_the_users_that_it_began_as(lab: Lab) -
     assert lab.log("alice", again) == f"{BOB}\n"
 
 
-def test_without_the_rule_of_sudo_jobs_wait_and_say_so(lab: Lab) -> None:
+def test_without_the_rule_of_sudo_nobody_is_left_waiting(lab: Lab) -> None:
     text = lab.rule.read_text()
     lab.rule.unlink()
-    job = lab.submit("bob", "id -un")
-    with lab.client("bob") as bob:
-        wait_until(lambda: "sudo" in bob.job(job).message)
-        assert re.search(
-            f"cannot act as the Unix user {BOB} at the moment: sudo: .*password.* tried again in", bob.job(job).message
-        )
-        assert bob.job(job).state == "CONFIGURING"
+    ended = lab.ended("bob", lab.submit("bob", "id -un"))
+    assert (ended.state, ended.reason) == ("FAILED", "LaunchFailed")  # type: ignore[attr-defined]
+    assert re.search(f"may not act as the Unix user {BOB}: sudo: .*password.*administrator", ended.message)  # type: ignore[attr-defined]
     lab.rule.write_text(text)
     lab.rule.chmod(0o440)
-    assert lab.ended("bob", job).state == "COMPLETED"  # type: ignore[attr-defined]
+    assert lab.ended("bob", lab.submit("bob", "id -un")).state == "COMPLETED"  # type: ignore[attr-defined]
     # The rule lets the lab run deputies, and nothing else.
     for words in (["id"], ["sh", "-c", "id"], [str(lab.python), "-c", "0"]):
         done = subprocess.run(
@@ -308,8 +305,10 @@ def test_cells_of_owners_borrow_from_a_broker_that_is_root(lab: Lab) -> None:
 
 
 def test_a_session_works_as_its_owner(lab: Lab) -> None:
+    study = lab.root / "users" / ALICE / "study"  # a directory of her own, which the lab cannot even see
+    subprocess.run([*run_as(ALICE), "mkdir", "-p", "-m", "700", study], check=True)
     with lab.client("ada") as ada:
-        asked = SessionRequest(partition="cluster", memory="512M", environment=str(lab.environment))
+        asked = SessionRequest(partition="cluster", memory="512M", environment=str(lab.environment), directory=str(study))
         session = ada.start_session(asked)
         # What she has in the lab by name her user on the cluster cannot read.
         ada.create_environment(EnvironmentRequest(name="torch", path=str(lab.environment)))
@@ -323,7 +322,7 @@ def test_a_session_works_as_its_owner(lab: Lab) -> None:
             cell = browser.start_kernel().execute("import getpass, os; print(os.getuid(), os.getcwd())")
             uid, place = cell.text.split()
             assert int(uid) == pwd.getpwnam(ALICE).pw_uid
-            assert Path(place).is_relative_to(lab.root / "users" / ALICE)
+            assert Path(place) == study
             # Nobody else reads the key to it, not even the lab.
             for words in (run_as(BOB), run_as(KEEPER)):
                 assert subprocess.run([*words, "cat", file], capture_output=True, check=False).returncode != 0
@@ -335,6 +334,17 @@ def test_a_session_works_as_its_owner(lab: Lab) -> None:
             wait_until(lambda: browser.request("GET", "/api/status").status_code == 200)
     with lab.client("bob") as bob:
         assert not bob.sessions()
+        # Who is no administrator may choose a directory too, where the session has their own rights; elsewhere they are told.
+        theirs = bob.start_session(SessionRequest(partition="cluster", memory="64M", directory=str(study)))
+        assert theirs.directory == str(study)
+        bob.cancel(theirs.job.id)
+        done = subprocess.run(
+            [sys.executable, "-m", "carrel.cli.main", "notebook", "--no-browser", "--partition", "here", "."], cwd=lab.root,
+            env={**os.environ, "CARREL_URL": lab.process.url, "CARREL_TOKEN": lab.tokens["bob"]},
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert "bob may not choose the directory of a session" in done.stderr
+        assert "--partition" in done.stderr
     with lab.client("ada") as ada:
         ada.cancel(session.job.id)
         assert ada.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"

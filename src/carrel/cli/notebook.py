@@ -166,9 +166,10 @@ def open_command(
 def _places(client: Client, path: str | None) -> tuple[str | None, str]:
     """Directory of the session and file to open: in a lab of one's own on this machine paths are what they seem."""
     own = "CARREL_URL" not in os.environ and client.lab().caller.role == "admin"
-    if not own:
-        return None, path or ""
     target = Path(path or ".").expanduser().absolute()
+    if not own:
+        # A directory that is here is meant: the lab opens it, or says that it may not. A file is one of the session's.
+        return (str(target), "") if path and target.is_dir() else (None, path or "")
     if target.is_file():
         return str(target.parent), target.name
     return str(target), ""

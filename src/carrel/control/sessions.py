@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from carrel.control.hub import check_hub, check_variables
 from carrel.control.lab import Lab
 from carrel.control.ports import JobFilter, Submitted
-from carrel.domain.errors import Conflict, Denied, Impossible, Invalid, NotFound
+from carrel.domain.errors import CarrelError, Conflict, Denied, Impossible, Invalid, NotFound
 from carrel.domain.job import ACTIVE, Job, JobState
 from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
@@ -150,19 +150,21 @@ class Sessions:
         check_gpus(asked.gpus, reserve=asked.reserve)
         spec = SessionSpec(
             kind=asked.kind,
-            directory=self._directory(caller, asked.directory),
+            directory=str(self._files / _file_name(caller.user.subject)),
             environment=self._environment(caller, asked.environment),
             reserve=asked.reserve,
             idle_time=qos.idle_time,
             hub=check_hub(asked.hub, asked.kind),
         )
-        refused: Impossible | None = None
+        refused: CarrelError | None = None
         for partition in self._partitions(asked, qos):
             try:
+                if asked.directory is not None:
+                    spec = replace(spec, directory=self._directory(caller, asked.directory, partition))
                 self._check_reach(caller, asked, partition)
                 gpus = self._gpus(asked, partition)
                 return self._submit(caller, asked, spec, qos, gpus, partition, key)
-            except Impossible as error:
+            except (Impossible, Denied) as error:  # perhaps in another one
                 refused = refused or error
         raise refused or Impossible(f'No partition takes sessions with QoS "{qos.name}".', remedy="Ask an administrator.")
 
@@ -308,17 +310,30 @@ class Sessions:
         nodes = [node for node in self._lab.engine.nodes() if partition is None or partition.has(node.name)]
         return gpus_on_own_nodes(asked.gpus, nodes, reserve=asked.reserve)
 
-    def _directory(self, caller: Caller, asked: str | None) -> str:
-        if asked is None:
-            return str(self._files / _file_name(caller.user.subject))
+    def _directory(self, caller: Caller, asked: str, partition: Partition | None) -> str:
+        """Return the directory that the session is to work in, where `caller` may choose it: with their own rights alone."""
+        if not posixpath.isabs(asked) or "\0" in asked:
+            raise Invalid(f'"{asked[:200]}" is not an absolute path.', remedy="Name a directory by its absolute path.")
+        if self._runs_as_owner(caller, partition):
+            return os.path.normpath(asked)  # whether it is there only a process of theirs can tell
         if not caller.is_admin:
             raise Denied(
                 f"{caller.user.name} may not choose the directory of a session.",
-                remedy="Leave it out: your own directory of files is used.",
+                remedy="Leave it out: your own directory of files is used. "
+                "On a cluster, sessions that run as your own Unix user may work in any directory of yours (--partition).",
             )
-        if not posixpath.isabs(asked) or "\0" in asked or not Path(asked).is_dir():
+        if not Path(asked).is_dir():
             raise Invalid(f'"{asked[:200]}" is not a directory on the lab\'s machine.', remedy="Name one by its absolute path.")
         return os.path.normpath(asked)
+
+    def _runs_as_owner(self, caller: Caller, partition: Partition | None) -> bool:
+        """Return whether the caller's sessions in a partition have the rights of a Unix user who is not the lab's own."""
+        if partition is None or partition.slurm is None:
+            return False
+        try:
+            return bool(self._lab.policy.unix_user(caller.user.subject))
+        except Denied:
+            return False  # they are refused there anyway, in better words
 
     def _environment(self, caller: Caller, asked: str) -> str:
         if posixpath.isabs(asked) and not caller.is_admin:

@@ -24,7 +24,14 @@ from carrel.domain.serial import to_plain
 from carrel.engines.attempts import Key
 from carrel.engines.deputy.collecting import Collections
 from carrel.engines.deputy.conversation import converse
-from carrel.engines.deputy.followed import Followed, ended_before_start, note_user, user_file
+from carrel.engines.deputy.followed import (
+    Followed,
+    ended_before_start,
+    is_refusal,
+    note_user,
+    refused_before_start,
+    user_file,
+)
 from carrel.engines.deputy.frames import CHUNK, VERSION, NotAFrame, frame, observation_from_plain
 from carrel.engines.deputy.takings import Takings
 from carrel.engines.slurm.options import SlurmOptions
@@ -36,6 +43,8 @@ from carrel.spool.disk import full_at, is_full
 
 #: Seconds before a deputy that could not be started, or that ended, is started again: at first, and at most.
 _AGAIN, _AGAIN_AT_MOST = 2.0, 60.0
+#: Refusals in a row after which who waits for a deputy has failed: whoever mends the rule of sudo has some seconds.
+_REFUSALS = 3
 #: Seconds after which a deputy that has nothing to do is sent away.
 _IDLE = 300.0
 #: Seconds in which a deputy has to say hello, and to answer a question.
@@ -236,6 +245,7 @@ class DeputyEngine:
 
     def _go(self) -> None:
         """See to it that somebody looks after what is followed."""
+        self._changed.notify_all()  # should it wait for another deputy, it has one more to tell
         wanted = self._followed or self._collections
         if wanted and self._receivers and not self._closed and self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"carrel-deputy-{self._user}", daemon=True)
@@ -291,7 +301,7 @@ class DeputyEngine:
     # --- in the thread --------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        failures = 0
+        failures = refusals = 0
         while not self._closed:
             began = self._monotonic()
             try:
@@ -312,16 +322,26 @@ class DeputyEngine:
                     return
             if not sent_away:
                 failures = 1 if self._monotonic() - began > _AGAIN_AT_MOST else failures + 1
-                self._wait(self._last_words() or why, min(_AGAIN_AT_MOST, _AGAIN * 2 ** (failures - 1)))
+                refusals = refusals + 1 if is_refusal(words) else 0
+                self._wait(words, min(_AGAIN_AT_MOST, _AGAIN * 2 ** (failures - 1)), refused=refusals >= _REFUSALS)
+                with self._changed:
+                    if not (self._followed or self._collections):  # nobody waits for a deputy any more
+                        self._thread = None
+                        return
 
-    def _wait(self, why: str, seconds: float) -> None:
-        """Let some time pass before there is another deputy, and tell those who wait for it."""
-        self._deliver(self._explained(f"{why} It is tried again in {seconds:.0f} s."))
+    def _wait(self, why: str, seconds: float, *, refused: bool) -> None:
+        """Let some time pass before there is another deputy, and tell those who wait for it.
+
+        Where the lab is `refused` one, those of whom no deputy has ever heard have failed.
+        """
         until = self._monotonic() + seconds
         while not self._closed and (left := until - self._monotonic()) > 0:
-            self._deliver(self._ended_unheard())
+            self._deliver(self._ended_unheard(why if refused else ""))
+            self._deliver(self._explained(f"{why} It is tried again in {seconds:.0f} s."))
             with self._changed:
-                if not self._closed and not self._unheard():
+                if not self._followed:
+                    return
+                if not self._closed and not self._unheard() and all(one.said for one in self._followed.values()):
                     self._changed.wait(left)
 
     def _last_words(self) -> str:
@@ -349,12 +369,18 @@ class DeputyEngine:
             if followed.cancelled_by is not None and not user_file(self._spool, *key).exists()
         ]
 
-    def _ended_unheard(self) -> list[Observation]:
+    def _ended_unheard(self, refusal: str) -> list[Observation]:
+        """End what was cancelled, and everything else, too, where there is a `refusal`, of what no deputy ever heard of."""
+        now = self._clock()
         with self._lock:
-            unheard = self._unheard()
-            for key, _ in unheard:
-                del self._followed[key]
-        return [ended_before_start(key, by, self._clock()) for key, by in unheard]
+            news = [ended_before_start(key, by, now) for key, by in self._unheard()]
+            over = {(one.job_id, one.attempt) for one in news}
+            if refusal:
+                keys = [key for key in self._followed if key not in over and not user_file(self._spool, *key).exists()]
+                news += [refused_before_start(key, self._user, refusal, now) for key in keys]
+            for one in news:
+                del self._followed[one.job_id, one.attempt]
+        return news
 
     def _converse(self, log: Any) -> bool:
         """Start a deputy and speak with it until it ends; True when it was sent away."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,12 @@ from carrel.domain.launch import Ended, Journaled, Launch, Observation, Preparin
 from carrel.domain.serial import to_plain
 from carrel.engines.attempts import Key
 from carrel.spool import Spool
+
+#: What sudo (sudo(8)) and `carrel-deputy` say to who is not, or who has not been, let in.
+_REFUSAL = re.compile(
+    r"sudo: .*(?:password is required|unknown user|not in the sudoers|terminal is required|no tty present)"
+    r"|is not allowed to execute|is not in the sudoers file|may not run sudo|carrel-deputy: .* is not in the group "
+)
 
 
 @dataclass(slots=True)
@@ -53,6 +60,19 @@ def ended_before_start(key: Key, by: str, at: float) -> Observation:
     reason = Reason(code="Cancelled", message=f"Cancelled by {by} before it started.")
     ended = Journaled(at=at, record=Ended(state=JobState.CANCELLED, reason=reason))
     return Observation(job_id=key[0], attempt=key[1], entries=(ended,), offset=1)
+
+
+def refused_before_start(key: Key, user: str, why: str, at: float) -> Observation:
+    """Return the news that an attempt has failed because the lab may not have a deputy of its owner."""
+    said = why.rstrip(".")
+    message = f"The lab may not act as the Unix user {user}: {said}. It was not started. Ask the lab's administrator."
+    ended = Ended(state=JobState.FAILED, reason=Reason(code="LaunchFailed", message=message), retryable=True)
+    return Observation(job_id=key[0], attempt=key[1], entries=(Journaled(at=at, record=ended),), offset=1)
+
+
+def is_refusal(said: str) -> bool:
+    """Return whether these last words of a deputy's command are a no, and not a trouble that passes by itself."""
+    return _REFUSAL.search(said) is not None
 
 
 def user_file(spool: Spool, job_id: int, attempt: int) -> Path:
