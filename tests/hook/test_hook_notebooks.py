@@ -43,7 +43,6 @@ def normal(ran: Ran) -> tuple[str, str, str, list[str]]:
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(300)
 @pytest.mark.xdist_group("heavy")
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_same_outputs_with_and_without_the_hook(name: str, python: Path, tmp_path: Path) -> None:
