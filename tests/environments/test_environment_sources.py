@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from environment_lab import Lab
 
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.environments import EnvironmentFailed, activate
+from carrel.environments.mirrors import read_mirrors
 
 Recipe = Callable[..., EnvironmentRecipe]
 
@@ -155,3 +157,14 @@ def test_conda_through_micromamba(lab: Lab) -> None:
     assert len(Path(lab.base / "mamba-calls").read_text().splitlines()) == 1
     with pytest.raises(EnvironmentFailed, match="Could not solve"):
         lab.prepare(recipe("dependencies: [impossible]"))
+
+
+def test_uv_trusts_what_the_system_trusts_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    told = "UV_SYSTEM_CERTS"
+    assert read_mirrors(home).variables.get(told) == ("true" if Path("/etc/ssl/certs/ca-certificates.crt").exists() else None)
+    assert read_mirrors({**home, told: "false"}).variables[told] == "false"
+    assert told not in read_mirrors({**home, "UV_NATIVE_TLS": "false"}).variables
+    (tmp_path / ".config/uv").mkdir(parents=True)
+    (tmp_path / ".config/uv/uv.toml").write_text("system-certs = false\n")
+    assert told not in read_mirrors(home).variables
