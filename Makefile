@@ -1,11 +1,12 @@
 # Everything starts here and needs only python3 and make.
 #   make demo    set up, start a lab, train a real model as a task, show where to look
+#   make quick   whether a change was right, in a minute: every check, and the tests that need no server
 #   make test    set up and pass every check and test
 #   make check   only lint, types and import contracts
-#   make soak    kill everything for minutes, under load
+#   make soak    kill everything for minutes, under load; many random examples
 #   make bench   the figures that Carrel promises, measured here
 .POSIX:
-.PHONY: help setup demo test check types lint contracts unit soak bench lock clean
+.PHONY: help setup demo quick test check types lint contracts unit soak bench lock clean
 
 BIN = .venv/bin
 
@@ -19,6 +20,9 @@ setup: .venv/complete
 
 demo: setup
 	$(BIN)/python tools/demo.py
+
+quick: check
+	$(BIN)/python -m pytest --quick -n 2 -q
 
 test: setup
 	sh tools/debian-packages
@@ -41,6 +45,7 @@ unit: setup
 
 soak: setup
 	$(BIN)/python -m pytest -m soak
+	CARREL_EXAMPLES=20 $(BIN)/python -m pytest -m "hypothesis and not soak"
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

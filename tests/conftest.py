@@ -14,16 +14,33 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import quick
 from carrel import Client
+from carrel.testing.examples import VARIABLE, examples
 from carrel.testing.lab_process import LabProcess, start_lab
-
-# A slow machine is no failure; and what CI finds, it finds again.
-settings.register_profile("carrel", deadline=None, derandomize=bool(os.environ.get("CI")))
-settings.load_profile("carrel")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-postgresql", action="store_true", help="leave out the tests against PostgreSQL")
+    parser.addoption("--quick", action="store_true", help="only the tests that start no server, with few random examples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick"):
+        os.environ.setdefault(VARIABLE, "0.05")
+        quick.hold_to_it()
+    # A slow machine is no failure; and what CI finds, it finds again.
+    settings.register_profile("carrel", deadline=None, derandomize=bool(os.environ.get("CI")), max_examples=examples(100))
+    settings.load_profile("carrel")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.getoption("--quick") and not quick.may_hold_some(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        quick.select(config, items)
 
 
 def _postgresql_programs() -> Path | None:

@@ -84,7 +84,6 @@ class Session:
                 self.kernel.say("release", lease=name, fence=found["fence"], outcome="ok", cuda=True)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("tier", ["simulated", "hold"])
 def test_nothing_is_lent_twice_and_nothing_is_leaked(
     brokers: Callable[..., BrokerProcess], kernels: Callable[..., FakeKernel], tier: str
@@ -141,7 +140,6 @@ def test_nothing_is_lent_twice_and_nothing_is_leaked(
     assert leases >= done
 
 
-@pytest.mark.timeout(300)
 def test_a_broker_that_dies_at_once_again_and_again(
     brokers: Callable[..., BrokerProcess], kernels: Callable[..., FakeKernel]
 ) -> None:
@@ -192,7 +190,6 @@ class Computing(Session):
         super().step(now)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.skipif(find_compiler() is None, reason="the fake driver is compiled from C, and there is no compiler")
 def test_states_on_the_fake_driver_survive(
     tmp_path: Path, brokers: Callable[..., BrokerProcess], kernels: Callable[..., FakeKernel]

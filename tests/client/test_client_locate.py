@@ -11,6 +11,8 @@ from carrel.client.code import code_of
 from carrel.client.locate import default_home, locate, read_token
 from carrel.domain.errors import Invalid, NotFound, Unauthenticated, Unavailable
 
+pytestmark = pytest.mark.quick
+
 
 def running(home: Path, *, mode: int = 0o600) -> Path:
     home.mkdir(parents=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ from environment_lab import Lab
 
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.environments import EnvironmentFailed, activate
+from carrel.environments.mirrors import read_mirrors
 
 Recipe = Callable[..., EnvironmentRecipe]
 
@@ -218,3 +220,14 @@ def test_exact_pins_that_fail_propose_a_date(lab: Lab, needs: Recipe) -> None:
         with pytest.raises(EnvironmentFailed) as caught:
             lab.prepare(recipe)
         assert "resolve_as_of" not in str(caught.value)
+
+
+def test_uv_trusts_what_the_system_trusts_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    told = "UV_SYSTEM_CERTS"
+    assert read_mirrors(home).variables.get(told) == ("true" if Path("/etc/ssl/certs/ca-certificates.crt").exists() else None)
+    assert read_mirrors({**home, told: "false"}).variables[told] == "false"
+    assert told not in read_mirrors({**home, "UV_NATIVE_TLS": "false"}).variables
+    (tmp_path / ".config/uv").mkdir(parents=True)
+    (tmp_path / ".config/uv/uv.toml").write_text("system-certs = false\n")
+    assert told not in read_mirrors(home).variables

@@ -5,6 +5,8 @@ import pytest
 from carrel.domain import errors
 from carrel.gateway.errors import problem_of
 
+pytestmark = pytest.mark.quick
+
 STATUS = {
     "invalid": 422,
     "impossible": 422,

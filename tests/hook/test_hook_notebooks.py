@@ -90,7 +90,6 @@ def test_everyday_notebooks(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(300)
 @pytest.mark.xdist_group("heavy")
 @pytest.mark.parametrize("name", [path.stem for path in HEAVY])
 def test_notebooks_with_large_frameworks(name: str, python: Path, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from carrel.notebooks.hub.request import session_request, variables_for
 from carrel.notebooks.hub.words import LabRefused, ended, exit_code, refused, step
 from carrel.wire.v1 import JobView, QueueView, ResourceView, SessionView
 
+pytestmark = pytest.mark.quick
+
 
 def session(state: str, **more: Any) -> SessionView:
     job = {
@@ -147,6 +149,7 @@ def test_the_form_is_read_as_it_was_filled_in() -> None:
         read({"gpus": ["-1"]})
 
 
+@pytest.mark.slow
 def test_the_spawner_needs_nothing_of_the_labs_server(tmp_path: Path) -> None:
     code = (
         "import json, sys; from jupyterhub.spawner import Spawner; before = set(sys.modules)\n"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.notebooks.jupyter.kernels import BoundedBuffer
 from carrel.notebooks.jupyter.recall import Recall
+
+pytestmark = pytest.mark.quick
 
 
 def stream(text: str, name: str = "stdout") -> tuple[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from carrel.domain.resources import Resources
 from carrel.policy.feasible import feasible
 from carrel.policy.place import place
 from carrel.policy.qos import choose_qos
+from carrel.testing.examples import examples
 
 NODES = [
     node("n1", *["h200"] * 4, cpus=32, memory=256 * GIB),
@@ -109,7 +110,7 @@ def test_kinds_limits_and_empty_labs() -> None:
         feasible(Resources(), JobKind.TASK, QoS(name="off", max_jobs_per_user=0), NODES)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(snapshots(most_waiting=4))
 def test_what_is_feasible_starts_in_an_empty_lab_and_what_is_not_never_does(snapshot: Snapshot) -> None:
     nodes = [node for node in snapshot.nodes if node.drained is None]

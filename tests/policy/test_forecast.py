@@ -10,6 +10,7 @@ from policy_labs import NOW, after, holding, lab, node, snapshots, waiting
 from carrel.domain.expectation import Expected
 from carrel.domain.placement import Holding, Snapshot, Waiting
 from carrel.policy.place import place
+from carrel.testing.examples import examples
 
 HOUR = 3600.0
 
@@ -88,7 +89,7 @@ def test_jobs_never_run_for_longer_than_they_may() -> None:
     assert between[1] == 500
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(snapshots())
 def test_ranges_hold_their_estimate_and_decisions_do_not_depend_on_them(snapshot: Snapshot) -> None:
     expect = learned({"": Expected(median=200.0, low=100.0, high=900.0, of=9)})

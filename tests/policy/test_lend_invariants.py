@@ -14,6 +14,7 @@ from lending_node import GIB, MEMORY, Node, check
 
 from carrel.domain.lease import DeviceRoom, LeaseState, LendingRules, LendingSnapshot, Lent, Request, Residency, Tenant
 from carrel.policy.lend import lend
+from carrel.testing.examples import examples
 
 NOW = 10_000.0
 times = st.floats(NOW - 300, NOW, allow_nan=False).map(lambda value: round(value, 1))
@@ -101,13 +102,13 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
     )
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(nodes())
 def test_every_answer_is_sound(snap: LendingSnapshot) -> None:
     check(snap, lend(snap, NOW), NOW)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(nodes(), st.randoms(use_true_random=False))
 def test_the_order_of_the_sequences_does_not_matter(snap: LendingSnapshot, dice: random.Random) -> None:
     def shuffled(items: Any) -> list[Any]:
@@ -126,7 +127,7 @@ def test_the_order_of_the_sequences_does_not_matter(snap: LendingSnapshot, dice:
     assert lend(other, NOW) == lend(snap, NOW)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(nodes())
 def test_no_state_is_moved_that_need_not_be(snap: LendingSnapshot) -> None:
     """Without any one of the suspensions for a cell on one device, the room would not be there."""
@@ -152,7 +153,7 @@ def test_no_state_is_moved_that_need_not_be(snap: LendingSnapshot) -> None:
         assert all(possible - staying + gained - one.state[uuid] < need for one in moved)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10**9), st.sampled_from([0.0, 20.0]), st.integers(1, 3))
 def test_everybody_is_served_in_the_end(seed: int, time_slice: float, count: int) -> None:
     """Sessions and tasks at random; newcomers keep coming for a while; in the end nobody waits."""
@@ -279,5 +280,5 @@ class Lending(RuleBasedStateMachine):
             assert len(used) == len(set(used))
 
 
-Lending.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+Lending.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestLending = Lending.TestCase

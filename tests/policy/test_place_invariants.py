@@ -29,8 +29,9 @@ from carrel.domain.job import REASONS
 from carrel.domain.node import Share
 from carrel.domain.placement import Placement, Snapshot
 from carrel.policy.place import place
+from carrel.testing.examples import examples
 
-FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FAST = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @FAST

@@ -11,6 +11,7 @@ from policy_labs import GIB, NOW, after, lab, node, waiting
 from carrel.domain.placement import Holding, Snapshot, Waiting
 from carrel.domain.qos import QoS
 from carrel.policy.place import place
+from carrel.testing.examples import examples
 
 STEP = 100.0
 SERVICES = {
@@ -38,7 +39,7 @@ def start_of(victim: Waiting, stream: list[list[Waiting]], nodes: int, age_weigh
     return None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     gpus=st.integers(1, 4),
     qos=st.sampled_from(["batch", "capped"]),

@@ -23,6 +23,7 @@ from policy_labs import (
 
 from carrel.domain.node import Node
 from carrel.domain.placement import Holding, Snapshot, Waiting
+from carrel.testing.examples import examples
 
 WHAT_HAPPENS = [
     "submit",
@@ -42,7 +43,7 @@ WHAT_HAPPENS = [
 ]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshots(), st.sampled_from([1, 1, 2, 5]), st.data())
 def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, promises: int, data: st.DataObject) -> None:
     lab = Lab(replace(snapshot, promises=promises))

@@ -16,6 +16,7 @@ from carrel.domain.placement import Holding, Preempt, Snapshot, Waiting
 from carrel.domain.qos import PreemptMode, QoS
 from carrel.domain.reservation import Reservation
 from carrel.policy.preempt import PATIENCE, preempt, resumable
+from carrel.testing.examples import examples
 
 QOS = {
     "desk": QoS(name="desk", preempts=frozenset({"batch", "rack"})),
@@ -189,7 +190,7 @@ def room_after(snapshot: Snapshot, job: Waiting, given_way: Sequence[Preempt]) -
     return has_room(job.resources, free_for(job, snapshot, left_after(snapshot, given_way), NOW, NOW))
 
 
-MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @MANY

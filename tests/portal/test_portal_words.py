@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from carrel.domain.job import JobState
 from carrel.portal import words
 
+pytestmark = pytest.mark.quick
+
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 

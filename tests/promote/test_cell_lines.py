@@ -12,6 +12,8 @@ from IPython.core.inputtransformer2 import TransformerManager
 from carrel.notebooks.promote.lines import Kind, split_cell
 from carrel.notebooks.promote.magics import long_text
 
+pytestmark = pytest.mark.quick
+
 WORDS = (
     "x",
     "print(1)",

@@ -14,6 +14,9 @@ from promoting import write_notebook
 
 from carrel.domain.errors import CarrelError, Invalid
 from carrel.notebooks.promote import Promoted, promote
+from carrel.testing.examples import examples
+
+pytestmark = pytest.mark.quick
 
 STATEMENTS = (
     "x = 1",
@@ -92,7 +95,7 @@ def promoted(cells: list[str], **options: bool) -> Promoted | CarrelError:
         return made
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(CELLS)
 def test_a_notebook_becomes_python_or_an_error_with_places(cells: list[str]) -> None:
     found = promoted(cells)
@@ -101,7 +104,7 @@ def test_a_notebook_becomes_python_or_an_error_with_places(cells: list[str]) -> 
         assert re.search(r"^cell \d+, line \d+: ", found.message, re.MULTILINE), found.message
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(CELLS)
 def test_the_notebook_itself_can_always_be_the_task(cells: list[str]) -> None:
     found = promoted(cells, keep_notebook=True)
@@ -109,7 +112,7 @@ def test_the_notebook_itself_can_always_be_the_task(cells: list[str]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid escape")
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.text(alphabet="ab01 =()[]{}'\"#\\\n:.,+-%!?_\tü", max_size=80))
 def test_plain_python_stays_as_it_is(text: str) -> None:
     try:

@@ -15,6 +15,8 @@ from carrel.domain.errors import Invalid, NotFound
 from carrel.notebooks.promote import Promoted, Weight, promote
 from carrel.tasks import describe
 
+pytestmark = pytest.mark.quick
+
 LOCK = """# Made by uv
 numpy==2.1.0 \\
     --hash=sha256:aa --hash=sha256:bb
@@ -176,6 +178,7 @@ def test_a_password_of_an_index_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.slow
 def test_an_environment_gives_its_own_versions(tmp_path: Path) -> None:
     numpy = importlib.metadata.version("numpy")
     made = promote(write_notebook(tmp_path / "work.ipynb", "import numpy"), prefix=Path(sys.prefix))
@@ -186,6 +189,7 @@ def test_an_environment_gives_its_own_versions(tmp_path: Path) -> None:
     assert requirements(session) == requirements(made)
 
 
+@pytest.mark.slow
 def test_an_environment_on_top_of_another_gives_the_versions_of_both(tmp_path: Path) -> None:
     venv.create(tmp_path / "top", system_site_packages=False)
     (site,) = (tmp_path / "top" / "lib").glob("python3*/site-packages")

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from carrel.domain.errors import Invalid
 from carrel.notebooks.promote.selection import read_selection, write_selection
 
+pytestmark = pytest.mark.quick
+
 
 @given(st.sets(st.integers(1, 60), min_size=1), st.integers(60, 80))
 def test_what_is_written_is_read(numbers: set[int], count: int) -> None:

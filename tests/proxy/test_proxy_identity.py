@@ -14,6 +14,8 @@ from joserfc.jwk import OctKey
 
 from carrel.notebooks import identity
 
+pytestmark = pytest.mark.quick
+
 SECRET, TOKEN, NOW = b"s" * 32, "carrel-job.7.1.abc", 1_800_000_000.0
 
 

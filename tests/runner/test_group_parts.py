@@ -22,6 +22,8 @@ from carrel.runner.group.plan import (
 )
 from carrel.testing.builders import LabHome, make_launch
 
+pytestmark = pytest.mark.quick
+
 MEETING = Meeting(address="fd00::7", port=12345, number=1)
 STEPS = Allocation(each_node=("srun", "-N2"), each_process=("srun", "--mpi=pmix"), nodes=("a", "b"))
 

@@ -12,6 +12,8 @@ import pytest
 from carrel.domain.errors import Denied, Invalid, Unavailable
 from carrel.server.identity import UnixUsers, deputy_command, read_identity
 
+pytestmark = pytest.mark.quick
+
 
 def users(text: str, **options: float) -> UnixUsers:
     return UnixUsers(read_identity(text), monotonic=lambda: options.get("now", 0.0))

@@ -9,6 +9,8 @@ import pytest
 from carrel.domain.errors import Invalid
 from carrel.server.lending import charges_of, kept_for_cells, read_faults
 
+pytestmark = pytest.mark.quick
+
 
 def status(**parts: Any) -> dict[str, Any]:
     devices = [{"uuid": name, "withheld": None} for name in ("a", "b", "c")]

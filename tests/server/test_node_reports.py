@@ -15,6 +15,8 @@ from carrel.leases.report import Report, read_report, report_bytes, report_key
 from carrel.server.node_reports import STALE_SECONDS, NodeReports
 from carrel.testing.waiting import wait_until
 
+pytestmark = pytest.mark.quick
+
 SECRET = b"s" * 32
 KEY = report_key(SECRET)
 NOW = time.time()

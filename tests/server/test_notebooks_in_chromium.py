@@ -153,7 +153,6 @@ def save(page: Page, path: Path) -> list[dict[str, Any]] | None:
 
 @pytest.mark.heavy
 @pytest.mark.browser
-@pytest.mark.timeout(300)
 @pytest.mark.xdist_group("notebooks")
 @pytest.mark.parametrize("name", ALL if EVERYTHING else LIGHT)
 def test_run_all_in_the_browser_leaves_what_a_plain_kernel_leaves(place: Place, name: str) -> None:

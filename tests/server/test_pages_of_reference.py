@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from carrel.domain.job import REASONS, JobState
 from carrel.domain.qos import JobKind
 from carrel.domain.units import parse_duration, parse_size
 from carrel.server.settings import SETTINGS, read_settings
+
+pytestmark = pytest.mark.quick
 
 DOCS = Path(__file__).parents[2] / "docs"
 

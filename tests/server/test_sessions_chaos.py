@@ -168,7 +168,7 @@ def notebook_pause(source: random.Random) -> float:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(SECONDS * 3 + 240)
+@pytest.mark.timeout(SECONDS * 3 + 900)
 @pytest.mark.parametrize("seed", [int(os.environ.get("CARREL_CHAOS_SEED", "7"))])
 def test_no_cell_is_lost_or_run_twice_and_no_device_is_in_two_leases(tmp_path: Path, seed: int) -> None:
     (tmp_path / "locks").mkdir()

@@ -10,6 +10,8 @@ from carrel.domain.qos import JobKind, PreemptMode
 from carrel.engines.slurm.site import site_options
 from carrel.server.settings import SETTINGS, read_settings
 
+pytestmark = pytest.mark.quick
+
 
 def test_the_command_line_outweighs_the_environment_and_that_the_file(tmp_path: Path) -> None:
     file = tmp_path / "carrel.toml"

@@ -18,6 +18,7 @@ from carrel.simulate.baselines.packing import Nodes, Placement
 from carrel.simulate.outcome import Outcome, Run
 from carrel.simulate.trace import Cluster, Trace, TraceJob
 from carrel.simulate.traces import read_trace
+from carrel.testing.examples import examples
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 MURI = Cluster(nodes=8, gpus_per_node=8)
@@ -226,7 +227,7 @@ def traces(draw: st.DrawFn) -> Trace:
     return _trace(*in_order)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(name=st.sampled_from(sorted(BASELINES)), trace=traces(), cluster=clusters)
 def test_every_job_ends_or_is_refused_and_no_gpu_is_used_twice(name: str, trace: Trace, cluster: Cluster) -> None:
     outcome, pieces = _simulate(name, trace, cluster)

@@ -21,9 +21,12 @@ from carrel.simulate.generator.walltimes import EVEN, RUNGS, asked, fit_factors,
 from carrel.simulate.quantiles import PROBABILITIES, Quantiles, measure_quantiles
 from carrel.simulate.trace import Cluster, Trace, TraceJob
 from carrel.simulate.traces import read_trace
+from carrel.testing.examples import examples
+
+pytestmark = pytest.mark.slow
 
 MURI = Path(__file__).parents[1] / "data" / "traces" / "muri" / "trace3.csv"
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=examples(40), deadline=None)
 DAY = 24 * HOUR
 
 

@@ -24,6 +24,7 @@ from carrel.simulate.outcome import Outcome
 from carrel.simulate.policies import POLICIES, run_policy
 from carrel.simulate.trace import Cluster, Trace, TraceJob
 from carrel.simulate.traces import read_trace
+from carrel.testing.examples import examples
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 SMALL = nodes_of(Cluster(nodes=2, gpus_per_node=4))
@@ -171,7 +172,7 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(JOBS, st.sampled_from([0.0, 3600.0]), st.sampled_from([1, 4]), st.sampled_from(BACKFILL_TIMES))
 def test_whatever_is_submitted_every_job_ends_and_no_gpu_is_used_twice(
     raw: list[tuple[int, int, int, str, int | None, str]], share_weight: float, promises: int, times: str
@@ -279,7 +280,7 @@ class StrictMachines(VirtualMachines):
         self.holding.add(job_id)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(
         st.tuples(

@@ -18,6 +18,7 @@ from carrel.simulate.measures import as_json, bounded_slowdown, distribution, ja
 from carrel.simulate.outcome import Outcome, Run
 from carrel.simulate.trace import Cluster, Trace, TraceJob
 from carrel.simulate.traces import read_trace
+from carrel.testing.examples import examples
 
 TRACE3 = Path(__file__).parents[1] / "data" / "traces" / "muri" / "trace3.csv"
 MURI = Cluster(nodes=8, gpus_per_node=8)
@@ -237,7 +238,7 @@ def test_use_over_time_agrees_with_looking_at_each_part(runs: list[Run], points:
         assert share == pytest.approx(used / (100 * width), abs=1e-6)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(random_runs(), st.integers(1, 40))
 def test_never_more_than_all_gpus_are_in_use_and_nothing_is_forgotten(runs: list[Run], points: int) -> None:
     begin, end = min(run.submitted for run in runs), max(run.end for run in runs)

@@ -11,6 +11,8 @@ from carrel.simulate.notebooks.forming import NotebookCell, NotebookSession, nam
 from carrel.simulate.notebooks.generator import generate_sessions, generate_week
 from carrel.simulate.quantiles import PROBABILITIES, Quantiles
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_same_seed_gives_the_same_week() -> None:
     assert generate_week(7) == generate_week(7)

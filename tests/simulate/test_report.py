@@ -35,6 +35,7 @@ from carrel.simulate.report.axes import Axis, durations, even_durations, numbers
 from carrel.simulate.trace import Cluster, Trace, TraceJob
 from carrel.simulate.traces import read_trace
 from carrel.testing.chromium import a_chromium
+from carrel.testing.examples import examples
 
 TRACE3 = Path(__file__).parents[1] / "data" / "traces" / "muri" / "trace3.csv"
 MURI = Cluster(nodes=8, gpus_per_node=8)
@@ -179,7 +180,7 @@ def test_whatever_comes_from_a_file_is_only_ever_text() -> None:
     assert not re.search("[\x00\x1b\u202e]", html)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.text(), st.text(), st.lists(st.text(), max_size=3), st.dictionaries(st.text(), st.text(), max_size=3))
 def test_no_text_breaks_the_page(user: str, title: str, notes: list[str], facts: dict[str, str]) -> None:
     runs = [Run(0, user, 1, 0, 0, 60, 60), Run(1, user + "b", 1, 0, 60, 7200, 7140)]
@@ -189,7 +190,7 @@ def test_no_text_breaks_the_page(user: str, title: str, notes: list[str], facts:
     check_self_contained(page(Comparison(title=title, trace=trace, cluster_gpus=1, outcomes=[outcome], facts=facts)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1e8), st.floats(0, 1e8), st.floats(0, 1e8), st.integers(0, 64)), max_size=8))
 def test_no_numbers_break_the_page(numbers: list[tuple[float, float, float, int]]) -> None:
     runs = [Run(id, str(id), gpus, at, at + wait, at + wait + ran, ran) for id, (at, wait, ran, gpus) in enumerate(numbers)]
@@ -211,6 +212,7 @@ def test_at_most_30_users_are_told_apart_and_the_others_are_not_forgotten() -> N
     assert sum(f">{user}<" in html for user in users) == 30
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_jobs_fit_in_a_megabyte() -> None:
     trace, outcome = random_outcome(2, jobs=100_000, users=200)
     outcomes = [replace(outcome, policy=f"policy {number}") for number in range(2)]

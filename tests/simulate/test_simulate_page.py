@@ -25,6 +25,8 @@ from carrel.simulate.policies import POLICIES
 from carrel.simulate.report import notebooks_table, policies_table
 from carrel.simulate.traces import FORMS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "simulate.md").read_text()
 Simulate = Callable[..., str]

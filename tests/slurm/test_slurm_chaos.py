@@ -27,7 +27,6 @@ from carrel.wire.v1 import JobDetail, ResourceRequest
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.chaos]
 
 
-@pytest.mark.timeout(420)
 @pytest.mark.parametrize(
     "options",
     [
@@ -97,7 +96,6 @@ MANY = 200
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
 def test_two_hundred_jobs_outlive_everything(slurm_programs: None, tmp_path: Path) -> None:
     """slurmctld, slurmdbd, both nodes' slurmd and the lab, killed again and again while 200 jobs are submitted and run."""
     home, witness = tmp_path / "lab", tmp_path / "witness"

@@ -22,6 +22,8 @@ from carrel.engines.slurm.states import SlurmEnd
 from carrel.spool import AttemptDirectory, append_entry, read_entries, take_claim
 from carrel.testing.builders import LabHome, make_launch
 
+pytestmark = pytest.mark.quick
+
 END = Ended(state=JobState.TIMEOUT, reason=Reason(code="TimeLimit", message="Slurm ended it."))
 
 

@@ -24,6 +24,8 @@ from carrel.engines.slurm.listing import (
 )
 from carrel.engines.slurm.states import STATES, end_of, has_ended, is_live, waits_for
 
+pytestmark = pytest.mark.quick
+
 ANSWERS = Path(__file__).parent / "answers"
 MARK = "m7Qx2"
 BAD = "bad|na me UserId=root(0) JobState=COMPLETED"

@@ -18,6 +18,8 @@ from carrel.engines.slurm.options import Notice, SlurmOptions, sbatch_arguments,
 from carrel.engines.slurm.passed import _OURS, _SHORT, _TAKEN, FLAGS, PASSED, WITH_OPTIONAL_VALUE, WITH_VALUE
 from carrel.engines.slurm.script import batch_script
 
+pytestmark = pytest.mark.quick
+
 LOCALE = {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"}
 GOLDEN = Path(__file__).parent / "scripts"
 EVERYTHING = SlurmOptions(

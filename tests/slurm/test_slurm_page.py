@@ -6,12 +6,16 @@ import re
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from carrel.engines.deputy.configuration import read_configuration
 from carrel.engines.slurm.passed import PASSED
 from carrel.engines.slurm.states import STATES
 from carrel.server.identity import FORMS, deputy_command
 from carrel.server.settings import read_settings
 from carrel.server.slurm import KEYS
+
+pytestmark = pytest.mark.quick
 
 PAGES = Path(__file__).parents[2] / "docs"
 PAGE = (PAGES / "slurm.md").read_text()

@@ -11,6 +11,8 @@ from carrel.engines.slurm.rest_answers import NotDone, read_ended, read_job, rea
 from carrel.engines.slurm.rest_body import LIMITS, Caller, passed_limits, submission
 from carrel.engines.slurm.rest_http import read_address
 
+pytestmark = pytest.mark.quick
+
 CALLER = Caller(directory="/", host="login1", umask=0o027, priority=5, limits={"STACK": 8388608, "AS": None})
 
 

@@ -19,7 +19,7 @@ from carrel.testing.builders import Ear, LabHome
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.notebook_scripts import make_environment
 
-pytestmark = [pytest.mark.slurm, pytest.mark.heavy, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.heavy, pytest.mark.xdist_group("slurm")]
 
 GIB = 1024**3
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_torch"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from carrel.domain.errors import Conflict, Invalid
 from carrel.snapshots import Kind, SnapshotStore, pack
+from carrel.testing.examples import examples
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -128,7 +129,7 @@ PATTERNS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sets(PATHS, min_size=1, max_size=8), st.lists(PATTERNS, max_size=4), st.lists(PATTERNS, max_size=3))
 @example({"a/b/c.log", "a/d.py", "b"}, ["a/*", "!a/b"], [])
 def test_the_same_files_as_git_itself(

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from carrel.domain.errors import CarrelError, Conflict, Invalid, NotFound, StorageFull
 from carrel.snapshots import Entry, Kind, SnapshotStore, extract, manifest_digest, pack
+from carrel.testing.examples import examples
 from carrel.testing.waiting import PATIENCE
 
 Member = tuple[tarfile.TarInfo, bytes]
@@ -112,7 +113,7 @@ MEMBERS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(MEMBERS)
 def test_nothing_is_ever_written_or_reached_outside(tmp_path_factory: pytest.TempPathFactory, members: list[Member]) -> None:
     top = tmp_path_factory.mktemp("top")
@@ -129,7 +130,7 @@ def test_nothing_is_ever_written_or_reached_outside(tmp_path_factory: pytest.Tem
             assert path.resolve().is_relative_to(target.resolve())
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=2000), st.integers(0, 3000))
 def test_damaged_archives_are_refused_or_read_never_a_traceback(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int

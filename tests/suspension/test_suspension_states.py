@@ -14,6 +14,7 @@ from suspension_rig import rig
 
 from carrel.suspension import DriverState, Ending
 from carrel.suspension.specimen import Specimen
+from carrel.testing.examples import examples
 
 #: Errors that a call may answer without having done anything.
 ERRORS = st.sampled_from([1, 401, 600, 801, 999])
@@ -79,5 +80,5 @@ class States(RuleBasedStateMachine):
 
 
 TestStates = States.TestCase
-TestStates.settings = settings(max_examples=8, stateful_step_count=12, deadline=None)
+TestStates.settings = settings(max_examples=examples(8), stateful_step_count=12, deadline=None)
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")

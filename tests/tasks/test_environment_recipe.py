@@ -12,6 +12,7 @@ from carrel.domain.errors import CarrelError, Invalid
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.tasks import describe
 from carrel.tasks.environment import resolved_as_of
+from carrel.testing.examples import examples
 
 
 def recipe(root: Path, **files: str) -> EnvironmentRecipe:
@@ -201,7 +202,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINES)
 def test_any_requirements_are_read_or_refused_and_reading_is_stable(tmp_path: Path, lines: list[str]) -> None:
     try:

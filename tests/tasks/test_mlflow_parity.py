@@ -7,6 +7,8 @@ import pytest
 
 from carrel.tasks import describe
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 PROJECT = """

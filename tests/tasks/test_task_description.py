@@ -16,6 +16,7 @@ from carrel.domain.resources import Resources
 from carrel.domain.task import EnvironmentKind, InputSpec
 from carrel.snapshots import SnapshotStore, pack
 from carrel.tasks import ResourceOverrides, TaskDescription, describe
+from carrel.testing.examples import examples
 
 
 def project(root: Path, text: str, **files: str) -> Path:
@@ -247,7 +248,7 @@ def test_a_uri_for_a_path_is_staged(tmp_path: Path, uri: str, place: str) -> Non
     assert task.parameters == {"data": uri}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=6))
 def test_values_reach_the_program_as_they_are(tmp_path: Path, values: list[str]) -> None:
     names = [f"p{n}" for n in range(len(values))]
@@ -323,7 +324,7 @@ def test_zero_bytes_are_refused(tmp_path: Path) -> None:
             describe(tmp_path, **{"script": "train.py", **keywords})  # type: ignore[arg-type]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.characters(codec="utf-8"), max_size=200))
 def test_no_text_is_ever_a_traceback(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.py").write_text("")

@@ -24,6 +24,8 @@ from carrel.tracking.describe import Describer
 from carrel.tracking.outbox import KINDS
 from carrel.tracking.status import status_of
 
+pytestmark = pytest.mark.quick
+
 JOB = Job(
     id=7,
     kind=JobKind.TASK,

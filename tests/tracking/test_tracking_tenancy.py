@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from carrel.domain.errors import Invalid
 from carrel.tracking.tenancy import Kind, kind_of, understand_body, understand_query, workspace_of
 
+pytestmark = pytest.mark.quick
+
 
 @given(st.text(max_size=300))
 def test_every_subject_has_a_workspace_that_mlflow_accepts(subject: str) -> None:

@@ -54,6 +54,13 @@ _STRAYS = (
     "UV_PROJECT",
     "UV_WORKING_DIR",
 )
+#: Where systems keep the certificates that they trust: Debian, Fedora and RHEL, openSUSE, Alpine.
+_CERTIFICATES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
 _STRAY_PREFIXES = ("CARREL_", "MLFLOW_")
 _TRUE = frozenset({"1", "y", "yes", "t", "true", "on"})
 
@@ -86,7 +93,7 @@ def read_mirrors(environ: Mapping[str, str], *, site: Path | None = None) -> Mir
     notes: list[str] = []
     _add_indexes(variables, pip, uv_files, notes)
     _add_links(variables, pip, uv_files, notes)
-    _add_transport(variables, pip)
+    _add_transport(variables, pip, uv_files)
     variables.update({"NO_COLOR": "1", "UV_NO_PROGRESS": "1"})
     options = ("--no-index",) if pip.get("no-index", "").lower() in _TRUE else ()
     decisive = {name: without_userinfo(variables[name]) for name in _DECISIVE if name in variables}
@@ -127,7 +134,13 @@ def _add_links(
         variables["UV_FIND_LINKS"] = ",".join(links)
 
 
-def _add_transport(variables: dict[str, str], pip: Mapping[str, str]) -> None:
+def _add_transport(variables: dict[str, str], pip: Mapping[str, str], uv_files: list[tuple[str, frozenset[str]]]) -> None:
+    configured = {"UV_SYSTEM_CERTS", "UV_NATIVE_TLS"} & variables.keys() or any(
+        keys & {"system-certs", "native-tls"} for _, keys in uv_files
+    )
+    # Behind a proxy with certificates of its own, these are in the system's store, which pip reads and uv does only when told to.
+    if not configured and any(Path(store).is_file() for store in _CERTIFICATES):
+        variables["UV_SYSTEM_CERTS"] = "true"
     certificate = pip.get("cert", "")
     if certificate and "SSL_CERT_DIR" not in variables and Path(certificate).is_file():
         variables.setdefault("SSL_CERT_FILE", certificate)
