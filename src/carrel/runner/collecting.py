@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 from carrel.domain.errors import Conflict, NotFound
@@ -13,15 +14,16 @@ from carrel.runner.outputs import StoredOutputs, store_outputs
 from carrel.runner.prepare import is_inside
 from carrel.spool import AttemptDirectory, read_claim
 
+#: Seconds that a runner which has told the end may still be there.
+_TIDYING = 20.0
+
 
 def collect_outputs(directory: AttemptDirectory, blobs: Path, limit: int) -> StoredOutputs:
     """Store the outputs that an attempt left in its working directory; nothing is removed there.
 
     Again is harmless. Raises `NotFound` when there is no working directory any more, `Conflict` while the attempt's runner lives.
     """
-    claim = read_claim(directory.claim)
-    if claim is not None and claim.held:
-        raise Conflict(f"The attempt in {directory.path} is not over yet.", remedy="Try again in a moment.")
+    _wait_for_runner(directory)
     try:
         launch = from_plain(Launch, json.loads(directory.launch.read_bytes()))
     except FileNotFoundError:
@@ -38,3 +40,12 @@ def collect_outputs(directory: AttemptDirectory, blobs: Path, limit: int) -> Sto
 def remove_work(directory: AttemptDirectory) -> None:
     """Remove the working directory of an attempt that is over, once nothing in it is needed any more."""
     shutil.rmtree(directory.work, ignore_errors=True)
+
+
+def _wait_for_runner(directory: AttemptDirectory) -> None:
+    """The runner has told the end and tidies up; what it leaves is looked at after that."""
+    until = time.monotonic() + _TIDYING
+    while (claim := read_claim(directory.claim)) is not None and claim.held:
+        if time.monotonic() > until:
+            raise Conflict(f"The attempt in {directory.path} is not over yet.", remedy="Try again in a moment.")
+        time.sleep(0.05)

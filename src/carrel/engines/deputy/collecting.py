@@ -9,7 +9,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
-from carrel.domain.errors import CarrelError, NotFound, StorageFull, Unavailable
+from carrel.domain.errors import CarrelError, Conflict, NotFound, StorageFull, Unavailable
 from carrel.domain.serial import from_plain, to_plain
 from carrel.engines.attempts import Key
 from carrel.runner.collecting import collect_outputs
@@ -18,7 +18,7 @@ from carrel.spool import AttemptDirectory
 
 #: Seconds that a deputy may take.
 _PATIENCE = 3600.0
-_ERRORS: Mapping[str, type[CarrelError]] = {cls.code: cls for cls in (NotFound, StorageFull, Unavailable)}
+_ERRORS: Mapping[str, type[CarrelError]] = {cls.code: cls for cls in (Conflict, NotFound, StorageFull, Unavailable)}
 
 
 @dataclass(slots=True)
