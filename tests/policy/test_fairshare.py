@@ -12,7 +12,7 @@ from carrel.domain.account import Account, AccountUsage, Standing
 from carrel.policy.fairshare import accrued, faded, standings
 from carrel.testing.examples import examples
 
-FAST = settings(max_examples=examples(150), deadline=None)
+FAST = settings(max_examples=examples(60), deadline=None)
 WEEK = 7 * 24 * 3600.0
 
 

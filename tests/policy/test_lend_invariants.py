@@ -102,13 +102,13 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
     )
 
 
-@settings(max_examples=examples(600))
+@settings(max_examples=examples(200))
 @given(nodes())
 def test_every_answer_is_sound(snap: LendingSnapshot) -> None:
     check(snap, lend(snap, NOW), NOW)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(50))
 @given(nodes(), st.randoms(use_true_random=False))
 def test_the_order_of_the_sequences_does_not_matter(snap: LendingSnapshot, dice: random.Random) -> None:
     def shuffled(items: Any) -> list[Any]:

@@ -43,7 +43,7 @@ WHAT_HAPPENS = [
 ]
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshots(), st.sampled_from([1, 1, 2, 5]), st.data())
 def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, promises: int, data: st.DataObject) -> None:
     lab = Lab(replace(snapshot, promises=promises))

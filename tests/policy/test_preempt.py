@@ -190,7 +190,7 @@ def room_after(snapshot: Snapshot, job: Waiting, given_way: Sequence[Preempt]) -
     return has_room(job.resources, free_for(job, snapshot, left_after(snapshot, given_way), NOW, NOW))
 
 
-MANY = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @MANY

@@ -88,7 +88,7 @@ def test_the_second_is_promised_a_place_between_the_first_and_a_window() -> None
     assert [at - NOW for at, _ in promised(found).values()] == [HOUR, 4 * HOUR, 2 * HOUR]
 
 
-@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshots(), st.integers(2, 6), st.data())
 def test_nobody_who_comes_later_delays_what_was_promised(snapshot: Snapshot, most: int, data: st.DataObject) -> None:
     """Until the first promise is due, every job of the queue keeps its own, while others are submitted and start beside it."""

@@ -16,7 +16,7 @@ from carrel.domain.errors import Invalid
 from carrel.policy.runtime import NAME_SPEAKS, NEWEST, NEWEST_SHARES, OWNER_SPEAKS, Expected, RunTimes
 from carrel.testing.examples import examples
 
-FAST = settings(max_examples=examples(150), deadline=None)
+FAST = settings(max_examples=examples(60), deadline=None)
 HOUR = 3600.0
 DAY = 24 * HOUR
 
