@@ -18,10 +18,11 @@ from carrel.domain.ports import Attempt
 from carrel.domain.resources import Resources
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
-from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.slurm_site import SlurmSite
+from carrel.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
