@@ -14,12 +14,13 @@ from environment_lab import Lab
 from carrel.domain.errors import StorageFull
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.environments import EnvironmentFailed, activate
+from carrel.testing.waiting import PATIENCE
 
 Recipe = Callable[..., EnvironmentRecipe]
 
 
 def run(python: Path, code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, env={"PATH": "/usr/bin:/bin"})
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=PATIENCE, env={"PATH": "/usr/bin:/bin"})
 
 
 def test_second_run_builds_nothing_and_starts_nothing(lab: Lab, needs: Recipe) -> None:
@@ -239,7 +240,7 @@ def test_uv_lock_is_installed_as_it_is(lab: Lab) -> None:
     (project / "pyproject.toml").write_text(
         '[project]\nname = "study"\nversion = "1"\nrequires-python = ">=3.11"\ndependencies = ["six<1.17"]\n'
     )
-    subprocess.run([uv.find_uv_bin(), "lock", "--no-python-downloads", "-q"], cwd=project, check=True, timeout=60)
+    subprocess.run([uv.find_uv_bin(), "lock", "--no-python-downloads", "-q"], cwd=project, check=True, timeout=PATIENCE)
     files = {name: (project / name).read_text() for name in ("pyproject.toml", "uv.lock")}
     recipe = EnvironmentRecipe(kind=EnvironmentKind.UV_LOCK, source="uv.lock", files=files)
     environment = lab.prepare(recipe)
@@ -274,7 +275,7 @@ def test_uv_lock_of_a_package_installs_the_package(lab: Lab) -> None:
         '[project]\nname = "study"\nversion = "1"\ndescription = "x"\nrequires-python = ">=3.11"\ndependencies = ["six"]\n'
         '[build-system]\nrequires = ["flit_core"]\nbuild-backend = "flit_core.buildapi"\n'
     )
-    subprocess.run([uv.find_uv_bin(), "lock", "--no-python-downloads", "-q"], cwd=lab.code, check=True, timeout=60)
+    subprocess.run([uv.find_uv_bin(), "lock", "--no-python-downloads", "-q"], cwd=lab.code, check=True, timeout=PATIENCE)
     files = {name: (lab.code / name).read_text() for name in ("pyproject.toml", "uv.lock")}
     recipe = EnvironmentRecipe(kind=EnvironmentKind.UV_LOCK, source="uv.lock", files=files, local=True)
     environment = lab.prepare(recipe)

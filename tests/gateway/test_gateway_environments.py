@@ -26,7 +26,7 @@ def make(http: httpx.Client, name: str, **source: object) -> Any:
 
 
 def build(http: httpx.Client, path: str, body: object, status: int) -> list[Any]:
-    answer = http.post(path, json=body, timeout=60)
+    answer = http.post(path, json=body, timeout=PATIENCE)
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/x-ndjson"), answer.text
     return [json.loads(line) for line in answer.text.splitlines() if line]
 
@@ -131,7 +131,7 @@ def test_going_back(rig: Rig, ada: httpx.Client) -> None:
     refused = ada.post(f"{V1}/study/restore", json={})
     assert (refused.status_code, refused.json()["type"]) == (409, "urn:carrel:problem:conflict")
     python = f"{made['path']}/bin/python"
-    done = subprocess.run([python, "-m", "pip", "install", "-q", "six"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([python, "-m", "pip", "install", "-q", "six"], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     changed = ada.get(f"{V1}/study").json()
     assert [lock["how"] for lock in changed["locks"]] == ["made", "installed"]

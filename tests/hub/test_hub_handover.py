@@ -48,7 +48,7 @@ class Waiting:
         self.joined: list[Joined] = []
         self._thread = threading.Thread(target=lambda: self.joined.append(self.desk.wait(PATIENCE)))
         self._thread.start()
-        self.http = httpx.Client(transport=httpx.HTTPTransport(uds=str(socket_path)), base_url="http://session", timeout=20)
+        self.http = httpx.Client(transport=httpx.HTTPTransport(uds=str(socket_path)), base_url="http://session", timeout=PATIENCE)
 
     def put(
         self, body: object, *, job: int = 7, token: str = "carrel-job.7.2.abc", path: str = identity.HUB_PATH

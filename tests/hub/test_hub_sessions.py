@@ -112,7 +112,7 @@ def test_the_lab_asks_how_busy_a_session_of_a_hub_is_and_nothing_else(rig: HubRi
     token = (spool / "token").read_text()
     headers = dict(identity.headers(token, job_id=number, attempt=1, subject=ada, now=time.time()))
     transport = httpx.HTTPTransport(uds=str(spool / "tmp/jupyter.sock"))
-    with httpx.Client(transport=transport, base_url="http://session", headers=headers, timeout=20) as asked:
+    with httpx.Client(transport=transport, base_url="http://session", headers=headers, timeout=PATIENCE) as asked:
         with rig.served(ada) as served, closing(served.kernel()) as kernel:
             assert kernel.execute("1").status == "ok"
             activity = asked.get("/carrel/activity")

@@ -16,6 +16,7 @@ from carrel.domain.errors import Denied, Invalid, Unavailable
 from carrel.notebooks.hub.form import Offer, read, render
 from carrel.notebooks.hub.request import session_request, variables_for
 from carrel.notebooks.hub.words import LabRefused, ended, exit_code, refused, step
+from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import JobView, QueueView, ResourceView, SessionView
 
 pytestmark = pytest.mark.quick
@@ -156,7 +157,7 @@ def test_the_spawner_needs_nothing_of_the_labs_server(tmp_path: Path) -> None:
         "from carrel.notebooks.hub import CarrelSpawner; assert issubclass(CarrelSpawner, Spawner)\n"
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
-    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True, timeout=PATIENCE)
     loaded = json.loads(found.stdout)
     rooms = {name.split(".")[1] for name in loaded if name.startswith("carrel.")}
     assert rooms == {"client", "domain", "notebooks", "wire"}

@@ -8,6 +8,7 @@ import pytest
 from promoting import Given, lines, run_notebook, run_script, write_notebook
 
 from carrel.notebooks.promote import promote
+from carrel.testing.waiting import PATIENCE
 
 #: One kernel runs them all, one after the other: what one leaves behind must not matter to the next.
 SAME: dict[str, tuple[Given, ...]] = {
@@ -209,7 +210,7 @@ def shell(command: str, directory: Path) -> str:
 
     python = f'python() {{ {sys.executable} "$@"; }}; '
     return subprocess.run(
-        ["sh", "-c", python + command], cwd=directory, capture_output=True, text=True, check=True, timeout=60
+        ["sh", "-c", python + command], cwd=directory, capture_output=True, text=True, check=True, timeout=PATIENCE
     ).stdout
 
 

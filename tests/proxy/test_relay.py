@@ -71,7 +71,7 @@ def test_requests_of_any_size_and_websockets_pass_through(place: Place) -> None:
 
 def handshake(address: TlsAddress, context: ssl.SSLContext) -> bytes:
     """What a stranger gets to read."""
-    with socket.create_connection((address.host, address.port), timeout=20) as plain:
+    with socket.create_connection((address.host, address.port), timeout=PATIENCE) as plain:
         with context.wrap_socket(plain, server_hostname="session") as stream:
             stream.sendall(b"GET /echo HTTP/1.1\r\nHost: session\r\n\r\n")
             return stream.recv(100)
@@ -88,7 +88,7 @@ def test_nobody_without_the_key_gets_in(place: Place, address: TlsAddress) -> No
         with pytest.raises((ssl.SSLError, ConnectionError)):
             assert handshake(address, context) == b""
             raise ConnectionError("closed without a word")
-    with socket.create_connection((address.host, address.port), timeout=20) as plain:
+    with socket.create_connection((address.host, address.port), timeout=PATIENCE) as plain:
         plain.sendall(b"GET /echo HTTP/1.1\r\nHost: session\r\n\r\n")
         with contextlib.suppress(ConnectionError):
             assert b"HTTP" not in plain.recv(100)

@@ -252,7 +252,7 @@ def test_a_full_disk_is_an_ending_and_can_be_tried_again(tmp_path, lab):
         attempt = Spool(disk).attempt(1, 1)
         attempt.path.mkdir(parents=True)
         attempt.launch.write_text(json.dumps(to_plain(launch)))
-        subprocess.run([sys.executable, "-c", _RUNNER, attempt.path], timeout=60, check=True)
+        subprocess.run([sys.executable, "-c", _RUNNER, attempt.path], timeout=PATIENCE, check=True)
         entries, _ = read_entries(attempt.journal)
         assert entries[-1].record.state is JobState.FAILED
         assert entries[-1].record.exit_code == 3
@@ -262,7 +262,7 @@ def test_a_full_disk_is_an_ending_and_can_be_tried_again(tmp_path, lab):
         attempt = Spool(disk).attempt(2, 1)
         attempt.path.mkdir(parents=True)
         attempt.launch.write_text(json.dumps(to_plain(launch)))
-        subprocess.run([sys.executable, "-c", _RUNNER, attempt.path], timeout=60, check=True)
+        subprocess.run([sys.executable, "-c", _RUNNER, attempt.path], timeout=PATIENCE, check=True)
         ended = read_entries(attempt.journal)[0][-1].record
         assert verdict(ended) == (JobState.FAILED, "StorageFull")
         assert ended.retryable

@@ -19,6 +19,7 @@ from carrel.server.home import LabHome
 from carrel.server.whereabouts import Answer, Whereabouts, check, read, remember, strangeness
 from carrel.spool import Spool, read_claim
 from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.waiting import PATIENCE
 
 PROJECT = """
 name: waits
@@ -114,12 +115,12 @@ def test_a_copy_of_a_running_home_touches_nothing_of_it(running: tuple[LabProces
             assert original.job(task.id).state == "RUNNING"
             assert original.job(task.id + 1).state == "PENDING"
             new = client.submit_project(project, variables=OTHER)
-            assert client.wait(new.id, timeout=60).state == "COMPLETED"
+            assert client.wait(new.id, timeout=PATIENCE).state == "COMPLETED"
         another.kill() if number % 2 else another.stop()
         task.lives()
     task.let_go()
     with Client(url=lab.url, token=lab.token) as original:
-        assert original.wait(task.id, timeout=60).state == "COMPLETED"
+        assert original.wait(task.id, timeout=PATIENCE).state == "COMPLETED"
 
 
 def test_a_moved_home_goes_on_and_is_not_asked_twice(running: tuple[LabProcess, Task], tmp_path: Path) -> None:
@@ -136,9 +137,9 @@ def test_a_moved_home_goes_on_and_is_not_asked_twice(running: tuple[LabProcess, 
     again = start_lab(moved)
     task.let_go()
     with Client(url=again.url, token=again.token) as client:
-        assert client.wait(task.id, timeout=60).state == "COMPLETED"
+        assert client.wait(task.id, timeout=PATIENCE).state == "COMPLETED"
         assert [file.path for file in client.outputs(task.id)] == ["outputs/kept"]
-        client.wait(task.id + 1, timeout=60)
+        client.wait(task.id + 1, timeout=PATIENCE)
         lab_id = client.lab().lab_id
     again.stop()
     lab.home.unlink()

@@ -90,7 +90,7 @@ def test_a_second_server_for_the_same_home_is_refused_with_where_the_first_is(tm
     lab = start_lab(tmp_path / "home")
     try:
         command = [sys.executable, "-m", "carrel.cli.main", "up", "--home", tmp_path / "home", "--port", "0"]
-        second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        second = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         assert second.returncode != 0
         assert lab.url in second.stderr
         assert "Traceback" not in second.stderr
@@ -142,7 +142,7 @@ def test_a_mistake_in_the_settings_is_one_clear_message(tmp_path: Path) -> None:
     home.mkdir()
     (home / "carrel.toml").write_text("prot = 1\n")
     command = [sys.executable, "-m", "carrel.cli.main", "up", "--home", home]
-    failed = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ})
+    failed = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env={**os.environ})
     assert failed.returncode != 0
     assert 'Did you mean "port"' in failed.stderr
     assert "Traceback" not in failed.stderr

@@ -13,6 +13,7 @@ from suspension_rig import MIB, SIZE, fake_driver
 from carrel.devices.driver import driver_facts
 from carrel.devices.processes import DeviceProcesses
 from carrel.testing.fake_driver import FakeDriver, FakeGpu, start_specimen
+from carrel.testing.waiting import PATIENCE
 
 PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v3"
 
@@ -21,7 +22,7 @@ def ask(driver: FakeDriver, program: str) -> Any:
     prelude = "import dataclasses, json, sys\nfrom carrel.devices.processes import DeviceProcesses\n"
     prelude += "from carrel.devices.driver import driver_facts\n"
     words = [sys.executable, "-c", f"{prelude}\nprint(json.dumps({program}))"]
-    done = subprocess.run(words, env=driver.environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, env=driver.environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

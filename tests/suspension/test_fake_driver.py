@@ -13,6 +13,7 @@ from suspension_rig import MIB, SIZE, fake_driver
 
 from carrel.domain.errors import Unavailable
 from carrel.testing.fake_driver import FakeDriver, FakeGpu, build, start_specimen
+from carrel.testing.waiting import PATIENCE
 
 #: Begins every program below; `call` returns the value, or the name of the error.
 PRELUDE = """
@@ -34,7 +35,7 @@ def run(driver: FakeDriver, program: str, **variables: str) -> list[Any]:
         env=driver.environment() | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -242,7 +242,7 @@ def test_on_another_server_only_the_command_and_the_task_write(lab: RealLab, pro
 def test_without_a_lab_the_command_says_so(project: Path, tmp_path: Path) -> None:
     command = [PROGRAMS / "mlflow", "run", project.name, "--backend", "carrel"]
     environment = clean(CARREL_HOME=str(tmp_path / "nowhere"))
-    done = subprocess.run(command, cwd=project.parent, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=project.parent, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
     assert "No lab is running" in done.stderr
     assert "Traceback" not in done.stderr

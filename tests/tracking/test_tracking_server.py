@@ -237,7 +237,7 @@ def test_patience_ends_with_an_honest_answer() -> None:
     served = serve(TrackingProxy(Starting(), identify=by_token(authenticate), patience=0.2))  # type: ignore[arg-type]
     url = next(served)
     try:
-        answer = httpx.get(f"{url}/version", headers={"Authorization": "Bearer alice-token"}, timeout=10)
+        answer = httpx.get(f"{url}/version", headers={"Authorization": "Bearer alice-token"}, timeout=PATIENCE)
     finally:
         served.close()
     assert answer.status_code == 503

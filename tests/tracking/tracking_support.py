@@ -39,7 +39,7 @@ class Tracking:
     url: str
 
     def client(self, token: str) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE)
 
 
 def serve(proxy: TrackingProxy) -> Iterator[str]:
