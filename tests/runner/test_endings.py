@@ -20,7 +20,7 @@ from carrel.runner.advice import advice
 from carrel.runner.endings import Ending
 from carrel.spool import Spool, read_entries
 from carrel.testing.builders import make_launch
-from carrel.testing.waiting import wait_until
+from carrel.testing.waiting import PATIENCE, wait_until
 
 MIB = 1024**2
 EAT = """
