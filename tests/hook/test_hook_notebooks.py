@@ -32,7 +32,8 @@ _CHANGES = (
     (re.compile(r"± [^\n\\]*|\\u00b1 [^\n\\]*"), "spread"),
     (re.compile(r"in \d+\.\d+s"), "in time"),
     (re.compile(r"\bpid \d+"), "pid"),
-    (re.compile(r"\b[0-9a-f]{32}\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "id"),
+    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{24}_\d+_\d+"), "request"),
+    (re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "id"),
 )
 _ANSWERS = re.compile(r"# answers: (.*)")
 
