@@ -23,12 +23,16 @@ class RetentionTable:
         self._database = database
 
     def ended_attempts(self, before: float) -> Set[tuple[int, int]]:
-        """Job and number of all attempts that ended before that moment and are not the present one of a job that goes on."""
+        """Job and number of all attempts that ended before that moment and are not the present one of a job that goes on.
+
+        Those whose outputs wait to be collected are left out: their working directories are all there is of them.
+        """
         query = (
             sa.select(attempts.c.job_id, attempts.c.number)
             .join(jobs)
             .where(
                 attempts.c.ended_at < before,
+                attempts.c.uncollected == 0,
                 sa.or_(jobs.c.ended_at < before, attempts.c.number < jobs.c.attempt),
             )
         )
