@@ -71,7 +71,7 @@ def test_every_option_changes_what_slurm_is_told():
 
 def test_shards_are_asked_for_in_the_place_of_gpus():
     assert "--gres=shard:2" in arguments(SlurmOptions(shards=2))
-    assert "--gres=shard:2" in srun_arguments(SlurmOptions(shards=2), number=1, name="n", directory="/", script="/s")
+    assert "--gres=shard:2" in srun_arguments(SlurmOptions(shards=2), name="n", comment="c", directory="/", script="/s")
     for wrong in ({"shards": -1}, {"shards": 1, "gpus": 1}):
         with pytest.raises(Invalid, match="shards is"):
             SlurmOptions(**wrong)
