@@ -88,7 +88,7 @@ def up(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_a_copy_of_a_running_home_touches_nothing_of_it(running: tuple[LabProcess, Task], project: Path, times: int) -> None:
     lab, task = running
     copy = copy_of(lab.home, "copy")
