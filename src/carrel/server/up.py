@@ -9,15 +9,11 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
-
-from fastapi import FastAPI
-from starlette.types import ASGIApp
 
 from carrel.control.administration import Administration, token_digest
 from carrel.control.borrowing import Borrowing
@@ -33,7 +29,7 @@ from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
 from carrel.control.storage import StorageWatch
 from carrel.devices import discover, this_node
-from carrel.domain.errors import CarrelError, Unavailable
+from carrel.domain.errors import CarrelError
 from carrel.domain.launch import LaunchLimits, LaunchPaths
 from carrel.domain.units import format_size
 from carrel.domain.user import Role, User
@@ -56,7 +52,8 @@ from carrel.server.node_reports import NodeReports
 from carrel.server.notebooks import Notebooks
 from carrel.server.preparable import Preparable
 from carrel.server.retention import RetentionService
-from carrel.server.settings import DEFAULT_PORT, Settings, read_settings
+from carrel.server.serving import Server, listen, name_of
+from carrel.server.settings import Settings, read_settings
 from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
 from carrel.server.tracking import Tracking, artifacts_of
 from carrel.server.whereabouts import Answer, check, remember
@@ -119,8 +116,8 @@ def run(*, home: Path, options: Mapping[str, Any], answer: Answer | None = None,
         known = check(place_, settings.database, answer)
         origin = Origin(known, answer) if known is not None and answer is not None else None
         copied = origin is not None and origin.answer is Answer.COPY
-        with contextlib.closing(_listen(settings, None if copied else place_.read_port())) as listener:
-            url = f"http://{_name_of(settings.host)}:{listener.getsockname()[1]}"
+        with contextlib.closing(listen(settings, None if copied else place_.read_port())) as listener:
+            url = f"http://{name_of(settings.host)}:{listener.getsockname()[1]}"
             rules = RuleBook(settings.rules, reread=lambda: read().rules)
             return _serve(place_, settings, rules, listener, url, say, origin)
     finally:
@@ -318,7 +315,7 @@ def _serve(
         if tracking:
             tracking.start()
         ticket = portal.tickets.issue(home.token.read_text().strip())
-        server = _Server(
+        server = Server(
             app,
             notebooks.in_front_of(app) if notebooks else app,
             listener,
@@ -376,95 +373,3 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None]) -> Non
     say(f"  pages     {link}")
     say("            (the link signs one browser in, once, within ten minutes)")
     say("  stop      Ctrl-C; running tasks go on")
-
-
-class _Server:
-    """uvicorn on a socket that is listening already, ended by SIGINT and SIGTERM, which also end event streams at once."""
-
-    def __init__(
-        self,
-        app: FastAPI,
-        front: ASGIApp,
-        listener: socket.socket,
-        *,
-        ready: Callable[[], None],
-        closing: Sequence[Callable[[], Awaitable[None]]] = (),
-    ) -> None:
-        import uvicorn
-
-        config = uvicorn.Config(
-            front,
-            log_config=None,
-            # Addresses of sign-in links hold their ticket.
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=5,
-            timeout_keep_alive=75,
-            ws="websockets-sansio",
-            ws_max_size=2**40,
-            ws_per_message_deflate=False,
-            # The answer to a ping stands in line behind what a page sends; a large upload over a slow line is not the end.
-            ws_ping_interval=30,
-            ws_ping_timeout=300,
-        )
-        self._app = app
-        self._listener = listener
-        self._ready = ready
-        self._closing = closing
-        self._server = uvicorn.Server(config)
-
-    def run(self) -> None:
-        """Serve until a signal comes."""
-        inner = self._app.router.lifespan_context
-
-        @contextlib.asynccontextmanager
-        async def lifespan(app: FastAPI) -> AsyncIterator[Any]:
-            async with inner(app) as state:
-                self._ready()
-                yield state
-                for close in self._closing:
-                    await close()
-
-        self._app.router.lifespan_context = lifespan
-        self._server.handle_exit = self._exit  # type: ignore[method-assign]
-        self._server.run(sockets=[self._listener])
-
-    def _exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn names the parameters
-        self._app.state.close_streams()
-        if self._server.should_exit and sig == signal.SIGINT:
-            self._server.force_exit = True
-        self._server.should_exit = True
-
-
-def _listen(settings: Settings, last: int | None) -> socket.socket:
-    """Bind first, so that the address is known to everything that is wired after it.
-
-    Where any port will do, it is the `last` one if that is free: tasks that outlived an earlier server find this one there.
-    """
-    asked = settings.port
-    ports = [asked] if asked else []
-    if asked in (0, DEFAULT_PORT):
-        ports += [last] if last else []
-        ports.append(0)
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    failure: OSError | None = None
-    for port in ports:
-        try:
-            listener.bind((settings.host, port))
-            # Listening begins here: a client that has read the address is never refused, at most kept for a moment.
-            listener.listen(512)
-        except OSError as error:
-            failure = error
-        else:
-            return listener
-    listener.close()
-    raise Unavailable(
-        f"Cannot listen on {settings.host}:{asked}: {failure.strerror if failure else 'no port'}.",
-        remedy="Choose another with --port.",
-    )
-
-
-def _name_of(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
