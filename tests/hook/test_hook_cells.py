@@ -18,6 +18,8 @@ from carrel.testing.waiting import wait_until
 
 Make = Callable[..., TestKernel]
 BUSY = "# carrel: gpus=1\nimport time\ntime.sleep({})"
+#: Has a GPU until the file is there.
+UNTIL = "# carrel: gpus=1\nimport pathlib, time\nwhile not pathlib.Path({!r}).exists(): time.sleep(0.02)"
 
 
 def leases(broker: BrokerProcess) -> list[dict[str, Any]]:
@@ -84,16 +86,19 @@ def test_the_lease_ends_with_the_cell_however_it_ends(kernel: TestKernel, broker
     assert kernel.run("print('alive')").text == "alive\n"
 
 
-def test_a_cell_that_waits_says_so_in_one_line_and_then_runs(kernel_of: Make, broker: BrokerProcess) -> None:
+def test_a_cell_that_waits_says_so_in_one_line_and_then_runs(kernel_of: Make, broker: BrokerProcess, tmp_path: Path) -> None:
     first, second = kernel_of(1), kernel_of(2)
-    busy = first.send(BUSY.format(1.5))
+    busy = first.send(UNTIL.format(str(tmp_path / "go")))
     wait_until(lambda: leases(broker), "the first cell to have the GPU")
-    ran = second.run("# carrel: gpus=1\nprint('now')")
+    waiting = second.send("# carrel: gpus=1\nprint('now')")
+    before = second.result(waiting, until=lambda ran: bool(ran.shown))
+    assert before.shown[0].startswith("waiting for a GPU: 1st in line")
+    (tmp_path / "go").touch()
+    ran = second.result(waiting)
     assert ran.status == "ok"
     assert ran.text == "now\n"
-    assert len(ran.displays) == 1
-    assert ran.shown[0].startswith("waiting for a GPU: 1st in line")
-    assert re.search(r"waited \d+ s for GPU", ran.shown[-1])
+    assert len({*before.displays, *ran.displays}) == 1
+    assert re.search(r"waited [\d.]+ s for GPU", ran.shown[-1])
     assert "GPU 0 (simulated)" in ran.shown[-1]
     assert first.result(busy).status == "ok"
 
@@ -145,28 +150,33 @@ def test_a_killed_kernel_leaves_no_lease(kernel: TestKernel, broker: BrokerProce
 def test_a_cell_that_lets_no_other_thread_run_keeps_its_lease(kernel_of: Make, broker: BrokerProcess) -> None:
     first, second = kernel_of(1), kernel_of(2)
     # PyDLL keeps the interpreter's lock for the whole call: no thread of the kernel can say anything.
-    busy = first.send("# carrel: gpus=1\nimport ctypes\nctypes.PyDLL(None).usleep(2_000_000)")
+    code = "# carrel: gpus=1\nimport ctypes, time\nctypes.PyDLL(None).usleep(2_000_000)\nprint(time.monotonic())"
+    busy = first.send(code)
     wait_until(lambda: leases(broker), "the first cell to have the GPU")
-    ran = second.run("# carrel: gpus=1\nprint('now')")
-    assert ran.seconds > 1
-    assert first.result(busy).status == "ok"
+    began = float(second.run("# carrel: gpus=1\nimport time\nprint(time.monotonic())").text)
+    # One clock for all processes (clock_gettime(2)): the second cell began after the first had done all its work.
+    assert began > float(first.result(busy).text)
 
 
-def test_the_broker_is_killed_while_a_cell_runs(kernel: TestKernel, broker: BrokerProcess) -> None:
-    busy = kernel.send(BUSY.format(1.5) + "\nprint('done')")
+def test_the_broker_is_killed_while_a_cell_runs(kernel: TestKernel, broker: BrokerProcess, tmp_path: Path) -> None:
+    busy = kernel.send(UNTIL.format(str(tmp_path / "go")) + "\nprint('done')")
     wait_until(lambda: leases(broker), "the cell to have the GPU")
     broker.kill()
     broker.restart()
-    assert [lease["job"] for lease in leases(broker)] == [1]
+    wait_until(lambda: [lease["job"] for lease in leases(broker)] == [1], "the lease to be found again")
+    (tmp_path / "go").touch()
     assert kernel.result(busy).text == "done\n"
     assert cells(broker) == 1
     assert kernel.run("# carrel: gpus=1\nprint('again')").text == "again\n"
 
 
-def test_the_broker_is_killed_while_a_cell_runs_and_comes_back_after_it(kernel: TestKernel, broker: BrokerProcess) -> None:
-    busy = kernel.send(BUSY.format(0.5))
+def test_the_broker_is_killed_while_a_cell_runs_and_comes_back_after_it(
+    kernel: TestKernel, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    busy = kernel.send(UNTIL.format(str(tmp_path / "go")))
     wait_until(lambda: leases(broker), "the cell to have the GPU")
     broker.kill()
+    (tmp_path / "go").touch()
     assert kernel.result(busy).status == "ok"
     broker.restart()
     wait_until(lambda: not leases(broker), "the lease that was given back meanwhile to end")
@@ -181,14 +191,15 @@ def test_the_broker_is_away_when_a_cell_wants_a_gpu(kernel: TestKernel, broker: 
     assert kernel.result(waiting).text == "at last\n"
 
 
-def test_the_broker_is_killed_while_a_cell_waits(kernel_of: Make, broker: BrokerProcess) -> None:
+def test_the_broker_is_killed_while_a_cell_waits(kernel_of: Make, broker: BrokerProcess, tmp_path: Path) -> None:
     first, second = kernel_of(1), kernel_of(2)
-    busy = first.send(BUSY.format(2))
+    busy = first.send(UNTIL.format(str(tmp_path / "go")))
     wait_until(lambda: leases(broker), "the first cell to have the GPU")
     waiting = second.send("# carrel: gpus=1\nprint('now')")
     wait_until(lambda: broker.status()["queue"], "the second cell to wait")
     broker.kill()
     broker.restart()
+    (tmp_path / "go").touch()
     assert second.result(waiting).text == "now\n"
     assert first.result(busy).status == "ok"
     wait_until(lambda: not leases(broker), "all leases to end")

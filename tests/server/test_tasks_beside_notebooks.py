@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import http.server
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from carrel import Client
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import SessionBrowser
+from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
 
-SECONDS = 120.0
 CELL = """\
 # carrel: gpus=1
 %gpu simulate {size}G
@@ -24,14 +22,6 @@ import pathlib, time
 pathlib.Path({here!r}).touch()
 while not pathlib.Path({go!r}).exists(): time.sleep(0.05)
 """
-
-
-def wait_until(check: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (found := check()):
-        assert time.monotonic() < deadline, f"waited {SECONDS:g} s for {what}"
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +72,7 @@ def test_a_task_waits_in_line_for_a_gpu_that_can_be_cleared_and_is_overtaken_by_
             assert client.job(third).state == "PENDING"
             for name in ("second", "third"):
                 (tmp_path / f"{name}.go").touch()
-            assert [client.wait(one, timeout=SECONDS).state for one in (first, second, third)] == ["COMPLETED"] * 3
+            assert [client.wait(one, timeout=PATIENCE).state for one in (first, second, third)] == ["COMPLETED"] * 3
             assert (tmp_path / "order").read_text().split() == ["first", "second", "third"]
             for kernel in kernels:
                 kernel.close()
@@ -95,7 +85,7 @@ def _told(job: JobDetail) -> str:
 
 def _end(client: Client, session: int) -> None:
     client.cancel(session)
-    client.wait(session, timeout=SECONDS)
+    client.wait(session, timeout=PATIENCE)
 
 
 class SlowData:
@@ -108,7 +98,7 @@ class SlowData:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 data.asked.set()
-                data.go.wait(SECONDS)
+                data.go.wait(PATIENCE)
                 self.send_response(200)
                 self.send_header("Content-Length", "5")
                 self.end_headers()
@@ -154,7 +144,7 @@ def test_a_task_that_cannot_begin_where_it_was_placed_goes_back_to_the_line(lab:
                 wait_until(lambda: "not offered: GPU " in client.job(task).message, "the reason")
                 kernel.close()
             _end(client, session)
-            ended = client.wait(task, timeout=SECONDS)
+            ended = client.wait(task, timeout=PATIENCE)
             assert (ended.state, ended.attempt) == ("COMPLETED", 2)
     finally:
         data.close()
