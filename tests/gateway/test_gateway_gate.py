@@ -44,7 +44,7 @@ def fill(path: str, job: int) -> str:
         "array_id": str(job),
         "digest": DIGEST,
         "subject:path": "ada",
-        "path:path": "x",
+        "path:file": "x",
         "name:path": "x",
         "name": "x",
     }

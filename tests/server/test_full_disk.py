@@ -74,10 +74,12 @@ def test_outputs_that_do_not_fit_are_a_failure_and_are_collected_later(tmp_path:
     home = tmp_path / "lab"
     store = small_disk(cleanup, home / "blobs", "2m")
     _, client = running_lab(cleanup, home)
-    made = "mkdir -p outputs; echo small > outputs/a; head -c 3000000 /dev/zero > outputs/b; echo last > outputs/c"
+    go = tmp_path / "go"
+    made = f"while [ ! -e {go} ]; do sleep 0.05; done; mkdir -p outputs; echo small > outputs/a; head -c 3000000 /dev/zero > outputs/b; echo last > outputs/c"
     # Retries are for tasks that fail: this one did its work, and would only do it again.
     job_id = submit(client, tmp_path / "work", made, retries=2)
     after = submit(client, tmp_path / "work", "echo never", dependency=f"afterok:{job_id}")
+    go.touch()
     job = client.wait(job_id, timeout=PATIENCE)
     assert (job.state, job.reason, job.exit_code, job.attempt) == ("FAILED", "StorageFull", 0, 1), job.message
     for said in (str(store.path), "of 2M are free", '"outputs/b" (2.9M)', f"carrel outputs --collect {job_id}", "Exit code 0"):

@@ -64,7 +64,7 @@ except PermissionError:
 context = ssl.create_default_context()
 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 try:
-    stream = context.wrap_socket(socket.create_connection((host, port), timeout=PATIENCE))
+    stream = context.wrap_socket(socket.create_connection((host, port), timeout=180))
     stream.sendall(b"GET /api/status HTTP/1.1\\r\\nHost: session\\r\\n\\r\\n")
     print("read", stream.recv(100))
 except (ssl.SSLError, ConnectionError) as error:

@@ -208,11 +208,13 @@ class CarrelKernel(IPythonKernel):
             touched = self.guard.look()
             had = share.lease is not None
             left = [thing for thing in _alive() if thing not in before] if touched or had else []
-            if touched and "background" not in self._told and not all(map(self.shares.has, left)):
+            # Threads that feed the queues of worker processes do nothing on a GPU, and end by themselves.
+            told = [thing for thing in left if getattr(thing, "name", "") != "QueueFeederThread"]
+            if touched and "background" not in self._told and not all(map(self.shares.has, told)):
                 self._told.add("background")
                 self._note(
                     "Threads or tasks of this cell go on after it (%d). What they do on a GPU they do without a lease: it stops "
-                    "while another session has the GPU to itself, and goes on with your next cell." % len(left)
+                    "while another session has the GPU to itself, and goes on with your next cell." % len(told)
                 )
             starved = "OutOfMemory" in str((reply or {}).get("ename", ""))
             if starved:
