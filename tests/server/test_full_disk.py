@@ -75,7 +75,8 @@ def test_outputs_that_do_not_fit_are_a_failure_and_are_collected_later(tmp_path:
     store = small_disk(cleanup, home / "blobs", "2m")
     _, client = running_lab(cleanup, home)
     go = tmp_path / "go"
-    made = f"while [ ! -e {go} ]; do sleep 0.05; done; mkdir -p outputs; echo small > outputs/a; head -c 3000000 /dev/zero > outputs/b; echo last > outputs/c"
+    made = f"while [ ! -e {go} ]; do sleep 0.05; done; "
+    made += "mkdir -p outputs; echo small > outputs/a; head -c 3000000 /dev/zero > outputs/b; echo last > outputs/c"
     # Retries are for tasks that fail: this one did its work, and would only do it again.
     job_id = submit(client, tmp_path / "work", made, retries=2)
     after = submit(client, tmp_path / "work", "echo never", dependency=f"afterok:{job_id}")
