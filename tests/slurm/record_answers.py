@@ -1,6 +1,6 @@
 """Records what the real programs answer about jobs of every ending: python tests/slurm/record_answers.py [DIRECTORY].
 
-The parsers are tested against these files. Free text in the names of jobs is as bad as Slurm lets it be.
+The parsers are tested against these files. Free text in the names and comments of jobs is as bad as Slurm lets it be.
 """
 
 import json
@@ -39,7 +39,10 @@ def make_jobs(site):
     submit("array", "exit $SLURM_ARRAY_TASK_ID", "--array=0-2")
     submit("never", "true", f"--dependency=afterok:{bad}")
     submit("never-killed", "true", f"--dependency=afterok:{bad}", "--kill-on-invalid-dep=yes")
-    submit(f"held\n{MARK}x|1|COMPLETED|None|||root|good", "true", "--hold")
+    forged = f"1|COMPLETED|None|||root|carrel.lab.1.1|~{MARK}x|good"
+    submit(f"held\n{MARK}x|{forged}", "true", "--hold")
+    submit("commented", "true", "--hold", f"--comment=carrel.lab.8.1|~{MARK}x|good\n{MARK}x|{forged}\n")
+    submit("ours", "true", "--hold", "--comment=carrel.lab.9.1")
     for name in ("timeout", "cancelled-running", "lost", "requeued", "suspended", "high"):
         site.wait_for(jobs[name], "RUNNING")
     site.run("scancel", str(jobs["cancelled-running"]))
@@ -61,9 +64,7 @@ def record(site, jobs, directory):
         "squeue": ["squeue", "-t", "all", "-r", "-o", squeue_format(MARK)],
         "sacct": ["sacct", "-X", "-D", "-a", "-P", "-j", numbers, fields],
         "sacct-two-lines": ["sacct", "-X", "-D", "-a", "-P", "-j", everything, fields],
-        "scontrol-job": ["scontrol", "-o", "show", "job", str(jobs["cancelled-running"])],
-        "scontrol-job-bad": ["scontrol", "-o", "show", "job", str(jobs["bad|na me UserId=root(0) JobState=COMPLETED"])],
-        "scontrol-job-array": ["scontrol", "-o", "show", "job", str(jobs["array"])],
+        "squeue-job": ["squeue", "-t", "all", "-r", "-j", str(jobs["ours"]), "-o", squeue_format(MARK)],
         "scontrol-node": ["scontrol", "-o", "show", "node"],
         "scontrol-partition": ["scontrol", "-o", "show", "partition"],
         "squeue.json": ["squeue", "--json"],

@@ -21,7 +21,7 @@ def test_elements_reach_slurm_as_jobs_with_their_variables_and_no_more_of_them_t
     lab.until(first, lambda job: job.state == "RUNNING")
     held = lab.until(lab.client.element(first, 5).id, lambda job: job.reason == "JobArrayTaskLimit")
     assert (held.state, held.attempt) == ("PENDING", 0)
-    names = site.run("squeue", "-h", "--array", "-o", "%j").out.split()
+    names = site.run("squeue", "-h", "--array", "-o", "%k").out.split()
     assert {".".join(name.split(".")[2:]) for name in names} == {f"{first}.1", f"{lab.client.element(first, 3).id}.1"}
     lab.kill()
     lab.start()

@@ -28,27 +28,32 @@ def commands(faults):
 
 
 def submit(site, commands, name, script=SCRIPT, *options):
-    return commands.submit([f"--job-name={name}", "--parsable", f"--output={site.shared}/%j.out", *options], script)
+    """Submit as the lab does, where `name` is an identity; else as a person, and as an earlier release of the lab did."""
+    called = ["--job-name=train", f"--comment={name}"] if name.startswith("carrel.") else [f"--job-name={name}"]
+    return commands.submit([*called, "--parsable", f"--output={site.shared}/%j.out", *options], script)
 
 
-@pytest.mark.parametrize("json", [False, True])
-def test_a_job_is_followed_from_submission_to_its_end(site, faults, json):
+@pytest.mark.parametrize(("json", "earlier"), [(False, False), (True, False), (False, True)])
+def test_a_job_is_followed_from_submission_to_its_end(site, faults, json, earlier):
     commands = SlurmCommands(environ=faults.environ, json=json)
-    name = f"carrel.lab.{int(json)}.7"
-    number = submit(site, commands, name, SCRIPT, "--nodelist=node2")
+    name = f"carrel.lab.{2 * json + earlier}.7"
+    where = [f"--job-name={name}", "--comment=train"] if earlier else []  # as a release did that had identities in names
+    number = submit(site, commands, name, SCRIPT, "--nodelist=node2", f"--chdir={site.shared}", *where)
     wait_until(lambda: find(commands.listing(), name)[0].state == "RUNNING")
     (job,) = find(commands.listing(), name)
     assert (job.id, job.nodes) == (number, "node2")
     assert commands.job(number, name).state == "RUNNING"
     assert commands.job(number, "carrel.lab.2.1") is None
+    assert commands.job(999999, name) is None
     commands.cancel(number, name="carrel.another.1.1")  # a number that was given again
     assert commands.job(number, name).state == "RUNNING"
     commands.cancel(number, name=name)
     wait_until(lambda: find(commands.listing(), name)[0].state == "CANCELLED")
     commands.cancel(number, name=name)
-    wait_until(lambda: any(end_of(job) for job in commands.history({name: number})))
-    assert "Slurm by " in end_of(commands.history({name: number})[-1]).reason.message
-    assert find(commands.history({name: None}), name)
+    # What Slurm first writes down of a job has neither name nor directory.
+    records = wait_until(lambda: [job for job in commands.history([number]) if end_of(job) and job.directory])
+    assert "Slurm by " in end_of(records[-1]).reason.message
+    assert {job.directory for job in records} == {str(site.shared)}
 
 
 def test_one_call_lists_all_jobs(site, faults, commands):
@@ -57,7 +62,7 @@ def test_one_call_lists_all_jobs(site, faults, commands):
         submit(site, commands, name, "#!/bin/sh\ntrue\n")
     commands.version()
     before = len(faults.calls("squeue"))
-    assert set(names) <= {job.name for job in commands.listing()}
+    assert set(names) <= {job.identity for job in commands.listing()}
     assert len(faults.calls("squeue")) == before + 1
 
 
@@ -89,9 +94,9 @@ def test_the_environment_of_the_server_changes_nothing(site, faults):
 CALLS = {
     "sbatch": lambda commands: commands.submit(["--parsable", "--hold"], SCRIPT),
     "squeue": lambda commands: commands.listing(),
-    "sacct": lambda commands: commands.history({"a": 1}),
-    "scontrol": lambda commands: commands.job(1, "a"),
-    "scancel": lambda commands: commands.cancel(999999, name="nobody"),
+    "sacct": lambda commands: commands.history([1]),
+    "scontrol": lambda commands: commands.nodes(),
+    "scancel": lambda commands: commands.cancel(commands.submit(["--parsable", "--hold", "-J", "held"], SCRIPT), name="held"),
 }
 
 
@@ -231,7 +236,7 @@ def test_a_controller_that_hangs_is_slow(site, commands):
 def test_accounting_that_is_down_is_no_end(site, commands):
     site.kill("slurmdbd")
     with pytest.raises(SlurmDown):
-        commands.history({"a": 1})
+        commands.history([1])
     commands.listing()
 
 

@@ -10,6 +10,7 @@ from carrel.domain.job import JobState
 from carrel.domain.launch import Preparing, Started
 from carrel.domain.ports import Attempt
 from carrel.domain.resources import Resources
+from carrel.engines.attempts import Watched, write_launch
 from carrel.engines.slurm import follower, reconciler
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
@@ -319,6 +320,54 @@ def test_slurm_remembers_the_exit_code_of_the_command(site, home, engine, ear):
     assert "ExitCode=7:0" in site.run("scontrol", "show", "job", str(number)).out
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_that_the_release_before_submitted_is_known_by_its_name(site, home, faults, known):
+    """It had the identity in the name and the task's name in the comment."""
+    launch = make_launch(home, f"echo ran >> {home.root}/ran")
+    first = slurm_engine(home, faults.environ, options=lambda launch: replace(options_for(launch), passed=("--begin=now+1hour",)))
+    Ear(first)
+    first.start(launch, token=TOKEN)
+    number = number_of(home, launch)
+    first.close()
+    assert site.run("squeue", "-h", "-j", str(number), "-o", "%j %k").out == f"{launch.name} carrel.{lab_of(home)}.1.1\n"
+    site.run("scontrol", "update", f"job={number}", f"name=carrel.{lab_of(home)}.1.1", f"comment={launch.name}")
+    if not known:
+        (home.attempt(launch).path / "slurm").write_text("")
+    second = slurm_engine(home, faults.environ)
+    try:
+        ear = Ear(second)
+        second.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
+        assert number_of(home, launch) == number
+        second.cancel(1, 1, by="alice")
+        assert ear.ended(launch).state is JobState.CANCELLED
+    finally:
+        second.close()
+    assert site.wait_for(number, "CANCELLED")
+    assert len(faults.calls("sbatch")) == 1
+
+
+def test_a_job_that_somebody_renamed_is_still_ours(site, home, engine, ear):
+    launch = make_launch(home, f"echo ready; {go_on(home)}")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    site.run("scontrol", "update", f"job={number_of(home, launch)}", "name=better")
+    engine.cancel(1, 1, by="alice")
+    assert ear.ended(launch).state is JobState.CANCELLED
+
+
+def test_a_number_that_is_another_jobs_by_now_is_not_cancelled(site, home, engine, ear):
+    """As after a controller that was killed: the number that was written down is of a job of somebody else's."""
+    launch = make_launch(home, "sleep 600")
+    other = site.submit("sleep 600", "--job-name=other", "--comment=carrel.another.1.1")
+    site.wait_for(other, "RUNNING")
+    write_launch(Watched(launch=launch, token=TOKEN, directory=home.attempt(launch)))
+    (home.attempt(launch).path / "slurm").write_text(f"{other}\n")
+    engine.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
+    engine.cancel(1, 1, by="alice")
+    assert ear.ended(launch).state is JobState.CANCELLED
+    assert site.state(other) == "RUNNING"
+
+
 def test_a_new_engine_finds_a_job_whose_number_nobody_wrote_down(home, faults):
     """The server died between sbatch and its answer."""
     launch = make_launch(home, f"echo ran >> {home.root}/ran; echo ready; {go_on(home)}")
@@ -382,4 +431,4 @@ def test_a_script_that_ends_well_without_a_runner_is_submitted_again_and_given_u
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
     assert "It had not begun." in ended.reason.message
     name = f"carrel.{lab_of(home)}.1.1"
-    assert len([job for job in SlurmCommands(environ=site.environ, json=False).listing() if job.name == name]) == 4
+    assert len([job for job in SlurmCommands(environ=site.environ, json=False).listing() if job.identity == name]) == 4

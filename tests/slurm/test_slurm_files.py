@@ -147,11 +147,11 @@ def test_nodes_are_ours(record, gpus, drained):
 def test_an_allocation_is_asked_for_what_the_batch_job_would_be():
     options = SlurmOptions(partition="gpu", time=90, memory=2**30, cpus=2, gpus=1, gpu_type="a100", passed=("--nice=10",))
     said = srun_arguments(
-        options, name="carrel.lab.1.1.now", comment="digits", directory="/spool/1/1", script="/spool/1/1/slurm.sh"
+        options, name="digits", comment="carrel.lab.1.1.now", directory="/spool/1/1", script="/spool/1/1/slurm.sh"
     )
     assert said == [
-        "--job-name=carrel.lab.1.1.now",
-        "--comment=digits",
+        "--job-name=digits",
+        "--comment=carrel.lab.1.1.now",
         "--chdir=/spool/1/1",
         "--partition=gpu",
         "--time=0-00:02:00",

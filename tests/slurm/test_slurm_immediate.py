@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +82,7 @@ def go_on(home, name="go"):
 
 def allocations(site, home):
     """Those of the lab that Slurm still keeps resources for."""
-    lines = site.run("squeue", "-h", "-t", "PD,R,S", "-o", "%j").out.split()
+    lines = site.run("squeue", "-h", "-t", "PD,R,S", "-o", "%k").out.split()
     return [name for name in lines if name.startswith(f"carrel.{lab_of(home)}.")]
 
 
@@ -94,7 +95,7 @@ def sruns(launch):
         except OSError:
             continue
         if any(word.endswith("srun") for word in words[:2]) and any(
-            word.startswith("--job-name=") and word.endswith(f".{launch.job_id}.{launch.attempt}.now") for word in words
+            word.startswith("--comment=") and word.endswith(f".{launch.job_id}.{launch.attempt}.now") for word in words
         ):
             found.append(int(path.parent.name))
     return found
@@ -188,6 +189,16 @@ def test_a_new_engine_gives_an_allocation_without_a_runner_back(site, home, faul
         engine.close()
     assert (home.root / "ran").read_text() == "ran\n"
     assert site.state(int(number)) == "CANCELLED"
+
+
+@pytest.mark.parametrize(("comment", "state"), [("carrel.own.1.1.now", "CANCELLED"), ("carrel.another.1.1.now", "COMPLETED")])
+def test_the_shell_gives_only_an_allocation_of_its_own_identity_back(site, tmp_path, comment, state):
+    """A controller that was killed may have given the number to another job."""
+    script = tmp_path / "left.sh"
+    script.touch()
+    number = site.submit(shlex.join(immediate.watched(script, "carrel.own.1.1.now", ["true"])), f"--comment={comment}")
+    site.wait_for(number, state)
+    assert (tmp_path / "left.sh.released").exists() is (state == "CANCELLED")
 
 
 def test_of_two_allocations_the_second_finds_the_attempt_claimed_and_ends(site, home, engine, ear, faults):

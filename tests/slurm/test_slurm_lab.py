@@ -32,8 +32,9 @@ def test_the_same_command_runs_here_and_on_the_cluster(lab: Lab, site: SlurmSite
     assert found["cluster"] in ("0", "1", "2", "3")
     newest, before = (lab.client.job(job.id) for job in lab.client.jobs(limit=2))
     lab_id = lab.client.lab().lab_id
-    wait_until(lambda: f"carrel.{lab_id}.{newest.id}.1" in site.run("sacct", "-n", "-X", "-o", "jobname%80").out.split())
-    assert f"carrel.{lab_id}.{before.id}.1" not in site.run("sacct", "-n", "-X", "-o", "jobname%80").out
+    (line,) = site.run("squeue", "-h", "-t", "all", "--name=work", "-o", "%A %k").out.splitlines()  # in Slurm it has its own name
+    assert line == f"{lab.number(newest.id)} carrel.{lab_id}.{newest.id}.1"
+    wait_until(lambda: site.run("sacct", "-n", "-X", "-j", lab.number(newest.id), "-o", "jobname%80").out.split() == ["work"])
     assert (newest.partition, newest.node, newest.exit_code, newest.reason) == ("cluster", "slurm:cluster", 7, "NonZeroExitCode")
     assert (before.partition, before.exit_code) == ("here", 7)
     assert [file.path for file in lab.client.outputs(newest.id)] == ["outputs/file"]
@@ -129,7 +130,7 @@ def test_short_jobs_have_an_allocation_at_once_where_the_partition_says_so(lab: 
     long = lab.submit(wait, partition="soon", resources=ResourceRequest(memory="64M", time="8h"))
     for job in (short, long):
         lab.until(job, lambda job: job.state == "RUNNING")
-    batch = {line.split()[0]: line.split()[1] for line in site.run("squeue", "-h", "-o", "%j %F").out.splitlines()}
+    batch = {line.split()[0]: line.split()[1] for line in site.run("squeue", "-h", "-o", "%k %F").out.splitlines()}
     shown = {name: site.run("scontrol", "-o", "show", "job", number).out for name, number in batch.items()}
     go.touch()
     flags = {name.split(".")[2]: "BatchFlag=1" in text for name, text in shown.items()}

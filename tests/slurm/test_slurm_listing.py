@@ -14,12 +14,12 @@ from carrel.engines.slurm.listing import (
     Garbage,
     SlurmJob,
     find,
-    parse_job,
     parse_json,
     parse_records,
     parse_sacct,
     parse_squeue,
     parse_submitted,
+    slurm_name,
     squeue_format,
 )
 from carrel.engines.slurm.states import STATES, end_of, has_ended, is_live, waits_for
@@ -53,7 +53,7 @@ EXPECTED = {
 
 
 def one(jobs, name):
-    (job,) = find(jobs, name)
+    (job,) = (job for job in jobs if job.name == name)
     return job
 
 
@@ -84,20 +84,70 @@ def test_both_forms_of_a_listing_say_the_same():
         assert (job.state, job.reason, job.nodes, job.user, job.starts_at) == (
             other.state, other.reason, other.nodes, other.user, other.starts_at,
         )  # fmt: skip
-        assert other.name.startswith(job.name)  # a name with a line end is cut in the text
+        # A line end cuts the text.
+        assert other.name.startswith(job.name)
+        assert other.comment.startswith(job.comment)
 
 
 def test_lines_in_the_names_of_jobs_are_no_jobs():
     listing = parse_squeue(answer("squeue"), MARK)
     assert {job.id for job in listing} >= set(json.loads(answer("numbers.json")).values())
     assert one(listing, "good").id != 1
+    assert not find(listing, "carrel.lab.1.1")
+    assert not find(listing, "carrel.lab.8.1")
+    assert not find(parse_json(answer("squeue.json")), "carrel.lab.8.1")
+
+
+def test_a_job_of_ours_is_known_by_its_comment_or_by_the_name_that_an_earlier_release_gave_it():
+    number = json.loads(answer("numbers.json"))["ours"]
+    for listing in (
+        parse_squeue(answer("squeue"), MARK), parse_squeue(answer("squeue-job"), MARK), parse_json(answer("squeue.json")),
+    ):  # fmt: skip
+        (job,) = find(listing, "carrel.lab.9.1", "root")
+        assert (job.id, job.name) == (number, "ours")
+        assert not find(listing, "carrel.lab.9.1", "alice")
+    earlier = SlurmJob(id=7, state="RUNNING", name="carrel.lab.7.1", comment="train")
+    # Whoever calls a task like one of ours takes nobody's place.
+    other = SlurmJob(id=8, state="RUNNING", name="carrel.lab.7.1", comment="carrel.lab.8.1")
+    assert find([earlier, other], "carrel.lab.7.1") == (earlier,)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("train", "train"),
+        ("My task (3)", "My task (3)"),
+        ("a,b|c\nd", "a_b_c_d"),
+        ("modèle", "mod_le"),
+        ("100%A 'x' \"y\" `z` \\", "100_A _x_ _y_ _z_ _"),
+        ("carrel.lab.7.1", "carrel-lab.7.1"),
+        ("", "task"),
+        (" \t", "_"),
+        ("x" * 300, "x" * 200),
+    ],
+)
+def test_a_tasks_name_becomes_one_of_slurms(name, expected):
+    assert slurm_name(name) == expected
+
+
+@given(st.text())
+def test_no_name_of_a_task_is_taken_for_something_else(name):
+    found = slurm_name(name)
+    assert found
+    assert found.isprintable()
+    assert len(found.encode()) <= 200
+    assert not set(found) & set(",|%\"'")
+    assert not found.startswith("carrel.")
+    assert slurm_name(found) == found
 
 
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name not in ("never", "running")])
 def test_sacct_is_read(name):
     state, _, ours, code = EXPECTED[name]
-    job = one(parse_sacct(answer("sacct")), name)
+    number = json.loads(answer("numbers.json"))[name]
+    (job,) = (job for job in parse_sacct(answer("sacct")) if job.id == number)
     assert job.state == state
+    assert (job.name, job.directory) == (name, "/site/shared") if "|" not in name else name.startswith(job.name)
     end = end_of(job)
     assert (end.state, end.reason.code) == (ours, code) if ours else end is None
     assert (job.exit_code, job.signal) == ({BAD: 3}.get(name, 0), 0)
@@ -115,7 +165,7 @@ def test_sacct_says_who_cancelled():
 
 
 def test_a_requeued_job_has_several_lines():
-    states = [job.state for job in find(parse_sacct(answer("sacct")), "requeued")]
+    states = [job.state for job in parse_sacct(answer("sacct")) if job.name == "requeued"]
     assert len(states) == 2
     assert states[0] == "NODE_FAIL"
     assert states[1] in ("PENDING", "RUNNING")
@@ -128,15 +178,6 @@ def test_sacct_json_is_read():
     assert one(jobs, "cancelled-running").cancelled_by == "root"
     assert one(jobs, "timeout").state == "TIMEOUT"
     assert parse_json(answer("sacct-nothing.json"), accounting=True) == ()
-
-
-def test_a_job_is_found_by_number_and_name():
-    numbers = json.loads(answer("numbers.json"))
-    job = parse_job(answer("scontrol-job"), numbers["cancelled-running"], "cancelled-running")
-    assert (job.state, job.signal, job.user) == ("CANCELLED", 15, "games")
-    assert parse_job(answer("scontrol-job"), numbers["cancelled-running"], "another") is None
-    with pytest.raises(Garbage):  # its name says that it has completed
-        parse_job(answer("scontrol-job-bad"), numbers[BAD], "bad|na me")
 
 
 def test_nodes_and_partitions_are_read():
@@ -220,7 +261,6 @@ PARSERS = {
     "sacct": parse_sacct,
     "squeue.json": parse_json,
     "sacct.json": lambda text: parse_json(text, accounting=True),
-    "scontrol-job": lambda text: parse_job(text, 6, "cancelled-running"),
     "scontrol-node": lambda text: parse_records(text, "NodeName"),
     "submitted": parse_submitted,
 }
@@ -268,6 +308,7 @@ def test_no_json_makes_a_parser_fail_in_another_way(job, accounting):
 
 
 words = st.from_regex(r"[A-Za-z0-9(),\[\]-]{1,12}", fullmatch=True)
+free = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=20)
 jobs = st.builds(
     SlurmJob,
     id=st.integers(0, 10**12),
@@ -276,15 +317,17 @@ jobs = st.builds(
     nodes=words.filter(lambda word: word not in ("None", "n/a")),
     user=words,
     starts_at=st.none() | st.integers(0, 10**12),
-    name=st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=20),
+    name=free,
+    comment=free.filter(lambda text: text != "(null)"),
 )
 
 
 @given(st.lists(jobs, max_size=5), st.text(max_size=30))
 def test_a_listing_says_what_was_written(listing, noise):
-    lines = [squeue_format(MARK).replace("%A|%T|%r|%N|%S|%u|%j", "JOBID|STATE|REASON|NODELIST|START_TIME|USER|NAME")]
+    lines = [squeue_format(MARK).replace("%A|%T|%r|%N|%S|%u|%k|", "JOBID|STATE|REASON|NODELIST|START_TIME|USER|COMMENT|")]
     lines += [
-        "|".join((MARK, str(job.id), job.state, job.reason, job.nodes, str(job.starts_at or "N/A"), job.user, job.name))
+        "|".join((MARK, str(job.id), job.state, job.reason, job.nodes, str(job.starts_at or "N/A"), job.user, job.comment))
+        + f"|~{MARK}|{job.name}"
         for job in listing
     ]
     # Whatever stands between the lines came out of somebody's name.
@@ -303,11 +346,14 @@ def test_accounting_says_what_was_written(listing, code, signal, by):
     for job in listing:
         state = f"{job.state} by {by}" if by is not None else job.state
         start = "Unknown" if job.starts_at is None else str(job.starts_at)
-        lines.append("|".join((str(job.id), state, f"{code}:{signal}", job.reason, job.nodes, start, job.user, job.name)))
+        lines.append(
+            "|".join((str(job.id), state, f"{code}:{signal}", job.reason, job.nodes, start, job.user, job.name, "/spool/1"))
+        )
     found = parse_sacct("".join(f"{line}\n" for line in lines))
     assert [(job.id, job.state, job.name, job.starts_at) for job in found] == [
-        (job.id, job.state, job.name, job.starts_at) for job in listing
+        (job.id, job.state, job.name.partition("|")[0], job.starts_at) for job in listing
     ]
+    assert all((job.directory == "/spool/1") is ("|" not in one.name) for job, one in zip(found, listing, strict=True))
     assert all((job.exit_code, job.signal, job.cancelled_by) == (code, signal, "" if by is None else str(by)) for job in found)
 
 

@@ -48,7 +48,7 @@ EVERYTHING = SlurmOptions(
 
 def arguments(options):
     return sbatch_arguments(
-        options, name="carrel.lab.7.1", comment="mnist", directory="/spool/7/1", output="/spool/7/1/slurm.log"
+        options, name="mnist", comment="carrel.lab.7.1", directory="/spool/7/1", output="/spool/7/1/slurm.log"
     )
 
 
@@ -226,13 +226,13 @@ def test_slurm_does_what_the_options_say(site):
         passed=("--nice=7", "--switches=1@5"),
     )
     arguments = sbatch_arguments(
-        options, name="carrel.lab.7.1", comment="hello", directory=str(site.shared), output=str(site.shared / "options.out")
+        options, name="hello", comment="carrel.lab.7.1", directory=str(site.shared), output=str(site.shared / "options.out")
     )
     script = batch_script(["sh", "-c", 'echo "$GREETING"; sleep 600'], options)
     number = site.run("sbatch", *arguments, stdin=script).out.strip()
     told = site.run("scontrol", "-o", "show", "job", number).out
     for words in (
-        "JobName=carrel.lab.7.1", "Comment=hello", "Partition=main", "QOS=high", "Account=research", "TimeLimit=02:00:00",
+        "JobName=hello", "Comment=carrel.lab.7.1", "Partition=main", "QOS=high", "Account=research", "TimeLimit=02:00:00",
         "MinMemoryNode=300M", "CPUs/Task=2", "TresPerNode=gres:gpu:fake:1", "NumNodes=2", "Features=fast", "OverSubscribe=NO",
         "MailUser=alice@example.org", "MailType=END", "Requeue=1", "Nice=7",
         "Switches=1@00:05:00", "NtasksPerN:B:S:C=2:0:*:*",

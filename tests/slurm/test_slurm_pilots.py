@@ -69,8 +69,8 @@ def ear(engine):
 
 
 def jobs_of(site, home):
-    """Names and numbers of the lab's jobs for which Slurm keeps resources."""
-    lines = site.run("squeue", "-h", "-t", "PD,R,S", "-o", "%j %A").out.splitlines()
+    """Identities and numbers of the lab's jobs for which Slurm keeps resources."""
+    lines = site.run("squeue", "-h", "-t", "PD,R,S", "-o", "%k %A").out.splitlines()
     return dict(line.split() for line in lines if line.startswith(f"carrel.{lab_of(home)}."))
 
 

@@ -79,8 +79,8 @@ def engine_process(home: LabHome, path: str, environ: Mapping[str, str], many: i
 
 
 def allocations(site: SlurmSite, home: LabHome) -> list[str]:
-    """Names of those for which Slurm keeps resources."""
-    names = site.run("squeue", "-h", "-t", "PD,R,S,CF", "-o", "%j").out.split()
+    """Identities of those for which Slurm keeps resources."""
+    names = site.run("squeue", "-h", "-t", "PD,R,S,CF", "-o", "%k").out.split()
     return [name for name in names if name.startswith(f"carrel.{lab_of(home)}.")]
 
 
@@ -124,7 +124,7 @@ def test_an_allocation_whose_pilot_never_came_is_found_by_what_was_written_down(
     name = f"carrel.{lab_of(home)}.hold.0123abcd"
     home.spool.root.mkdir(parents=True, exist_ok=True)
     (home.spool.root / f"{name}.sh").write_text("true\n")
-    site.run("salloc", "--no-shell", "--time=15", f"--job-name={name}")
+    site.run("salloc", "--no-shell", "--time=15", f"--job-name={name}", f"--comment={name}")
     assert allocations(site, home) == [name]
     engine = engine_of(home, "held", site.environ)
     try:
@@ -150,12 +150,12 @@ def running_sruns(home: LabHome) -> list[int]:
 
 
 def processes(home: LabHome, word: bytes) -> list[int]:
-    mark = f"carrel.{lab_of(home)}.".encode()
+    marks = (f"carrel.{lab_of(home)}.".encode(), f"{home.root}/".encode())
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            words, about = (process / "cmdline").read_bytes(), (process / "environ").read_bytes()
-            if word in words and (mark in words or mark in about) and not words.startswith(b"/bin/bash"):
+            words = (process / "cmdline").read_bytes()
+            if word in words and any(mark in words for mark in marks) and not words.startswith(b"/bin/bash"):
                 found.append(int(process.name))
     return found
 

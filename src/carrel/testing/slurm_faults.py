@@ -20,7 +20,7 @@ FAULTS: dict[str, str] = {
     "swallowed": "it does what it is asked to do, and says nothing",
     "loses": "it leaves out lines that hold a given text",
     "orphaned": "it does what it is asked to do, and whoever asked was killed before",
-    "dies": "it is killed with whoever asked, once Slurm has a job of a given text in its name",
+    "dies": "it is killed with whoever asked, once Slurm has a job of a given text in its comment",
 }
 
 _SCRIPT = """\
@@ -41,7 +41,7 @@ loses) "$real" "$@" | grep --text --invert-match --fixed-strings --file="$here.t
 orphaned) kill -KILL $PPID; exec "$real" "$@" ;;
 dies)
     "$real" "$@" &
-    until squeue -h -o "%j" | grep --quiet --fixed-strings --file="$here.text"; do sleep 0.01; done
+    until squeue -h -o "%k" | grep --quiet --fixed-strings --file="$here.text"; do sleep 0.01; done
     kill -KILL $! $PPID
     ;;
 *) exec "$real" "$@" ;;

@@ -14,7 +14,7 @@ from carrel.domain.launch import Observation
 from carrel.spool import entry_from_plain, entry_to_plain
 
 #: The form of the conversation. Lab and deputy have to agree on it; after an update both are started anew.
-VERSION = 2
+VERSION = 3
 #: Bytes of raw data in one frame at most.
 CHUNK = 256 * 1024
 #: Bytes of a JSON line at most: the names of very many outputs.

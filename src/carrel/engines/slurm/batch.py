@@ -40,12 +40,14 @@ GIVE_BACK = "--give-back"
 #: Seconds that a broker has to take a connection.
 _ANSWER = 2.0
 #: The script of an allocation; and what it becomes, with its own path and a command. When the command has ended and left the
-#: script there, because it was killed or has no srun, the allocation is given back. By name too: a controller that was killed may
-#: have given the number to somebody else's job. The command gets the signals that the shell waits through.
+#: script there, because it was killed or has no srun, the allocation is given back: if it has the identity that stands before the
+#: command, as a controller that was killed may have given the number to somebody else's job. The command gets the signals that
+#: the shell waits through.
 SCRIPT = "slurm.sh"
 WATCH = (
-    'trap : TERM USR1 USR2; "$@"; code=$?; [ ! -e "$0" ] || '
-    '{ : > "$0.released"; scancel --quiet --name="$SLURM_JOB_NAME" "$SLURM_JOB_ID"; }; exit $code'
+    'trap : TERM USR1 USR2; "${@:2}"; code=$?; [ ! -e "$0" ] || '
+    '[ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%k)" != "$1" ] || '
+    '{ : > "$0.released"; scancel --quiet "$SLURM_JOB_ID"; }; exit $code'
 )
 #: The note that the srun which would give the allocation back was ended.
 DETACHED = "slurm.detached"

@@ -13,7 +13,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -25,9 +25,9 @@ from carrel.engines.slurm.listing import (
     SACCT_FIELDS,
     Garbage,
     SlurmJob,
+    find,
     parse_events,
     parse_granted,
-    parse_job,
     parse_json,
     parse_out_of_use,
     parse_records,
@@ -55,7 +55,7 @@ __all__ = [
 _PASSED = frozenset(
     {"HOME", "USER", "LOGNAME", "LANG", "TZ", "PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "MODULESHOME", "MODULEPATH"}
 )
-#: Job numbers and names in one question: arguments are limited (execve(2), 128 KiB for each).
+#: Job numbers in one question: arguments are limited (execve(2), 128 KiB for each).
 _BATCH = 500
 #: Seconds before a job's start, and after it, within which a node that failed it is taken out of use.
 _A_MOMENT, _PROLOGS = 5, 3600
@@ -172,7 +172,7 @@ class SlurmCommands:
         """Submit `script` and return the job's number.
 
         `SlurmRefused` says that no job will run, `SlurmFull` that there is no room for it now. After any other error there may be
-        one: look for its name first.
+        one: look for it first.
         """
         answer = self._run("sbatch", *arguments, stdin=script)
         return parse_submitted(self._something("sbatch", answer))
@@ -182,8 +182,7 @@ class SlurmCommands:
 
         The allocation ends with its step, and with srun. srun goes on when this process ends, and has to be waited for. It says
         nothing; in a `conversation` its standard input and output are pipes to here and those of the step.
-        `SlurmRefused` says that there is no allocation, now or ever. After any other error there may be one: look for its name
-        first.
+        `SlurmRefused` says that there is no allocation, now or ever. After any other error there may be one: look for it first.
         """
         words = ["srun", "--verbose", "--immediate", *arguments]
         inside = subprocess.PIPE if conversation else subprocess.DEVNULL
@@ -246,31 +245,38 @@ class SlurmCommands:
         answer = self._run("squeue", "--states=all", "--array", *users, f"--format={squeue_format(mark)}", epoch=True)
         return parse_squeue(self._something("squeue", answer), mark)
 
-    def job(self, number: int, name: str) -> SlurmJob | None:
-        """Return what the controller knows of one job, or None: it does not know it, or the number is another job's."""
+    def job(self, number: int, identity: str) -> SlurmJob | None:
+        """Return what the controller knows of one job, or None: it does not know it, or the number is another job's.
+
+        Numbers are given again after a controller has lost its memory, so the number alone names nobody. Its exit code is not
+        told.
+        """
+        mark = self._mark()
         try:
-            answer = self._run("scontrol", "--oneliner", "show", "job", str(number), epoch=True)
-        except SlurmFailed as error:
+            answer = self._run(
+                "squeue", "--states=all", "--array", f"--jobs={number}", f"--format={squeue_format(mark)}", epoch=True
+            )
+        except (SlurmFailed, SlurmRefused) as error:
             if _UNKNOWN_JOB.search(error.message):
                 return None
             raise
-        return parse_job(self._something("scontrol", answer), number, name)
+        jobs = parse_squeue(self._something("squeue", answer), mark)
+        return next((job for job in find(jobs, identity) if job.id == number), None)
 
-    def history(self, jobs: Mapping[str, int | None]) -> tuple[SlurmJob, ...]:
-        """Return what the accounting database knows of jobs, by name and, where it is known, number; oldest first.
+    def history(self, numbers: Iterable[int]) -> tuple[SlurmJob, ...]:
+        """Return what the accounting database knows of jobs of this user's with these numbers; oldest first.
 
-        Whatever is not known there is left out, which proves nothing: records arrive late, or never.
+        A number may have been another job's before. Whatever is not known there is left out, which proves nothing: records arrive
+        late, or never.
         """
         found: list[SlurmJob] = []
-        for known in (True, False):
-            names = sorted(name for name, number in jobs.items() if (number is not None) is known)
-            for start in range(0, len(names), _BATCH):
-                some = names[start : start + _BATCH]
-                # With numbers it looks at any time; with names alone, at what was eligible since midnight unless told so.
-                where = f"--jobs={','.join(str(jobs[name]) for name in some)}" if known else "--starttime=now-30days"
-                arguments = ["--allocations", "--duplicates", "--allusers", "--parsable2", f"--name={','.join(some)}"]
-                answer = self._run("sacct", *arguments, where, f"--format={','.join(SACCT_FIELDS)}", epoch=True)
-                found += parse_sacct(self._something("sacct", answer))
+        asked = sorted(set(numbers))
+        for start in range(0, len(asked), _BATCH):
+            # Only of one's own: the names and directories of others may say anything.
+            arguments = ["--allocations", "--duplicates", f"--user={os.geteuid()}", "--parsable2"]
+            which = f"--jobs={','.join(map(str, asked[start : start + _BATCH]))}"
+            answer = self._run("sacct", *arguments, which, f"--format={','.join(SACCT_FIELDS)}", epoch=True)
+            found += parse_sacct(self._something("sacct", answer))
         return tuple(replace(job, cancelled_by=_name_of(job.cancelled_by)) for job in found)
 
     def out_of_use(self, nodes: str, since: int | None) -> Mapping[str, str]:
@@ -298,13 +304,14 @@ class SlurmCommands:
     def cancel(self, number: int, *, name: str) -> None:
         """End a job, whatever its state; one that has ended already is no error.
 
-        It has to be called `name`: a controller that was killed gives numbers again, and nobody else's job must be hit.
+        Its identity has to be `name`: a controller that was killed gives numbers again, and nobody else's job must be hit. So it
+        is looked at just before.
         """
         self._cancel([], number, name)
 
     def cancel_waiting(self, number: int, *, name: str) -> None:
         """End the job if it has not started."""
-        self._cancel(["--state=PENDING"], number, name)
+        self._cancel([], number, name, waiting=True)
 
     def signal(self, number: int, signal_name: str, *, name: str) -> None:
         """Send a signal to the batch script of a job that runs, and to nothing else of it."""
@@ -314,9 +321,12 @@ class SlurmCommands:
         """Send all processes in an allocation SIGURG, which means nothing to those that do not ask for it."""
         self._cancel(["--signal=URG"], number, name)
 
-    def _cancel(self, options: Sequence[str], number: int, name: str) -> None:
+    def _cancel(self, options: Sequence[str], number: int, name: str, *, waiting: bool = False) -> None:
+        job = self.job(number, name)
+        if job is None or (waiting and job.state != "PENDING"):
+            return
         try:
-            self._run("scancel", *options, f"--name={name}", str(number))
+            self._run("scancel", *options, str(number))
         except SlurmFailed as error:
             if not _OVER.search(error.message):
                 raise

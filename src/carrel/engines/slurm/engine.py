@@ -58,7 +58,7 @@ def options_for(launch: Launch) -> SlurmOptions:
 class SlurmEngine:
     """`carrel.domain.ports.Engine` for a Slurm cluster whose nodes see the spool at the same path.
 
-    Nothing that matters is in its memory: the spool has it, and Slurm has the jobs, under names that hold the lab, the job and
+    Nothing that matters is in its memory: the spool has it, and Slurm has the jobs, whose comments hold the lab, the job and
     the attempt. The runner's claim on the attempt keeps it from running twice, whatever Slurm starts.
     """
 
@@ -88,7 +88,7 @@ class SlurmEngine:
         `immediate` says which jobs are to have an allocation at once where Slurm gives one, instead of being submitted
         (`carrel.engines.slurm.immediate.short_or_session` is the rule of most sites). `hold` says for how many seconds an
         allocation stays with its user for the next short task, 0 for none. `lab` tells labs apart that share a cluster. `user` is
-        who owns the jobs ("": names alone are believed). `host` is the name by which nodes reach this machine, so that runners
+        who owns the jobs ("": comments alone are believed). `host` is the name by which nodes reach this machine, so that runners
         can ring there ("": they cannot, and news are looked for). `python` is the interpreter with Carrel in it, at the same path
         on all nodes. `interval` is the seconds between two looks; while nothing is expected, every fourth asks Slurm.
         """

@@ -12,13 +12,14 @@ from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import Ended, Preparing
 from carrel.engines.attempts import Watched
 from carrel.engines.slurm.batch import RELEASED, TERMINATED
+from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.states import SlurmEnd
 from carrel.spool import AttemptDirectory, append_entry, read_claim, take_claim
 from carrel.spool.lines import read_lines
 
 #: Signals with which Slurm ends a job (slurm.conf(5), KillWait), and the kernel one that has too little memory.
 _KILLS = (signal.SIGTERM, signal.SIGKILL)
-#: What the names of allocations end with in Slurm.
+#: What the identities of allocations end with.
 HELD = ".now"
 #: Bytes of the batch script's own output that are shown when it ended before the runner began.
 _SHOWN = 500
@@ -32,11 +33,11 @@ class Followed:
     """
 
     watched: Watched
-    #: What its job is called in Slurm: lab, job and attempt.
+    #: The identity of its job in Slurm, where the job's comment has it: lab, job and attempt.
     name: str
     #: Its number in Slurm, None while it is not known.
     number: int | None = None
-    #: True when Slurm was asked for it: there may be a job of its name.
+    #: True when Slurm was asked for it: there may be a job of its identity.
     asked: bool = False
     #: True when its runner is put into an allocation, False when it is a batch script.
     held: bool = False
@@ -105,7 +106,7 @@ class Followed:
         self._write("" if number is None else f"{number}")
 
     def hold(self, held: bool) -> None:
-        """It is (or is not) to have an allocation; its job in Slurm has another name then. `remember` writes it down."""
+        """It is (or is not) to have an allocation; its job in Slurm has another identity then. `remember` writes it down."""
         if held != self.held:
             self.held = held
             self.name = f"{self.name}{HELD}" if held else self.name.removesuffix(HELD)
@@ -143,7 +144,7 @@ class Followed:
         self.remember(self.number)
 
     def unask(self) -> None:
-        """It was not asked for after all: no job of its name exists."""
+        """It was not asked for after all: no job of its identity exists."""
         self.number_file.unlink(missing_ok=True)
         self.asked = False
 
@@ -168,6 +169,13 @@ class Followed:
                 self.again = int(value)
             elif name == "avoid" and value:
                 self.avoid = (value,)
+
+    def is_its(self, job: SlurmJob) -> bool:
+        """Return whether `job`, which has its number, is the attempt's: numbers are given again.
+
+        Accounting has no comments (slurm.conf(5), AccountingStoreFlags): there the directory tells, and a pilot's name.
+        """
+        return job.identity == self.name or (not self.own and job.directory == str(self.directory.path))
 
     def cancelled_by(self) -> str | None:
         """Who asked for the end, or None."""

@@ -24,7 +24,7 @@ from carrel.engines.attempts import Key
 from carrel.engines.slurm.batch import DETACHED, GIVE_BACK, RELEASED, SCRIPT, WATCH
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.followed import HELD, Followed, runner_of
-from carrel.engines.slurm.listing import SlurmJob
+from carrel.engines.slurm.listing import SlurmJob, slurm_name
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import is_live
@@ -79,9 +79,9 @@ def srun_arguments(options: SlurmOptions, *, name: str, comment: str, directory:
     return [*arguments, "--ntasks=1", "--overlap", "--mpi=none", *_SILENT, "/bin/bash", script]
 
 
-def watched(script: Path, command: Sequence[str]) -> list[str]:
+def watched(script: Path, identity: str, command: Sequence[str]) -> list[str]:
     """Return what runs `command`, and gives the allocation back should that end without having removed `script`."""
-    return ["/bin/bash", "-c", WATCH, str(script), *command]
+    return ["/bin/bash", "-c", WATCH, str(script), identity, *command]
 
 
 class Allocations:
@@ -101,7 +101,7 @@ class Allocations:
         self._command = command
         self._wanted = wanted
         self._spool = spool
-        self._name = re.compile(rf"carrel\.{re.escape(lab)}\.([0-9]{{1,18}})\.([0-9]{{1,9}}){re.escape(HELD)}")
+        self._identity = re.compile(rf"carrel\.{re.escape(lab)}\.([0-9]{{1,18}})\.([0-9]{{1,9}}){re.escape(HELD)}")
         self._monotonic = monotonic
         #: Children that have to be waited for.
         self._children: set[int] = set()
@@ -114,7 +114,7 @@ class Allocations:
     def take(self, followed: Followed, options: SlurmOptions) -> bool:
         """Have the attempt run in an allocation; False when it has to be submitted.
 
-        Other errors than a refusal are raised: there may be an allocation under its name, which is to be looked for.
+        Other errors than a refusal are raised: there may be an allocation of its identity, which is to be looked for.
         """
         launch = followed.watched.launch
         if followed.batch_only or not self._wanted(launch) or not may_be_immediate(options):
@@ -122,12 +122,14 @@ class Allocations:
             return False
         followed.batch_only = True  # one that is not granted now, for whatever reason, is not tried again
         script = followed.directory.path / SCRIPT
-        command = watched(script, [*self._command(followed), GIVE_BACK])
-        script.write_text(batch_script(command, options, output=str(followed.output)))
         followed.hold(True)
+        command = watched(script, followed.name, [*self._command(followed), GIVE_BACK])
+        script.write_text(batch_script(command, options, output=str(followed.output)))
         followed.remember(None)
         directory = str(followed.directory.path)
-        arguments = srun_arguments(options, name=followed.name, comment=launch.name, directory=directory, script=str(script))
+        arguments = srun_arguments(
+            options, name=slurm_name(launch.name), comment=followed.name, directory=directory, script=str(script)
+        )
         try:
             number, process = self._slurm.begin(arguments)
         except SlurmRefused:  # busy, or something that sbatch will say, too
@@ -184,18 +186,20 @@ class Allocations:
         """
         live = [job for job in jobs if is_live(job)]
         self._made &= {job.id for job in live}
-        idle = {job.id: (directory, job.name) for job in live if (directory := self._without_runner(job, numbers)) is not None}
+        idle = {
+            job.id: (directory, job.identity) for job in live if (directory := self._without_runner(job, numbers)) is not None
+        }
         left = [number for number in sorted(idle) if number in self._idle]
         self._idle = set(idle)
         for number in left:
-            directory, name = idle[number]
+            directory, identity = idle[number]
             with suppress(OSError):
                 (directory.path / RELEASED).touch(mode=0o600)
-            self._slurm.cancel(number, name=name)
+            self._slurm.cancel(number, name=identity)
 
     def _without_runner(self, job: SlurmJob, numbers: Mapping[Key, int | None]) -> AttemptDirectory | None:
         """Return the attempt of an allocation that Slurm has not begun to end, and that has no runner and will have none."""
-        match = self._name.fullmatch(job.name)
+        match = self._identity.fullmatch(job.identity)
         if match is None or job.state != "RUNNING":
             return None
         key = int(match[1]), int(match[2])
@@ -226,8 +230,10 @@ def _srun_of(followed: Followed) -> int | None:
     return min((pid for pid in numbers if _is_srun(pid, followed.name)), default=None)
 
 
-def _is_srun(pid: int, name: str) -> bool:
+def _is_srun(pid: int, identity: str) -> bool:
+    # A release that put identities into names may have started it.
+    told = {f"--{option}={identity}".encode() for option in ("comment", "job-name")}
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return f"--job-name={name}".encode() in words and any(word.endswith(b"srun") for word in words[:2])
+        return not told.isdisjoint(words) and any(word.endswith(b"srun") for word in words[:2])
     return False

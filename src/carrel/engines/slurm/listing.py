@@ -1,8 +1,8 @@
 """What Slurm's commands answer, as values. Pure: text in, values out, `Garbage` for everything else.
 
 Names and comments of jobs are free text, with separators and line ends where their owners put them. So nothing is believed
-that could stand in somebody's free text: lines of squeue begin with a mark that changes with every call, free text is the last
-field of a line, and what `scontrol show job` prints is read for one job whose name is known.
+that could stand in somebody's free text: lines of squeue begin with a mark that changes with every call, free text stands behind
+another one or is the last field of a line, and accounting is asked about the user's own jobs only.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ class SlurmJob:
     #: The first word of the state, in full ("CANCELLED", not "CA" or "CANCELLED by 0").
     state: str
     name: str = ""
+    #: Which job of ours it is, where it is one (`identity`). Accounting does not have it.
+    comment: str = ""
+    #: Where it works. Only accounting says it here.
+    directory: str = ""
     user: str = ""
     #: Why it is in that state; "None" and "" mean nothing.
     reason: str = ""
@@ -45,18 +49,42 @@ class SlurmJob:
     #: Unix seconds: when it started, or should start; None when nobody knows.
     starts_at: int | None = None
 
+    @property
+    def identity(self) -> str:
+        """What the lab calls the job: its comment, or its name where a release submitted it that said so there."""
+        return self.comment if self.comment.startswith(OURS) else self.name
 
+
+#: What the identities of all jobs of Carrel's begin with.
+OURS = "carrel."
+#: Bytes of a job's name in Slurm: accounting has room for 255.
+_LONGEST_NAME = 200
 _STATE = re.compile(r"[A-Z][A-Z_]{2,}")
-_SQUEUE_FIELDS = ("%A", "%T", "%r", "%N", "%S", "%u", "%j")
-#: The fields of sacct that `parse_sacct` reads; the free one is the last.
-SACCT_FIELDS = ("JobIDRaw", "State", "ExitCode", "Reason", "NodeList", "Start", "User", "JobName")
+_SQUEUE_FIELDS = ("%A", "%T", "%r", "%N", "%S", "%u", "%k")
+#: The fields of sacct that `parse_sacct` reads; the free ones are the last.
+SACCT_FIELDS = ("JobIDRaw", "State", "ExitCode", "Reason", "NodeList", "Start", "User", "JobName", "WorkDir")
 _LARGEST = 2**63
 _NOTHING_FOUND = 9003
 
 
 def squeue_format(mark: str) -> str:
     """Return the format (squeue(1), --format) that `parse_squeue` reads. `mark` is a new random word for every call."""
-    return "|".join((mark, *_SQUEUE_FIELDS))
+    return "|".join((mark, *_SQUEUE_FIELDS, _inner(mark), "%j"))
+
+
+def _inner(mark: str) -> str:
+    """What stands between two fields of free text. No line begins with it, wherever free text ends its own."""
+    return f"~{mark}"
+
+
+def slurm_name(name: str) -> str:
+    """Return a task's name as a job's name in Slurm, by which its owner finds it (``squeue --name``).
+
+    Commas, "|" and whatever is not printable ASCII would be read as something else by one of Slurm's programs or by accounting.
+    """
+    plain = re.sub(r"[^ -~]|[,|%\"'\\\\`]", "_", name)[:_LONGEST_NAME].strip()
+    # No task can be taken for a job of a release that put identities into names.
+    return plain.replace(".", "-", 1) if plain.startswith(OURS) else plain or "task"
 
 
 def parse_squeue(text: str, mark: str) -> tuple[SlurmJob, ...]:
@@ -72,10 +100,13 @@ def parse_squeue(text: str, mark: str) -> tuple[SlurmJob, ...]:
 
 
 def _squeue_line(line: str) -> SlurmJob:
-    fields = line.split("|", len(_SQUEUE_FIELDS))
+    mark = line.partition("|")[0]
+    # A comment with a line end is cut there, and the name with it.
+    known, _, name = line.partition(f"|{_inner(mark)}|")
+    fields = known.split("|", len(_SQUEUE_FIELDS))
     if len(fields) != len(_SQUEUE_FIELDS) + 1:
         raise Garbage("A line of squeue", line)
-    _, number, state, reason, nodes, start, user, name = fields
+    _, number, state, reason, nodes, start, user, comment = fields
     word, by = _state(state)
     return SlurmJob(
         id=_number(number, line),
@@ -86,14 +117,15 @@ def _squeue_line(line: str) -> SlurmJob:
         starts_at=_time(start),
         user=user,
         name=name,
+        comment="" if comment == "(null)" else comment,
     )
 
 
 def parse_sacct(text: str) -> tuple[SlurmJob, ...]:
     """Return the jobs of an answer of `sacct -X -D --parsable2 --format=<SACCT_FIELDS>`, titles included.
 
-    A job that was requeued is there several times, oldest first. It is for asking about jobs by name: then all the free text
-    in the answer is known.
+    A job that was requeued is there several times, oldest first. It is for asking about one's own jobs: then nobody else's free
+    text is in the answer. A name with "|" in it makes the directory another one.
     """
     lines = text.split("\n")
     if lines[0] != "|".join(SACCT_FIELDS) or lines[-1]:
@@ -105,7 +137,7 @@ def _sacct_line(line: str) -> SlurmJob:
     fields = line.split("|", len(SACCT_FIELDS) - 1)
     if len(fields) != len(SACCT_FIELDS):
         raise Garbage("A line of sacct", line)
-    number, state, ending, reason, nodes, start, user, name = fields
+    number, state, ending, reason, nodes, start, user, name, directory = fields
     word, by = _state(state)
     code, signal = _exit(ending, line)
     return SlurmJob(
@@ -119,40 +151,8 @@ def _sacct_line(line: str) -> SlurmJob:
         starts_at=_time(start),
         user=user,
         name=name,
+        directory=directory,
     )
-
-
-def parse_job(text: str, number: int, name: str) -> SlurmJob | None:
-    """Return the job of an answer of `scontrol --oneliner show job <number>`, or None when that number is another job's.
-
-    Numbers are given again after a controller has lost its memory, so the number alone names nobody.
-    """
-    start = re.match(rf"JobId={number} (?:ArrayJobId=\d+ ArrayTaskId=\S+ )?JobName=", text)
-    if start is None:
-        raise Garbage("What scontrol answered", text)
-    rest = text[start.end() :]
-    if rest.count(" UserId=") != 1:  # somebody's free text: it could say anything
-        raise Garbage("What scontrol answered", text)
-    if not rest.startswith(f"{name} UserId="):
-        return None
-    fields = _pairs(rest[len(name) + 1 :])
-    try:
-        word, by = _state(fields["JobState"])
-        code, signal = _exit(fields["ExitCode"], text)
-        return SlurmJob(
-            id=number,
-            name=name,
-            state=word,
-            cancelled_by=by,
-            user=fields["UserId"].partition("(")[0],
-            reason=fields["Reason"],
-            nodes=_nodes(fields.get("NodeList", "")),
-            exit_code=code,
-            signal=signal,
-            starts_at=_time(fields.get("StartTime", "")),
-        )
-    except KeyError as error:
-        raise Garbage("What scontrol answered", text) from error
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -245,6 +245,7 @@ def _squeue_object(job: Mapping[str, Any]) -> SlurmJob:
     return SlurmJob(
         id=_whole(job["job_id"]),
         name=_text(job.get("name")),
+        comment=_text(job.get("comment")),
         user=_text(job.get("user_name")),
         state=word,
         cancelled_by=by,
@@ -358,6 +359,6 @@ def _nodes(text: str) -> str:
     return "" if text in ("(null)", "None assigned", "None", "n/a") else text
 
 
-def find(jobs: Iterable[SlurmJob], name: str, user: str = "") -> tuple[SlurmJob, ...]:
-    """Return those of `jobs` that have the name, and belong to `user` where one is given: anybody can call a job anything."""
-    return tuple(job for job in jobs if job.name == name and (not user or job.user == user))
+def find(jobs: Iterable[SlurmJob], identity: str, user: str = "") -> tuple[SlurmJob, ...]:
+    """Return those of `jobs` with the identity that belong to `user` where one is given: anybody can call a job anything."""
+    return tuple(job for job in jobs if job.identity == identity and (not user or job.user == user))

@@ -43,7 +43,7 @@ _TAKEN: dict[str, str] = {
     "dependency": "dependency",
 }
 _OURS = {
-    "job-name": "finds its jobs by it",
+    "job-name": "gives it the task's name",
     "comment": "finds its jobs by it",
     "output": "keeps the log",
     "error": "keeps the log",

@@ -219,12 +219,11 @@ class Pilots:
     def _start(self, shape: tuple[str, ...], options: SlurmOptions, hold: float) -> Pilot:
         name = f"carrel.{self._lab}.{HOLD}.{secrets.token_hex(4)}"
         seconds = max(options.time or 0, SHORT + _BEYOND)
-        comment = f"held for the next short tasks, until {hold:g} s have passed without one"
         script = self._directory / f"{name}.sh"
         # Written down before there is an allocation: whoever comes next finds that by its name.
-        script.write_text(batch_script(watched(script, [*self._command, str(script)]), options))
+        script.write_text(batch_script(watched(script, name, [*self._command, str(script)]), options))
         arguments = srun_arguments(
-            replace(options, time=seconds), name=name, comment=comment, directory=str(self._directory), script=str(script)
+            replace(options, time=seconds), name=name, comment=name, directory=str(self._directory), script=str(script)
         )
         try:
             number, process = self._slurm.begin([word for word in arguments if word not in _SPOKEN], conversation=True)
@@ -272,7 +271,7 @@ class Pilots:
 
     def tend_strays(self, jobs: Iterable[SlurmJob]) -> None:
         """Give back those allocations among `jobs` in which no pilot lives, of this engine's or of one that was killed."""
-        named = {job.name: job for job in jobs if is_live(job)}
+        named = {job.identity: job for job in jobs if is_live(job)}
         now = self._monotonic()
         for script, since in list(self._strays.items()):
             if now - since < _STRAY or is_locked(script):  # a pilot that lives ends by itself
@@ -280,7 +279,7 @@ class Pilots:
             job = named.get(script.stem)
             if job is not None and job.state == "RUNNING":
                 with suppress(CarrelError):
-                    self._slurm.cancel(job.id, name=job.name)
+                    self._slurm.cancel(job.id, name=job.identity)
             elif job is None and now - since > _MAY_APPEAR:
                 del self._strays[script]
                 script.unlink(missing_ok=True)

@@ -25,7 +25,7 @@ from carrel.engines.slurm.followed import Followed, cancelled, end_without_runne
 from carrel.engines.slurm.follower import SAYS_WHY, Follower
 from carrel.engines.slurm.immediate import Allocations
 from carrel.engines.slurm.limits import QosLimits, in_words
-from carrel.engines.slurm.listing import SlurmJob, find
+from carrel.engines.slurm.listing import SlurmJob, find, slurm_name
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.pilots import Pilots
 from carrel.engines.slurm.room import Room
@@ -245,8 +245,8 @@ class Reconciler:
             return
         arguments = sbatch_arguments(
             options,
-            name=followed.name,
-            comment=launch.name,
+            name=slurm_name(launch.name),
+            comment=followed.name,
             directory=str(followed.directory.path),
             output=str(followed.output),
         )
@@ -341,8 +341,8 @@ class Reconciler:
         missing = []
         for followed in numbered:
             job = jobs.get(followed.number or 0)
-            # A controller that lost its memory gives numbers again: the name tells whose job it is.
-            if job is not None and job.name == followed.name and (not self._user or job.user == self._user):
+            # A controller that lost its memory gives numbers again: the identity tells whose job it is.
+            if job is not None and followed.is_its(job) and (not self._user or job.user == self._user):
                 self._guard(followed, partial(self._compare, job=job))
             else:
                 missing.append(followed)
@@ -371,12 +371,16 @@ class Reconciler:
 
     def _compare_with_history(self, missing: Sequence[Followed]) -> None:
         try:
-            history = self._slurm.history({followed.name: followed.number for followed in missing})
+            history = self._slurm.history([followed.number for followed in missing if followed.number is not None])
         except CarrelError:
             history = ()
         for followed in missing:
-            records = [job for job in find(history, followed.name, self._user) if job.id == followed.number]
+            records = self._records(followed, history)
             self._guard(followed, partial(self._compare_missing, records=records))
+
+    def _records(self, followed: Followed, history: Sequence[SlurmJob]) -> list[SlurmJob]:
+        own = [job for job in history if not self._user or job.user == self._user]
+        return [job for job in own if job.id == followed.number and followed.is_its(job)]
 
     def _compare_missing(self, followed: Followed, records: Sequence[SlurmJob]) -> None:
         if records and end_of(records[-1]):
@@ -469,10 +473,10 @@ class Reconciler:
     def _with_name(self, followed: Followed, job: SlurmJob) -> SlurmJob | None:
         """Return a cancelled job with the name of who did it; None while that may still become known."""
         try:
-            records = find(self._slurm.history({followed.name: followed.number}), followed.name, self._user)
+            records = self._records(followed, self._slurm.history([job.id]))
         except CarrelError:
             return job
-        named = [one for one in records if one.id == followed.number and one.cancelled_by]
+        named = [one for one in records if one.cancelled_by]
         if named:
             return named[-1]
         return job if self._has_waited(followed) else None

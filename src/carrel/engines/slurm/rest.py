@@ -14,7 +14,7 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -114,9 +114,9 @@ class SlurmRest:
         """As `SlurmCommands.listing`."""
         return self._commands.listing()
 
-    def history(self, jobs: Mapping[str, int | None]) -> tuple[SlurmJob, ...]:
+    def history(self, numbers: Iterable[int]) -> tuple[SlurmJob, ...]:
         """As `SlurmCommands.history`."""
-        return self._commands.history(jobs)
+        return self._commands.history(numbers)
 
     def signal(self, number: int, signal_name: str, *, name: str) -> None:
         """As `SlurmCommands.signal`: slurmrestd signals all of a job, and never its batch script alone."""

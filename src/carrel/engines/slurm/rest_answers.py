@@ -48,7 +48,7 @@ def read_job(status: int, body: bytes, number: int, name: str) -> SlurmJob | Non
     jobs = [job for job in parse_json(_text(body)) if job.id == number]
     if not jobs:
         raise Garbage("What slurmrestd answered", _text(body))
-    return jobs[0] if jobs[0].name == name else None
+    return jobs[0] if jobs[0].identity == name else None
 
 
 def read_ended(status: int, body: bytes) -> None:

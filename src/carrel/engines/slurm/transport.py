@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from carrel.engines.slurm.listing import SlurmJob
@@ -20,11 +20,11 @@ class Transport(Protocol):
     def listing(self) -> tuple[SlurmJob, ...]:
         """Return all jobs in the controller's memory."""
 
-    def history(self, jobs: Mapping[str, int | None]) -> tuple[SlurmJob, ...]:
-        """Return what the accounting database knows of jobs."""
+    def history(self, numbers: Iterable[int]) -> tuple[SlurmJob, ...]:
+        """Return what the accounting database knows of the user's jobs with these numbers."""
 
     def cancel(self, number: int, *, name: str) -> None:
-        """End a job of this name, whatever its state."""
+        """End a job with this identity, whatever its state."""
 
     def cancel_waiting(self, number: int, *, name: str) -> None:
         """End the job if it has not started."""
