@@ -11,11 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from gateway_lab import Rig, a_lab, client, serve
 
 from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import StoredFile
 from carrel.domain.retention import RetentionRules
+from carrel.store.tables import attempts
 
 V1 = "/api/v1"
 #: Where each lab answers.
@@ -150,6 +152,18 @@ def test_work_of_lost_attempts_goes_and_that_of_running_ones_stays(strict: Rig) 
     assert str(lost) in str(found["examples"])
     assert [place.exists() for place in places] == [False, True]
     assert Path("/etc/passwd").exists()
+
+
+def test_what_waits_to_be_collected_stays_whatever_the_rules_say(tmp_path: Path) -> None:
+    with a_site(tmp_path, keeps=RetentionRules(outputs=0, logs=0, unused=0, work=0)) as rig:
+        waits, other = finished(rig, log=b"words"), finished(rig, log=b"words")
+        for job in (waits, other):
+            rig.lab.files.spool.attempt(job, 1).work.mkdir(parents=True)
+        with rig.store.database.write() as connection:
+            connection.execute(sa.update(attempts).where(attempts.c.job_id == waits).values(uncollected=1))
+        assert (collect(rig)["work"]["count"], collect(rig)["logs"]["count"]) == (1, 0)
+        assert rig.lab.files.spool.attempt(waits, 1).work.is_dir()
+        assert not rig.lab.files.spool.attempt(other, 1).path.exists()
 
 
 def test_outputs_go_by_a_rule_and_their_names_stay(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class References(Protocol):
         ...
 
     def ended_jobs(self, before: float) -> Set[int]:
-        """Jobs that ended before that moment."""
+        """Jobs that ended before that moment, and of which no outputs wait to be collected."""
         ...
 
     def oldest_start(self) -> float | None:

@@ -40,9 +40,12 @@ class RetentionTable:
             return {(row.job_id, row.number) for row in connection.execute(query)}
 
     def ended_jobs(self, before: float) -> Set[int]:
-        """Jobs that ended before that moment."""
+        """Jobs that ended before that moment, and of which no outputs wait to be collected."""
+        waits = sa.select(attempts.c.job_id).where(attempts.c.uncollected != 0)
         with self._database.read() as connection:
-            return set(connection.execute(sa.select(jobs.c.id).where(jobs.c.ended_at < before)).scalars())
+            return set(
+                connection.execute(sa.select(jobs.c.id).where(jobs.c.ended_at < before, jobs.c.id.not_in(waits))).scalars()
+            )
 
     def oldest_start(self) -> float | None:
         """When the oldest attempt that has not ended began, or None while there is none."""
