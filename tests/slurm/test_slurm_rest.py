@@ -298,7 +298,7 @@ def test_the_engine_submits_by_slurmrestd_and_finds_what_was_not_answered(site, 
         front.set("lost")
         second = make_launch(home, f"echo ran >> {home.root}/ran", job_id=2)
         engine.start(second, token=TOKEN)
-        wait_until(lambda: front.submissions() == 2)
+        wait_until(lambda: front.accepted() == 2)
         site.kill("slurmrestd")
         assert ear.ended(second).state is JobState.COMPLETED
         third = make_launch(home, f"echo ran >> {home.root}/ran", job_id=3)

@@ -215,7 +215,7 @@ def test_mlflow_run_takes_the_configuration_of_the_mltf_as_it_is(lab: Lab, site:
     assert running.returncode == 0, said
     for words in (
         "Partition=pascal", "Account=mltf_acc", "TimeLimit=08:01:00", "TresPerNode=gres:gpu:1", "NumTasks=1",
-        "MailUser=somebody@example.org", "MailType=FAIL", "Comment=MG_process_HiggsW",
+        "MailUser=somebody@example.org", "MailType=FAIL", "JobName=MG_process_HiggsW",
     ):  # fmt: skip
         assert f" {words} " in shown, shown
     assert detail.name == "MG_process_HiggsW"

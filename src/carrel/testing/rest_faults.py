@@ -37,6 +37,8 @@ class RestFaults:
         self.address = f"unix:{path}"
         #: First lines of the requests so far.
         self.requests: list[str] = []
+        #: Those of them that slurmrestd has answered.
+        self.answered: list[str] = []
         self._behind = str(behind)
         self._fault = ""
         self._over = threading.Event()
@@ -54,6 +56,10 @@ class RestFaults:
     def submissions(self) -> int:
         """Return how many there were."""
         return sum("job/submit" in line for line in self.requests)
+
+    def accepted(self) -> int:
+        """Return how many submissions slurmrestd has answered, whether or not the answer was passed on."""
+        return sum("job/submit" in line for line in self.answered)
 
     def __enter__(self) -> RestFaults:
         self._threads[0].start()
@@ -84,6 +90,7 @@ class RestFaults:
             if fault == "cut":
                 return
             answer = b"" if fault == "refused" else self._ask(request)
+            self.answered += [first] if answer else []
             if fault == "late":
                 self._over.wait(PATIENCE)
             elif fault == "half":
