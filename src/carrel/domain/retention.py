@@ -10,7 +10,7 @@ from enum import StrEnum
 class Kind(StrEnum):
     """What lies on the lab's disk, by what it is for."""
 
-    #: Working directories of attempts that are over: of attempts that were lost, or whose outputs could not be kept.
+    #: Working directories that lost attempts left; those whose outputs wait to be collected stay.
     WORK = "work"
     #: Logs, journals and launch files of jobs that are over.
     LOGS = "logs"
