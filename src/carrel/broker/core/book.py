@@ -303,8 +303,7 @@ class Book:
         for table, held in (("request", self.requests), ("lease", self.leases)):
             for name in [name for name, row in held.items() if row.tenant not in self.tenants]:
                 self._tables[table].pop(name)
-        for kind, table in self._tables.items():
-            self._written |= {(kind, name) for name in table}
+        self._written |= {(kind, name) for kind, rows in self._tables.items() for name in rows}
         for lease in sorted(self.leases.values(), key=lambda lease: lease.fence):
             if lease.state is not LeaseState.PAUSED:
                 # Two on one device: the line is damaged that said that the earlier one was over.
