@@ -18,6 +18,7 @@ import quick
 from carrel import Client
 from carrel.testing.examples import VARIABLE, examples
 from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.notebook_scripts import PACKAGES, make_environment
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -109,6 +110,12 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     with admin.connect() as connection:
         connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
     admin.dispose()
+
+
+@pytest.fixture(scope="session")
+def heavy_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with PyTorch and its friends, which takes a minute: its tests are one group ("heavy")."""
+    return make_environment(tmp_path_factory.mktemp("heavy") / "venv", PACKAGES)
 
 
 @pytest.fixture(scope="session")
