@@ -7,6 +7,7 @@ import pwd
 import secrets
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,11 @@ from carrel import Client
 from carrel.testing.examples import VARIABLE, examples
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_scripts import PACKAGES, make_environment
+
+# Where Python may keep no compiled code (containers say so), each of the thousands of processes here compiles what it imports:
+# most of what a lab, a broker or a kernel does until it is ready.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

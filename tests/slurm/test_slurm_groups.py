@@ -21,7 +21,7 @@ from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 
 MIB = 1024**2
 #: Seconds for what a cluster does that shares a small machine with others.
