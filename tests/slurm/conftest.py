@@ -1,4 +1,8 @@
-"""One real Slurm cluster for all tests here."""
+"""A real Slurm cluster for the tests here: one for those of the engine, one for those of whole labs.
+
+Two groups of pytest-xdist ("slurm-engine" and "slurm-lab") of about the same length; each stays on one worker, which has its own
+cluster. A test that starts a cluster for itself alone needs no group.
+"""
 
 import os
 

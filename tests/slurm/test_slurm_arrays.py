@@ -10,7 +10,7 @@ from slurm_lab import Lab, go_on
 from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 
 
 def test_elements_reach_slurm_as_jobs_with_their_variables_and_no_more_of_them_than_may(lab: Lab, site: SlurmSite) -> None:

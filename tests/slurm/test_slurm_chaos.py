@@ -24,7 +24,7 @@ from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.chaos]
+pytestmark = [pytest.mark.slurm, pytest.mark.chaos]
 
 
 @pytest.mark.parametrize(

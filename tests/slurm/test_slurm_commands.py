@@ -12,7 +12,7 @@ from carrel.engines.slurm.states import end_of, is_live
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 
 SCRIPT = "#!/bin/sh\nsleep 600\n"
 

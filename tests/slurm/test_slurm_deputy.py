@@ -26,7 +26,7 @@ from carrel.testing.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.xdist_group("slurm"),
+    pytest.mark.xdist_group("slurm-engine"),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users"),
 ]
 ALICE, BOB = USERS["alice"], USERS["bob"]

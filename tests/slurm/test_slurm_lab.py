@@ -17,7 +17,7 @@ from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import ResourceRequest, SessionRequest
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 
 
 def test_the_same_command_runs_here_and_on_the_cluster(lab: Lab, site: SlurmSite, tmp_path: Path) -> None:

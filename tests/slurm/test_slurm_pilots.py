@@ -19,7 +19,7 @@ from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 SHORT = Resources(cpus=1, memory=256 * 1024**2, time=60)
 
 

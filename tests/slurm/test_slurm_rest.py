@@ -28,7 +28,7 @@ from carrel.testing.slurm_site import REST_PACKAGES, USERS, missing_for_rest
 from carrel.testing.unix_users import common_ground, run_as
 from carrel.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 
 SCRIPT = "#!/bin/sh\nsleep 600\n"
 

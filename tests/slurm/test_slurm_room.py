@@ -78,7 +78,7 @@ class TestRoom:
 
 
 @pytest.mark.slurm
-@pytest.mark.xdist_group("slurm")
+@pytest.mark.xdist_group("slurm-engine")
 def test_more_jobs_than_slurm_takes_wait_and_run_in_order(limited: SlurmSite, tmp_path) -> None:
     home = LabHome(tmp_path)
     commands = SlurmCommands(environ=limited.environ, json=False, timeout=60)

@@ -12,7 +12,7 @@ import pytest
 from carrel.testing.slurm_site import SiteError, SlurmSite, sweep
 from carrel.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user takes root")
 
