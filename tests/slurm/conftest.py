@@ -13,6 +13,17 @@ from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_for_rest, mis
 from carrel.testing.unix_users import common_ground, python_for_all
 from carrel.testing.waiting import wait_until
 
+GROUPS = {"slurm-engine", "slurm-lab"}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "shared_site" in getattr(item, "fixturenames", ()):
+            groups = {str(mark.args[0]) for mark in item.iter_markers("xdist_group")}
+            if len(groups & GROUPS) != 1 or groups - GROUPS:
+                told = f"{item.nodeid} uses a shared cluster: it belongs to one of the groups {', '.join(sorted(GROUPS))}."
+                raise pytest.UsageError(f"{told} Give it pytest.mark.xdist_group, or each worker starts a cluster for it.")
+
 
 @pytest.fixture(scope="session")
 def slurm_programs():

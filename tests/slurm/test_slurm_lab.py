@@ -262,5 +262,5 @@ def test_doctor_says_that_programs_or_the_controller_are_missing(lab: Lab, site:
     assert done.returncode == 1
     assert checks(done)["programs"]["remedy"].startswith("Install Slurm's commands here")
     site.kill("slurmctld")
-    done = doctor(lab)
+    done = doctor(lab, SLURM_CONF=str(site.layout.hasty_conf))
     assert (done.returncode, list(checks(done))[-1]) == (1, "controller")

@@ -71,7 +71,7 @@ def test_the_controller_is_killed_and_started_again(site):
     site.wait_for(job, "RUNNING")
     site.wait_until_saved(job)
     site.kill("slurmctld")
-    assert site.run("squeue", check=False).code != 0
+    assert site.run("squeue", check=False, environ={"SLURM_CONF": str(site.layout.hasty_conf)}).code != 0
     (site.shared / "go-on").write_text("go\n")
     site.start_controller()
     assert site.wait_for(job, "COMPLETED", "FAILED", "NODE_FAIL") == "COMPLETED"
