@@ -10,9 +10,10 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from carrel.domain.errors import CarrelError
 from carrel.domain.job import JobState, Reason
@@ -58,6 +59,8 @@ class Reconciler:
         follower: Follower,
         options: Callable[[Launch], SlurmOptions],
         command: Callable[[Followed], Sequence[str]],
+        element_command: Callable[[Path], Sequence[str]],
+        lab: str,
         allocations: Allocations,
         pilots: Callable[[Callable[[Callable[[], None]], None], Callable[[Followed], None]], Pilots],
         listing: Listing | None = None,
@@ -66,9 +69,10 @@ class Reconciler:
         monotonic: Clock,
         clock: Clock,
     ) -> None:
-        """`command` is what a batch script becomes, `interval` the seconds between two looks; `user` owns the jobs. `pilots`
-        makes them, from how they speak into the reconciler's thread and how it submits what no pilot will run. `listing` is
-        used where an earlier answer will do."""
+        """`command` is what a batch script becomes, `element_command` the same for an array by the directory in which its
+        elements are written down; `lab` is in its identity. `interval` is the seconds between two looks; `user` owns the jobs.
+        `pilots` makes them, from how they speak into the reconciler's thread and how it submits what no pilot will run.
+        `listing` is used where an earlier answer will do."""
         self._slurm = slurm
         self._follower = follower
         self._options = options
@@ -79,6 +83,8 @@ class Reconciler:
             follower=follower,
             options=options,
             command=command,
+            element_command=element_command,
+            lab=lab,
             allocations=allocations,
             pilots=partial(pilots, self._do),
             limits=self._limits,
@@ -131,7 +137,7 @@ class Reconciler:
         if followed.held:
             self._slurm.wake(number, name=followed.name)
         else:
-            self._slurm.signal(number, "TERM", name=followed.name)
+            self._slurm.signal(number, "TERM", name=followed.identity, task=followed.task)
 
     def close(self) -> None:
         """Stop. A command that is being run ends by itself, in time."""
@@ -192,7 +198,7 @@ class Reconciler:
                 self._submitter.submit(followed)  # which sees the cancel file
             return
         if now - followed.cancel_since > followed.watched.launch.limits.grace + _SLOW_TO_END:
-            self._slurm.cancel(followed.number, name=followed.name)
+            self._slurm.cancel(followed.number, name=followed.identity, task=followed.task)
             return
         if followed.held:
             by = followed.cancelled_by() or "somebody"
@@ -204,8 +210,8 @@ class Reconciler:
             self._look_at = now + min(1.0, self._interval)
             return
         # Only what waits is taken out of the queue: a runner that lives ends its command by itself and keeps its outputs.
-        self._slurm.cancel_waiting(followed.number, name=followed.name)
-        self._slurm.signal(followed.number, "TERM", name=followed.name)
+        self._slurm.cancel_waiting(followed.number, name=followed.identity, task=followed.task)
+        self._slurm.signal(followed.number, "TERM", name=followed.identity, task=followed.task)
         self._look_at = now + min(1.0, self._interval)
 
     def _look(self) -> None:
@@ -225,24 +231,24 @@ class Reconciler:
         except CarrelError as error:
             for followed in numbered:
                 if runner_of(followed) is None:
-                    self._follower.say(followed, f"Slurm cannot be asked about job {followed.number}: {error.message}")
+                    self._follower.say(followed, f"Slurm cannot be asked about job {followed.shown}: {error.message}")
                 else:
                     self._without_evidence(followed)
             return
-        jobs = {job.id: job for job in listing}
+        jobs = {(job.id, job.task): job for job in listing}
         own = [job for job in listing if not self._user or job.user == self._user]
         self._allocations.tend_all(own, {followed.watched.key: followed.number for followed in waiting})
         self._pilots.tend_strays(own)
         missing = []
         for followed in numbered:
-            job = jobs.get(followed.number or 0)
+            job = jobs.get((followed.number or 0, followed.task))
             # A controller that lost its memory gives numbers again: the identity tells whose job it is.
             if job is not None and followed.is_its(job) and (not self._user or job.user == self._user):
                 self._guard(followed, partial(self._compare, job=job))
             else:
                 missing.append(followed)
         if missing:
-            self._compare_with_history(missing)
+            self._compare_with_history(missing, {(job.id, job.identity) for job in own})
 
     def _wanted_since(self, numbered: Sequence[Followed], now: float) -> float | None:
         """Return the age of the listing that is wanted now, as the moment at which it was begun at the earliest; None for none.
@@ -264,28 +270,40 @@ class Reconciler:
             return None
         return max(self._submitter.changed_at, now - rest + self._interval / 2)
 
-    def _compare_with_history(self, missing: Sequence[Followed]) -> None:
+    def _compare_with_history(self, missing: Sequence[Followed], there: Set[tuple[int, str]]) -> None:
+        """Ask accounting about those whose jobs are `missing` among the numbers and identities that are `there`."""
         try:
-            history = self._slurm.history([followed.number for followed in missing if followed.number is not None])
+            history = self._slurm.history({followed.number for followed in missing if followed.number is not None})
         except CarrelError:
             history = ()
         for followed in missing:
             records = self._records(followed, history)
-            self._guard(followed, partial(self._compare_missing, records=records))
+            taken_out = bool(followed.array) and (followed.number or 0, followed.array) in there
+            self._guard(followed, partial(self._compare_missing, records=records, taken_out=taken_out))
 
     def _records(self, followed: Followed, history: Sequence[SlurmJob]) -> list[SlurmJob]:
         own = [job for job in history if not self._user or job.user == self._user]
         return [job for job in own if job.id == followed.number and followed.is_its(job)]
 
-    def _compare_missing(self, followed: Followed, records: Sequence[SlurmJob]) -> None:
+    def _compare_missing(self, followed: Followed, records: Sequence[SlurmJob], *, taken_out: bool) -> None:
         if records and end_of(records[-1]):
             self._compare(followed, records[-1])
         elif runner_of(followed) is not None:
             self._without_evidence(followed)
         elif (by := followed.cancelled_by()) is not None:
             self._end(followed, cancelled(by))
+        elif taken_out:
+            self._taken_out(followed)
         else:
             self._forgotten(followed)
+
+    def _taken_out(self, followed: Followed) -> None:
+        """Slurm knows its array without it: of an element that is cancelled while it waits, Slurm keeps nothing at all."""
+        now = self._monotonic()
+        followed.missing_since = followed.missing_since or now
+        if now - followed.missing_since > _SAYS_WHO:
+            message = f"Cancelled in Slurm by somebody while it waited (job {followed.shown})."
+            self._end(followed, Ended(state=JobState.CANCELLED, reason=Reason(code="Cancelled", message=message)))
 
     def _forgotten(self, followed: Followed) -> None:
         """No runner began, and Slurm, which answers, knows no such job: a controller that was killed forgets the last ones.
@@ -294,7 +312,7 @@ class Reconciler:
         """
         now = self._monotonic()
         followed.missing_since = followed.missing_since or now
-        message = f"Slurm does not know job {followed.number} any more, and has no record of its end."
+        message = f"Slurm does not know job {followed.shown} any more, and has no record of its end."
         if now - followed.missing_since < FORGOTTEN:
             self._follower.say(followed, f"{message} It is submitted again should that stay so.")
         elif followed.again >= TIMES_AGAIN:
@@ -339,8 +357,8 @@ class Reconciler:
         elif end is not None:
             self._conclude(followed, job, end, alive=alive)
         elif alive is None and was_held(job) and not followed.cancelled and followed.again < TIMES_AGAIN:
-            self._slurm.cancel(job.id, name=followed.name)
-            self._submitter.start_elsewhere(followed, SiteFault(f"Slurm could not start it, and held it (Slurm job {job.id})"))
+            self._slurm.cancel(job.id, name=followed.identity, task=followed.task)
+            self._submitter.start_elsewhere(followed, SiteFault(f"Slurm could not start it, and held it (Slurm job {job.shown})"))
             return
         elif alive is None and followed.held and job.state == "RUNNING":
             if not self._allocations.tend_waiting(followed):
@@ -348,7 +366,7 @@ class Reconciler:
                 return
         elif alive is None:
             said = waits_for(job, self._limits.of_job(job.id, job.reason))
-            self._submitter.say(followed, said if is_live(job) else f"Slurm says {job.state} of job {job.id}.")
+            self._submitter.say(followed, said if is_live(job) else f"Slurm says {job.state} of job {job.shown}.")
         elif alive and followed.held:
             self._allocations.tend_running(followed)
         if end is None and followed.cancelled and not followed.watched.over:
