@@ -465,6 +465,10 @@ class Scheduler:
             job, task = self._unstarted[0]
             try:
                 launch = build_launch(job, task, nodes, self._settings.launch)
+                if launch.element is not None and len(self._unstarted) > 1:
+                    following = self._unstarted[1][0]
+                    same = following.element is not None and following.element.array_id == launch.element.array_id
+                    launch = replace(launch, more_elements=same and following.node == job.node)
                 self._engine.start(launch, token=job_token(self._settings.secret, job.id, job.attempt))
                 known = self._queue.job(job.id)
                 if known is not None and known.cancelled_by is not None:  # asked for before the engine knew of it

@@ -93,6 +93,8 @@ class Launch:
     session_ports: str = ""
     #: Which element of which array it is, if any.
     element: ArrayElement | None = None
+    #: True when the lab hands over another element of that array right after this one, which an engine may wait for.
+    more_elements: bool = False
     #: Environment variables that the lab sets for the command, beyond those of the task.
     variables: Mapping[str, str] = field(default_factory=dict)
 

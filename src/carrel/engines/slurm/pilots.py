@@ -149,10 +149,8 @@ class Pilots:
 
         Raises what Slurm's commands raise, but for a refusal.
         """
-        launch = followed.watched.launch
-        hold = 0.0 if followed.batch_only or launch.kind is not JobKind.TASK else self._hold(launch)
-        # What modules set is left beside the script, for one attempt.
-        if hold <= 0 or launch.resources.time > SHORT or options.modules or not may_be_immediate(options):
+        hold = self._held_for(followed, options)
+        if hold <= 0:
             return False
         shape = _shape(options)
         if self._give(shape, options, followed):
@@ -168,6 +166,18 @@ class Pilots:
             return False
         followed.ask_at = now + 1.0
         return True
+
+    def may_take(self, followed: Followed, options: SlurmOptions) -> bool:
+        """Return whether the attempt is one for a pilot."""
+        return self._held_for(followed, options) > 0
+
+    def _held_for(self, followed: Followed, options: SlurmOptions) -> float:
+        """Return for how many seconds an allocation is held after such a task; 0: not at all."""
+        launch = followed.watched.launch
+        # What modules set is left beside the script, for one attempt.
+        if launch.kind is not JobKind.TASK or launch.resources.time > SHORT or options.modules or not may_be_immediate(options):
+            return 0.0
+        return 0.0 if followed.batch_only else self._hold(launch)
 
     def again_at(self) -> float | None:
         """When to call `tend`, in monotonic seconds, or None."""
