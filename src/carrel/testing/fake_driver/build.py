@@ -19,7 +19,7 @@ STATE_VARIABLE = "CARREL_FAKE_DRIVER"
 
 _SOURCES = Path(__file__).parent
 _LIBRARIES = {
-    "libcuda.so.1": ("state.c", "cuda.c", "memory.c", "checkpoint.c", "entries.c"),
+    "libcuda.so.1": ("state.c", "cuda.c", "memory.c", "vmm.c", "host.c", "copies.c", "checkpoint.c", "entries.c"),
     "libnvidia-ml.so.1": ("state.c", "nvml.c"),
 }
 _MIB = 1024**2
@@ -95,6 +95,8 @@ class FakeDriver:
         `pid` is the process that a checkpoint call is *about*, and the calling process for all others. Actions, with `argument`:
 
         * any call: "error" (the code that it returns; nothing else happens), "hang" (seconds before it starts; -1: for ever);
+        * copies and fills (cuMemcpyHtoD, cuMemcpyDtoH, cuMemcpyDtoD, cuMemset): "cut" (after so many bytes it fails with 999),
+          "stall" (after so many bytes it stops for ever), "rate" (bytes a second);
         * checkpoint calls: "hang_after" (it is done, but returns only after so many seconds), "segv" (the process gets SIGSEGV,
           the call returns 999);
         * cuCheckpointProcessCheckpoint: "fail" (state FAILED, returns 999), "rate" (bytes a second), "ghost" (NVML goes on to

@@ -100,6 +100,8 @@ EXPORT int cuInit(unsigned flags) {
         return OUT_OF_MEMORY;
     }
     memset(process, 0, sizeof *process);
+    fake_forget_mappings();
+    fake_forget_host();
     see_devices(process);
     int seen = process->visible_count;
     if (seen > 0) {

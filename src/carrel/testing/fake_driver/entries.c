@@ -22,6 +22,9 @@ static const struct {
     {ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
+    {NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
     {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
@@ -67,6 +70,22 @@ EXPORT int cuGetErrorString(int code, const char **text) { return describe(code,
     ENTRY(cuMemHostAlloc, cuMemHostAlloc) \
     ENTRY(cuMemAllocHost, cuMemAllocHost_v2) \
     ENTRY(cuMemFreeHost, cuMemFreeHost) \
+    ENTRY(cuMemHostRegister, cuMemHostRegister_v2) \
+    ENTRY(cuMemHostUnregister, cuMemHostUnregister) \
+    ENTRY(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2) \
+    ENTRY(cuMemHostGetFlags, cuMemHostGetFlags) \
+    ENTRY(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity) \
+    ENTRY(cuMemAddressReserve, cuMemAddressReserve) \
+    ENTRY(cuMemAddressFree, cuMemAddressFree) \
+    ENTRY(cuMemCreate, cuMemCreate) \
+    ENTRY(cuMemRelease, cuMemRelease) \
+    ENTRY(cuMemMap, cuMemMap) \
+    ENTRY(cuMemUnmap, cuMemUnmap) \
+    ENTRY(cuMemSetAccess, cuMemSetAccess) \
+    ENTRY(cuMemGetAccess, cuMemGetAccess) \
+    ENTRY(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle) \
+    ENTRY(cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle) \
+    ENTRY(cuMemExportToShareableHandle, cuMemExportToShareableHandle) \
     ENTRY(cuMemcpyHtoD, cuMemcpyHtoD_v2) \
     ENTRY(cuMemcpyDtoH, cuMemcpyDtoH_v2) \
     ENTRY(cuMemsetD8, cuMemsetD8_v2) \

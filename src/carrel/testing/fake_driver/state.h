@@ -16,7 +16,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_DEVICES 16
 #define MAX_PROCESSES 128
-#define MAX_ALLOCATIONS 512
+#define MAX_ALLOCATIONS 4096
 
 enum { RUNNING = 0, LOCKED = 1, CHECKPOINTED = 2, FAILED = 3, CHECKPOINTING = 4, RESTORING = 5 };
 
@@ -36,10 +36,15 @@ struct config {
     uint64_t context; /* bytes that a context takes on its device */
 };
 
+enum { PLAIN = 0, PHYSICAL = 1 }; /* by cuMemAlloc, at an address; by cuMemCreate, without one */
+
 struct allocation {
     uint64_t address, size; /* size 0: a free slot */
     int32_t device;
     uint32_t number;
+    uint32_t kind;
+    uint32_t references, mappings; /* of physical memory: it lives while there is one of either */
+    uint32_t exportable;           /* the types of handles that were asked for */
 };
 
 struct process {
@@ -59,6 +64,7 @@ struct process {
     int32_t visible_count;
     int32_t visible[MAX_DEVICES]; /* the process' ordinals -> devices of the node */
     uint32_t contexts[MAX_DEVICES];
+    uint32_t top; /* slots from here on have never been used */
     struct allocation allocations[MAX_ALLOCATIONS];
 };
 
