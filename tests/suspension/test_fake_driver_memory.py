@@ -4,41 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from driver_programs import run
+from driver_programs import VMM, run
 from suspension_rig import MIB, fake_driver
 
 VALUE = "CUDA_ERROR_INVALID_VALUE"
 MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-
-#: `physical` makes memory, `room` addresses; both in units of 2 MiB, the granularity.
-VMM = """
-import ctypes
-UNIT = 2 << 20
-def properties(device=0, exportable=0):
-    p = d.CUmemAllocationProp()
-    p.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    p.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    p.location.id = device
-    p.requestedHandleTypes = d.CUmemAllocationHandleType(exportable)
-    return p
-def access(device=0, flags=3):
-    a = d.CUmemAccessDesc()
-    a.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-    a.location.id = device
-    a.flags = d.CUmemAccess_flags(flags)
-    return a
-def room(units): return int(call("cuMemAddressReserve", units * UNIT, 0, 0, 0))
-def physical(units=1, **more): return call("cuMemCreate", units * UNIT, properties(**more), 0)
-def map_(at, handle, units=1, offset=0): return call("cuMemMap", at, units * UNIT, offset, handle, 0)
-def allow(at, units=1, flags=3, device=0): return call("cuMemSetAccess", at, units * UNIT, [access(device, flags)], 1)
-def unmap(at, units=1): return call("cuMemUnmap", at, units * UNIT)
-def read(at, size):
-    back = ctypes.create_string_buffer(size)
-    result = call("cuMemcpyDtoH", ctypes.addressof(back), at, size)
-    return result or back.raw.hex()
-def free(): return d.cuMemGetInfo()[1] // UNIT
-context()
-"""
 
 
 def test_mapped_memory_is_written_and_read_across_allocations_and_keeps_its_place(tmp_path: Path) -> None:

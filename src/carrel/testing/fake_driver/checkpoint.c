@@ -152,7 +152,7 @@ EXPORT int cuCheckpointProcessCheckpoint(int pid, void *arguments) {
     int result = begin(call, pid, &process, &fault);
     if (result != SUCCESS) return result;
     if (process->state != LOCKED) return end(ILLEGAL_STATE, &fault);
-    if (process->managed) return end(NOT_SUPPORTED, &fault);
+    if (process->managed || process->shared) return end(NOT_SUPPORTED, &fault);
     if (on_mig(process)) return end(OUT_OF_MEMORY, &fault);
     if (fake_take(call, pid, "fail", &extra)) {
         process->state = FAILED;

@@ -39,7 +39,9 @@ int fake_host_at(uint64_t address, struct piece *piece) {
     char *at = (char *)(uintptr_t)address;
     struct host *host = overlapping(at, 1);
     if (host == NULL) return INVALID_VALUE;
-    *piece = (struct piece){.host = at, .size = (size_t)(host->address + host->size - at)};
+    *piece = (struct piece){.host = at, .size = (size_t)(host->address + host->size - at), .kind = HOST};
+    piece->begin = (uint64_t)(uintptr_t)host->address;
+    piece->length = host->size;
     return SUCCESS;
 }
 

@@ -1,6 +1,6 @@
 /* Device memory with real contents: a file per allocation, at addresses that mean nothing to the processor. */
 #define _GNU_SOURCE
-#include "cuda.h"
+#include "work.h"
 
 #include <fcntl.h>
 #include <stddef.h>
@@ -56,16 +56,21 @@ void fake_discard(struct allocation *allocation) {
     allocation->size = 0;
 }
 
+uint64_t fake_addresses(size_t size) {
+    struct process *process = fake_mine();
+    uint64_t address = process->next;
+    process->next += (size + GRANULARITY - 1) / GRANULARITY * GRANULARITY + GRANULARITY;
+    return address;
+}
+
 static int allocate(uint64_t *address, size_t size) {
     if (size == 0) return INVALID_VALUE;
     if (fake_ordinal() < 0) return INVALID_CONTEXT;
+    int result = fake_capture_forbids_memory();
+    if (result != SUCCESS) return result;
     fake_hold();
-    struct process *process = fake_mine();
-    struct allocation *allocation = fake_allocate(process->visible[fake_ordinal()], size, PLAIN);
-    if (allocation != NULL) {
-        *address = allocation->address = process->next;
-        process->next += (size + GRANULARITY - 1) / GRANULARITY * GRANULARITY + GRANULARITY;
-    }
+    struct allocation *allocation = fake_allocate(fake_mine()->visible[fake_ordinal()], size, PLAIN);
+    if (allocation != NULL) *address = allocation->address = fake_addresses(size);
     fake_release();
     return allocation == NULL ? OUT_OF_MEMORY : SUCCESS;
 }
@@ -76,6 +81,12 @@ EXPORT int cuMemAlloc_v2(uint64_t *address, size_t size) {
     result = allocate(address, size);
     fake_leave();
     return result;
+}
+
+EXPORT int cuMemAllocPitch_v2(uint64_t *address, size_t *pitch, size_t width, size_t height, unsigned element) {
+    if (width == 0 || height == 0 || (element != 4 && element != 8 && element != 16)) return INVALID_VALUE;
+    *pitch = (width + 511) / 512 * 512;
+    return cuMemAlloc_v2(address, *pitch * height);
 }
 
 /* Managed memory is the host's here, and only counted; what matters is that such a process cannot be checkpointed. */
@@ -102,7 +113,9 @@ int fake_managed_at(uint64_t address, struct piece *piece) {
     for (int slot = 0; slot < MAX_MANAGED; slot++) {
         uint64_t begin = (uint64_t)(uintptr_t)managed[slot].address;
         if (begin == 0 || address < begin || address >= begin + managed[slot].size) continue;
-        *piece = (struct piece){.host = (char *)(uintptr_t)address, .size = begin + managed[slot].size - address};
+        *piece = (struct piece){.host = (char *)(uintptr_t)address, .size = begin + managed[slot].size - address, .kind = MANAGED};
+        piece->begin = begin;
+        piece->length = managed[slot].size;
         return SUCCESS;
     }
     return INVALID_VALUE;
@@ -119,7 +132,7 @@ static int give_back(uint64_t address) {
     struct process *process = fake_mine();
     for (uint32_t slot = 0; slot < process->top; slot++) {
         struct allocation *allocation = &process->allocations[slot];
-        if (allocation->size == 0 || allocation->kind != PLAIN || allocation->address != address) continue;
+        if (allocation->size == 0 || allocation->kind == PHYSICAL || allocation->address != address) continue;
         fake_discard(allocation);
         return SUCCESS;
     }
@@ -129,9 +142,13 @@ static int give_back(uint64_t address) {
 EXPORT int cuMemFree_v2(uint64_t address) {
     int result = fake_enter("cuMemFree");
     if (result != SUCCESS) return result;
-    fake_hold();
-    result = give_back(address);
-    fake_release();
+    result = fake_capture_forbids_memory();
+    if (result == SUCCESS && fake_ordinal() >= 0) fake_drain(fake_ordinal(), 1); /* as the driver, it waits for what may use it */
+    if (result == SUCCESS) {
+        fake_hold();
+        result = give_back(address);
+        fake_release();
+    }
     fake_leave();
     return result;
 }

@@ -36,7 +36,9 @@ struct config {
     uint64_t context; /* bytes that a context takes on its device */
 };
 
-enum { PLAIN = 0, PHYSICAL = 1 }; /* by cuMemAlloc, at an address; by cuMemCreate, without one */
+/* Memory by cuMemAlloc, by cuMemCreate (which has no address of its own), by cuMemAllocAsync; the last three are never in the table:
+ * another process', the host's that the driver knows, managed. */
+enum { PLAIN = 0, PHYSICAL = 1, POOLED = 2, OPENED = 3, HOST = 4, MANAGED = 5 };
 
 struct allocation {
     uint64_t address, size; /* size 0: a free slot */
@@ -55,6 +57,7 @@ struct process {
     uint32_t locking;
     uint32_t gate; /* futex: changes when blocked calls may look again */
     uint32_t managed;
+    uint32_t shared; /* with other processes, by IPC */
     uint32_t poisoned;
     int32_t mover; /* who copies or locks now; when it dies, that is void */
     uint64_t mover_start;

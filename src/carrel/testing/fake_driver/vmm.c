@@ -73,7 +73,7 @@ static int free_from(uint64_t address, uint64_t size) {
         if (!apart(address, size, &reservations[index])) return 0;
     for (uint32_t slot = 0; slot < process->top; slot++) {
         struct range range = {process->allocations[slot].address, process->allocations[slot].size};
-        if (range.size != 0 && process->allocations[slot].kind == PLAIN && !apart(address, size, &range)) return 0;
+        if (range.size != 0 && process->allocations[slot].kind != PHYSICAL && !apart(address, size, &range)) return 0;
     }
     return 1;
 }
@@ -323,7 +323,10 @@ int fake_mapped_at(uint64_t address, int write, struct piece *piece) {
     int best = 0;
     for (int ordinal = 0; ordinal < MAX_DEVICES; ordinal++) best |= mapping->access[ordinal];
     if (best < (write ? READ_WRITE : READ)) return ILLEGAL_ADDRESS;
-    *piece = (struct piece){.offset = (off_t)(address - mapping->at.address)};
+    *piece = (struct piece){.offset = (off_t)(address - mapping->at.address), .begin = mapping->at.address};
+    piece->length = mapping->at.size;
+    piece->kind = PHYSICAL;
+    piece->allocation = mapping->memory;
     piece->size = mapping->at.size - (size_t)piece->offset;
     fake_file(piece->path, sizeof piece->path, fake_mine(), mapping->memory, 1);
     return SUCCESS;
