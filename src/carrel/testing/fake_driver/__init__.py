@@ -1,7 +1,10 @@
 """A fake NVIDIA driver: `libcuda.so.1` and `libnvidia-ml.so.1` of our own, on which the real cuda-bindings and nvidia-ml-py run.
 
-There is no hardware behind it and no kernel can be launched, but device memory has real contents, is really moved by the
-checkpoint calls, runs out, and belongs to processes; calls wait while a process is locked; and any call can be told to go wrong.
+There is no hardware behind it, but device memory has real contents, is really moved by the checkpoint calls, runs out, and
+belongs to processes; it can be mapped at addresses of one's choice (cuMemCreate, cuMemMap); streams, events, graphs and a few
+kernels (launches.c) do their work in order, in threads, when the call has returned, and work whose memory is not there then ends
+the context; calls wait while a process is locked; and any call can be told to go wrong. What it does not know: kernels of one's
+own, arrays and textures, copies of rectangles, graphs that are built by hand, memory of the host by cuMemCreate.
 
     from carrel.testing.fake_driver import build
 

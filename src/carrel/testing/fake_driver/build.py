@@ -19,7 +19,11 @@ STATE_VARIABLE = "CARREL_FAKE_DRIVER"
 
 _SOURCES = Path(__file__).parent
 _LIBRARIES = {
-    "libcuda.so.1": ("state.c", "cuda.c", "memory.c", "checkpoint.c", "entries.c"),
+    "libcuda.so.1": (
+        *("state.c", "cuda.c", "memory.c", "vmm.c", "host.c", "copies.c", "pools.c", "sharing.c", "pointers.c", "checkpoint.c"),
+        *("streams.c", "stream_calls.c", "async.c", "launches.c", "graphs.c", "per_thread.c"),
+        *("entries.c", "errors.c", "first_names.ld"),
+    ),
     "libnvidia-ml.so.1": ("state.c", "nvml.c"),
 }
 _MIB = 1024**2
@@ -95,6 +99,8 @@ class FakeDriver:
         `pid` is the process that a checkpoint call is *about*, and the calling process for all others. Actions, with `argument`:
 
         * any call: "error" (the code that it returns; nothing else happens), "hang" (seconds before it starts; -1: for ever);
+        * copies and fills (cuMemcpyHtoD, cuMemcpyDtoH, cuMemcpyDtoD, cuMemset): "cut" (after so many bytes it fails with 999),
+          "stall" (after so many bytes it stops for ever), "rate" (bytes a second);
         * checkpoint calls: "hang_after" (it is done, but returns only after so many seconds), "segv" (the process gets SIGSEGV,
           the call returns 999);
         * cuCheckpointProcessCheckpoint: "fail" (state FAILED, returns 999), "rate" (bytes a second), "ghost" (NVML goes on to
@@ -121,6 +127,12 @@ class FakeDriver:
         with self._locked():
             return (self.state / "faults").read_text().splitlines()
 
+    def broken(self) -> list[tuple[int, int, str]]:
+        """Return (pid, error, call) of every context that ended because its work failed: its memory was not there, say."""
+        path = self.state / "broken"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(int(pid), int(code), call) for pid, code, call, _ in map(str.split, lines)]
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with (self.state / "lock").open("a") as file:
@@ -142,7 +154,9 @@ def build(directory: Path, *, gpus: int | Sequence[FakeGpu] = 1, memory: int = 1
     libraries = directory / "lib"
     libraries.mkdir(parents=True, exist_ok=True)
     for name, sources in _LIBRARIES.items():
-        words = [compiler, "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden", f"-Wl,-soname,{name}"]
+        # Calls inside a library stay inside it, as in the real one: whoever stands before the driver sees what programs call.
+        words = [compiler, "-std=c11", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic"]
+        words += [f"-Wl,-soname,{name}"]
         words += ["-o", str(libraries / name), *(str(_SOURCES / source) for source in sources), "-lpthread"]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode != 0:

@@ -119,7 +119,7 @@ static void clear_away(void) {
         struct process *process = &table->processes[slot];
         if (process->pid == 0) continue;
         if (fake_start_of(process->pid) != process->start) {
-            for (int number = 0; number < MAX_ALLOCATIONS; number++) {
+            for (uint32_t number = 0; number < process->top; number++) {
                 struct allocation *allocation = &process->allocations[number];
                 if (allocation->size == 0) continue;
                 for (int place = 0; place < 2; place++) {
@@ -205,7 +205,7 @@ int fake_on_device(const struct process *process) {
 
 uint64_t fake_bytes(const struct process *process, int device) {
     uint64_t sum = (uint64_t)process->contexts[device] * config.context;
-    for (int number = 0; number < MAX_ALLOCATIONS; number++)
+    for (uint32_t number = 0; number < process->top; number++)
         if (process->allocations[number].size != 0 && process->allocations[number].device == device)
             sum += process->allocations[number].size;
     return sum;
