@@ -22,6 +22,7 @@ import simulate
 import slurm
 import slurm_guest
 import slurm_here
+import slurm_throughput
 import start_ranges
 import tasks
 import warm_cell
@@ -32,6 +33,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "slurm": slurm_here.measure,
     "slurm_engine": slurm.measure,
     "slurm_guest": slurm_guest.measure,
+    "slurm_throughput": slurm_throughput.measure,
     "at_rest": at_rest.measure,
     "listing": listing.measure,
     "warm_cell": warm_cell.measure,
