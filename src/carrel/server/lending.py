@@ -221,7 +221,12 @@ def broker_config(home: LabHome, settings: Settings, node: Node) -> BrokerConfig
         state=str(home.broker),
         spool=str(home.spool),
         secret_file=str(home.path / "secret"),
-        rules=LendingRules(time_slice=float(settings.time_slice), host_memory=int(node.memory * _HOST_SHARE)),
+        rules=LendingRules(
+            time_slice=float(settings.time_slice),
+            task_turn=float(settings.task_turn),
+            task_share=min(settings.task_share, 100) / 100,
+            host_memory=int(node.memory * _HOST_SHARE),
+        ),
         hold_time=float(settings.hold_time),
         simulation=Simulation(rate=float(settings.simulate_swap), faults=read_faults(settings.simulate_faults)),
     )
