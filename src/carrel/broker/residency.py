@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from carrel.broker.lender import Lender, Post
+from carrel.broker.lender import Lender, Post, resumption
 from carrel.broker.loop import Loop, Timer
 from carrel.broker.processes import resident, roots, start_time
 from carrel.broker.rows import LeaseRow, RequestRow, TenantRow
@@ -192,9 +192,7 @@ class Mover:
         lease = self._book.leases.get(pauses or "")
         if lease is None or lease.tenant != row.id or lease.state is not LeaseState.ACTIVE:
             return
-        self._book.pause(lease, now)
-        self._book.add_request(_resumption(row, lease, now))
-        self._lender.say(row.id, "paused", lease=lease.id, message="paused: others had waited for their turn; it goes on later")
+        self._lender.pause(row, lease, now)
 
     def _stay(self, row: TenantRow) -> None:
         row.residency = Residency.RESIDENT
@@ -266,7 +264,7 @@ class Mover:
         if lease.used > 0.0:
             lease.since = now
             self._book.pause(lease, now)
-            request = _resumption(row, lease, now)
+            request = resumption(row, lease, now)
         else:
             request = RequestRow(
                 id=f"{row.id}/{lease.request}",
@@ -277,6 +275,8 @@ class Mover:
                 asked_at=lease.asked_at,
                 exclusive=lease.exclusive,
                 ends_by=lease.ends_by,
+                lends=lease.lends,
+                devices=lease.devices if lease.exclusive else (),
             )
             self._book.withdraw(lease)
         request.retry_at = row.retry_at
@@ -337,18 +337,6 @@ def _targets(row: TenantRow) -> list[Target]:
     """The tenant's process first, then its children that were moved along."""
     members = [member.split("-") for member in row.members]
     return [Target(pid=row.pid, start=row.start), *(Target(pid=int(pid), start=int(start)) for pid, start in members)]
-
-
-def _resumption(row: TenantRow, lease: LeaseRow, now: float) -> RequestRow:
-    return RequestRow(
-        id=f"{row.id}/{lease.id} goes on",
-        request=lease.request,
-        tenant=row.id,
-        gpus=len(lease.devices),
-        cell=lease.cell,
-        asked_at=now,
-        resumes=lease.id,
-    )
 
 
 def _shares(state: dict[str, int], devices: Sequence[str], total: int) -> dict[str, int]:

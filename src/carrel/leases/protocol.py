@@ -18,9 +18,10 @@ Client to broker
 ``acquire``  request (id, unique in the connection's process), gpus (int, 0: what the session asked for), cell (id of the
              execute_request, "" for a task), devices (list of UUIDs: exactly these; roles "runner" only), ends_by (Unix seconds
              or null), elsewhere (bool; runners: refuse with code "blocked" where nothing that can be done now would clear the
-             devices, since the job can be placed on others). Answers: any number of ``queued``, then one of ``granted``,
-             ``refused``. The same request again (after a connection was lost) is the same request, and a lease that was granted
-             for it is granted again, with its fence.
+             devices, since the job can be placed on others), lends (bool; runners: cells may have the devices for a while, as
+             ``paused`` and ``resumed`` say). Answers: any number of ``queued``, then one of ``granted``, ``refused``. The same
+             request again (after a connection was lost) is the same request, and a lease that was granted for it is granted
+             again, with its fence.
 ``cancel``   request. Answer: ``cancelled``. When ``granted`` was on its way already, the lease must be released.
 ``release``  lease, fence; cell, outcome ("ok", "error", "aborted"), cuda (bool: the process has a CUDA state), blockers (list of
              words why its state cannot be moved: "managed memory", "CUDA IPC", "distributed", "JAX"), background (int: threads
@@ -59,7 +60,8 @@ Broker to client
 ``prepare``  id, timeout (seconds): somebody needs room on the device, and the process' state may be moved off it while it is
              idle; let go of what is not needed (collect garbage, empty caches), then say ``prepared``. Going on without an
              answer is allowed.
-``paused``   lease, message: suspended in mid-flight; the GPU calls of the cell block until ``resumed`` (lease, devices, fence).
+``paused``   lease, message: suspended in mid-flight; the GPU calls of the cell, or of the task, block until ``resumed`` (lease,
+             devices, fence).
 ``notice``   level ("info", "warning", "error"), message: one line for the user (an idle timer runs out, a stranger is on the
              device).
 ``lost``     message: the process' GPU state cannot be brought back; the kernel has to be restarted.

@@ -31,6 +31,7 @@ from carrel.policy import lend_reasons as reasons
 from carrel.policy.lend_order import InLine, held_by_owner, in_line, patience
 from carrel.policy.lend_outlook import Outlook
 from carrel.policy.lend_room import Obstacle, Plan, Rooms
+from carrel.policy.lend_tasks import lends_from
 
 _OBSTACLES = {
     Obstacle.FIXED: (reasons.NO_ROOM, "state that cannot be moved fills it"),
@@ -97,7 +98,7 @@ class _Walk:
         self._patience = patience(snapshot)
         #: Devices that are lent in this walk, or for which somebody further ahead is first in line.
         self._claimed: set[str] = set()
-        self._expired: set[str] = set()
+        self._ending: set[str] = set()
 
     def consider(self, place: InLine) -> None:
         """Lend to this request, or make room for it, or let it wait."""
@@ -156,13 +157,15 @@ class _Walk:
         moved = sum(victim.moved for victim in plan.victims)
         return (0 if plan.ready else 1, moved, self._rooms.homes(uuid), uuid)
 
-    def _clearing_rank(self, place: InLine, uuid: str) -> tuple[float, float, str]:
+    def _clearing_rank(self, place: InLine, uuid: str) -> tuple[float, float, float, str]:
         """Which leased device comes free first: by when it can be cleared, then by when it should end by itself."""
         lease = self._rooms.leases[uuid]
-        if self._rooms.is_leaving(lease.tenant):
-            return (-_NEVER, 0.0, uuid)
+        if self._rooms.is_leaving(lease.tenant) or lease.pausing:
+            return (-_NEVER, 0.0, 0.0, uuid)
         due = self._due(place, lease)
-        return (max(due, self._now), self._outlook.clears(uuid, self._quantum(place)), f"{lease.since:020.6f}{uuid}")
+        # Of tasks that give way, the one that gives up the fewest devices for it.
+        wide = float(len(lease.devices)) if lease.exclusive else 0.0
+        return (max(due, self._now), wide, self._outlook.clears(uuid, self._quantum(place)), f"{lease.since:020.6f}{uuid}")
 
     # --- free devices -------------------------------------------------------------------------------------------------------
 
@@ -209,10 +212,13 @@ class _Walk:
             self._claim(devices)
         if clearing.due <= self._now:
             for suspend in clearing.suspends:
-                self._rooms.leave(self._snapshot.tenants[suspend.tenant])
+                if suspend.in_place:
+                    self._ending.add(suspend.pauses or "")
+                else:
+                    self._rooms.leave(self._snapshot.tenants[suspend.tenant])
                 self.suspends.append(suspend)
             for expire in clearing.expires:
-                self._expired.add(expire.lease)
+                self._ending.add(expire.lease)
                 self.expires.append(expire)
         elif clearing.due < _NEVER:
             self.again_at = min(self.again_at, clearing.due)
@@ -231,22 +237,25 @@ class _Walk:
                 continue
             seen.add(lease.id)
             holder = self._snapshot.tenants[lease.tenant]
-            if self._rooms.is_leaving(holder.id) or lease.id in self._expired:
+            if self._rooms.is_leaving(holder.id) or lease.pausing or lease.id in self._ending:
                 found.leaving = True
                 found.code, found.cause = reasons.MOVING, "GPU state is being moved to make room"
                 continue
             due = self._due(place, lease)
             found.due = max(found.due, due)
-            found.task = found.task or (lease.exclusive and not self._ends_soon(lease))
+            found.task = found.task or (lease.exclusive and due == _NEVER and not self._ends_soon(lease))
             whose = "another" if holder.owner != own else "your own"
-            found.code, found.cause = _words(place.request, lease, whose, "" if lease.by_choice else holder.stays)
+            found.code, found.cause = _words(place.request, lease, whose, "" if lease.by_choice else holder.stays, due)
             if due <= self._now and lease.state is LeaseState.HELD:
                 found.expires.append(Expire(lease=lease.id, request=place.request.id))
+            elif due <= self._now and self._stays(place, lease):
+                found.suspends.append(Suspend(tenant=holder.id, request=place.request.id, pauses=lease.id, in_place=True))
             elif due <= self._now:
                 host -= sum(holder.state.values())
                 asking = self._snapshot.tenants[place.request.tenant]
                 if host < 0 or not self._rooms.may_return(holder, asking, lease.devices):
                     found.due = _NEVER
+                    found.task = found.task or lease.exclusive
                     found.code, found.cause = _OBSTACLES[Obstacle.HOST]
                 found.suspends.append(Suspend(tenant=holder.id, request=place.request.id, pauses=lease.id))
         return found
@@ -284,10 +293,13 @@ class _Walk:
         if lease.state is LeaseState.HELD:
             return _NEVER if lease.held_until is None else lease.held_until
         holder = self._snapshot.tenants[lease.tenant]
+        if lease.exclusive:
+            if place.request.exclusive:
+                return _NEVER
+            return lends_from(lease, holder, self._snapshot.rules, moves=not self._stays(place, lease))
         slice_ = self._snapshot.rules.time_slice
         if (
-            lease.exclusive
-            or slice_ <= 0
+            slice_ <= 0
             or lease.tenant == place.request.tenant
             or not holder.suspendable
             or holder.residency is not Residency.RESIDENT
@@ -296,6 +308,14 @@ class _Walk:
         # Paused, it asks again at once: whoever would not come before it then gains nothing by its pause.
         again = self._patience * (self.held[holder.owner] - len(lease.devices) + 1)
         return max(lease.since + self._quantum(place), place.turn - again)
+
+    def _stays(self, place: InLine, lease: Lent) -> bool:
+        """True when the request finds its room beside the state of the lease's holder, which then need not move for it."""
+        asking = self._snapshot.tenants[place.request.tenant]
+        if not self._snapshot.rules.pause_in_place or (place.request.exclusive and not asking.elastic):
+            return False
+        wanted = place.request.devices or asking.home or lease.devices
+        return self._rooms.fits_beside(asking, [uuid for uuid in lease.devices if uuid in wanted])
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------------
 
@@ -338,11 +358,12 @@ def quantum(place: InLine, time_slice: float) -> float:
     return max(time_slice, min(place.expected, LONGEST_TURN * time_slice))
 
 
-def _words(request: Request, lease: Lent, whose: str, stays: str) -> tuple[str, str]:
+def _words(request: Request, lease: Lent, whose: str, stays: str, due: float) -> tuple[str, str]:
     if lease.tenant == request.tenant:
         return reasons.OWN_CELL, "another cell of this notebook has it"
     if lease.exclusive:
-        return reasons.TASK, f"a task of {'another user' if whose == 'another' else 'your own'} has it"
+        task = f"a task of {'another user' if whose == 'another' else 'your own'}"
+        return reasons.TASK, f"{task} has it" if due == _NEVER else f"{task} has its turn, then gives way"
     if lease.state is LeaseState.HELD:
         why = f" and cannot be moved: {stays}" if stays else ""
         return reasons.HELD, f"GPU state of {whose} session is held on it{why}"

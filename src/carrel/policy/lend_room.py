@@ -128,11 +128,18 @@ class Rooms:
     def plan(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> Plan:
         """How `request` gets room on `devices`, none of which is in a lease: as much as it should have, else what it needs."""
         if request.exclusive:
-            return self._clear(tenant, devices)
+            alone = self._clear(tenant, devices)
+            if request.resumes is None or not (tenant.elastic or alone.obstacle):
+                return alone
+            # It lent its devices, and goes on: beside what is there, where that cannot move or need not.
         plan = self._room(tenant, devices, least=False)
         if plan.obstacle in (Obstacle.HOST, Obstacle.FIXED):
             return self._room(tenant, devices, least=True)
         return plan
+
+    def fits_beside(self, tenant: Tenant, devices: Sequence[str]) -> bool:
+        """True when `tenant` finds all the room that it should have although nobody who computes on `devices` leaves them."""
+        return self._room(tenant, devices, least=False).obstacle is None
 
     def _room(self, tenant: Tenant, devices: Sequence[str], *, least: bool) -> Plan:
         victims: list[Tenant] = []
@@ -305,8 +312,10 @@ class Rooms:
 
 
 def _is_away(tenant: Tenant, lease: Lent) -> bool:
-    """True when the lease's cell is paused, or is being paused."""
-    return lease.state is LeaseState.PAUSED or (lease.state is LeaseState.ACTIVE and tenant.residency is Residency.SUSPENDING)
+    """True when the lease's cell is paused and its state is in host memory, or is on its way there."""
+    if lease.state is LeaseState.PAUSED:
+        return tenant.residency is not Residency.RESIDENT
+    return lease.state is LeaseState.ACTIVE and tenant.residency is Residency.SUSPENDING
 
 
 #: Of the kernels seen so far, this share took no more than what the first cell of another should have.
