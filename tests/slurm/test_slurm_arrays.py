@@ -15,9 +15,11 @@ from carrel.domain.array import ArrayElement, read_array
 from carrel.domain.job import JobState
 from carrel.domain.launch import Launch, Preparing
 from carrel.domain.ports import Attempt
-from carrel.engines.slurm.arrays import Pieces
+from carrel.engines.attempts import Watched
+from carrel.engines.slurm.arrays import Gathering, Pieces
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
+from carrel.engines.slurm.followed import Followed
 from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.slurm_faults import SlurmFaults
@@ -227,6 +229,26 @@ def test_an_index_that_slurm_does_not_take_is_a_job_of_its_own(elements: Element
     assert ["array=" in elements.note(launch) for launch in launches] == [True, True, False, False]
 
 
+def test_an_element_that_was_announced_and_never_comes_is_not_waited_for_long(tmp_path: Any) -> None:
+    elements = Elements(LabHome(tmp_path), {})
+    now = [100.0]
+    gathering = Gathering(lambda: now[0])
+    waiting = [
+        Followed(watched=Watched(launch=launch, token="", directory=elements.home.attempt(launch)), name="")
+        for launch in elements.launches("true", "1-9")[:2]
+    ]
+    for followed in waiting:
+        gathering.add(followed)
+    assert gathering.take() == []
+    while not (found := gathering.take()):
+        assert now[0] < 110
+        now[0] += 0.5
+        for followed in waiting:  # looked at again
+            gathering.add(followed)
+    assert found == waiting
+    assert gathering.next_at() is None
+
+
 @pytest.mark.parametrize(("size", "room"), [(20, 3), (20, 0), (20, 20), (1, 0), (7, 6), (1000, 1)])
 def test_pieces_find_out_how_much_room_there_is(size: int, room: int) -> None:
     pieces, taken, asked = Pieces(size), 0, 0
@@ -239,3 +261,25 @@ def test_pieces_find_out_how_much_room_there_is(size: int, room: int) -> None:
             pieces.refused(piece)
     assert taken == min(size, room)
     assert asked <= 2 * size.bit_length() + 1
+
+
+def test_a_controller_that_keeps_no_more_jobs_has_an_array_in_pieces(slurm_programs: None, tmp_path: Any) -> None:
+    """MaxJobCount: sbatch would wait by itself, and keep everybody else waiting."""
+    with SlurmSite(nodes=1, accounting=False, lines=("MaxJobCount=6", "MinJobAge=2")) as site:
+        faults = SlurmFaults(tmp_path / "bin", site.environ)
+        elements = Elements(LabHome(tmp_path), faults.environ)
+        engine, ear = elements.engine()
+        try:
+            root = elements.home.root
+            command = f"while [ ! -e {root}/go ]; do sleep 0.1; done; {ECHO.format(root=root)}"
+            launches = elements.launches(command, "1-8")
+            elements.start(engine, launches)
+            wait_until(lambda: all(says(ear, launch, "unable to accept job")() for launch in launches[-3:]))
+            assert elements.number(launches[0]) == elements.number(launches[3])
+            (root / "go").touch()
+            for launch in launches:
+                assert ear.ended(launch).state is JobState.COMPLETED
+                engine.forget(launch.job_id, 1, over=False)
+        finally:
+            engine.close()
+        assert Counter(elements.ran()) == Counter(str(index) for index in range(1, 9))

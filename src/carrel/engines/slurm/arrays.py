@@ -84,9 +84,11 @@ class Gathering:
         launch = followed.watched.launch
         assert launch.element is not None
         group = self._groups.setdefault(launch.element.array_id, _Group())
+        if followed.cancelled or not launch.more_elements:
+            group.at = -math.inf
+        elif followed.watched.key not in group.elements:  # who is looked at again postpones nothing
+            group.at = self._monotonic() + _FOLLOWS
         group.elements[followed.watched.key] = followed
-        waits = launch.more_elements and not followed.cancelled
-        group.at = self._monotonic() + _FOLLOWS if waits else -math.inf
 
     def next_at(self) -> float | None:
         """Return when a group will be whole, in monotonic seconds; None while there is none."""

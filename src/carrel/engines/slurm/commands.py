@@ -85,6 +85,8 @@ _FULL = re.compile(
 )
 #: What sbatch says while it waits by itself until the controller has room (slurm.conf(5), MaxJobCount).
 _QUEUE_FULL = re.compile(r"Slurm job queue full|Slurm temporarily unable to accept job|Job creation temporarily disabled")
+#: Seconds between two looks at what sbatch says: less than the second for which it waits before it asks again.
+_LISTENS = 0.25
 _UNKNOWN_JOB = re.compile(r"Invalid job id specified")
 _OVER = re.compile(r"Job/step already completing or completed|Invalid job id specified")
 
@@ -404,21 +406,33 @@ class SlurmCommands:
                 f"{program} cannot be started: {error.strerror}.", remedy="Install Slurm's commands here."
             ) from error
         with process:
-            try:
-                out, err = process.communicate(stdin.encode(), timeout=self._timeout)
-            except subprocess.TimeoutExpired as error:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
-                said = process.communicate()[1].decode(errors="replace")
-                if program == "sbatch" and (full := _QUEUE_FULL.search(said)):
-                    raise SlurmFull(f"sbatch failed: {full[0]}.", reason=full[0], perhaps=True) from error
-                raise SlurmSlow(
-                    f"{program} did not answer within {self._timeout:g} s.", remedy="Slurm's controller is slow or hangs."
-                ) from error
+            out, err = self._hear(program, process, stdin.encode())
         answer = _Answer(process.returncode, out.decode(errors="replace"), err.decode(errors="replace").strip())
         if answer.code:
             raise _failure(program, answer)
         return answer
+
+    def _hear(self, program: str, process: subprocess.Popen[bytes], stdin: bytes) -> tuple[bytes, bytes]:
+        """Return what a program says until it ends. It is killed after the timeout, and sbatch as soon as it only waits."""
+        until, given = time.monotonic() + self._timeout, stdin
+        while True:
+            left = until - time.monotonic()
+            try:
+                return process.communicate(given, timeout=min(left, _LISTENS) if program == "sbatch" else left)
+            except subprocess.TimeoutExpired as error:
+                given = b""
+                said = (error.stderr or b"").decode(errors="replace")
+                full = _QUEUE_FULL.search(said) if program == "sbatch" else None
+                if full is None and until > time.monotonic():
+                    continue
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+                process.communicate()
+                if full is not None:
+                    raise SlurmFull(f"sbatch failed: {full[0]}.", reason=full[0], perhaps=True) from error
+                raise SlurmSlow(
+                    f"{program} did not answer within {self._timeout:g} s.", remedy="Slurm's controller is slow or hangs."
+                ) from error
 
 
 def _name_of(user: str) -> str:
