@@ -20,8 +20,8 @@ STATE_VARIABLE = "CARREL_FAKE_DRIVER"
 _SOURCES = Path(__file__).parent
 _LIBRARIES = {
     "libcuda.so.1": (
-        *("state.c", "cuda.c", "memory.c", "vmm.c", "host.c", "copies.c", "pools.c", "sharing.c", "pointers.c", "checkpoint.c"),
-        *("streams.c", "stream_calls.c", "async.c", "launches.c", "graphs.c", "per_thread.c"),
+        *("state.c", "cuda.c", "memory.c", "physical.c", "vmm.c", "host.c", "pools.c", "sharing.c", "pointers.c"),
+        *("checkpoint.c", "copies.c", "streams.c", "stream_calls.c", "async.c", "launches.c", "graphs.c", "per_thread.c"),
         *("entries.c", "errors.c", "first_names.ld"),
     ),
     "libnvidia-ml.so.1": ("state.c", "nvml.c"),

@@ -32,8 +32,8 @@ double fake_now(void) {
 
 void fake_sleep(double seconds) {
     double until = fake_now() + seconds;
-    while (seconds < 0 || fake_now() < until) {
-        struct timespec piece = {.tv_sec = 0, .tv_nsec = 2000000};
+    for (double left = seconds; seconds < 0 || left > 0; left = until - fake_now()) {
+        struct timespec piece = {.tv_sec = 0, .tv_nsec = left < 0.002 ? (long)(left * 1e9) : 2000000};
         if (seconds < 0) pause();
         else nanosleep(&piece, NULL);
     }
