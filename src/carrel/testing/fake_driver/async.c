@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-EXPORT int cuStreamSynchronize(struct stream *stream);
-
 /* When it is called, a wrong address is a wrong argument; when it is done, it is the end of the context. */
 static int sound(uint64_t address, size_t size, int write) {
     return fake_initialized() && fake_reachable(address, size, write) != SUCCESS ? INVALID_VALUE : SUCCESS;
@@ -43,7 +41,7 @@ EXPORT int cuMemcpyDtoHAsync_v2(void *host, uint64_t address, size_t size, struc
     if (sound(address, size, 0) != SUCCESS) return INVALID_VALUE;
     struct work work = {.run = to_host, .arguments = {address, size}, .pointer = host};
     int result = fake_submit("cuMemcpyDtoHAsync", stream, work);
-    return result == SUCCESS && is_pageable(host) ? cuStreamSynchronize(stream) : result;
+    return result == SUCCESS && is_pageable(host) ? fake_synchronize("", stream) : result;
 }
 
 static int on_device(struct work *work) {
@@ -65,7 +63,7 @@ EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t size, struct stream 
 
 EXPORT int cuMemcpy(uint64_t to, uint64_t from, size_t size) {
     int result = cuMemcpyAsync(to, from, size, NULL);
-    return result == SUCCESS ? cuStreamSynchronize(NULL) : result;
+    return result == SUCCESS ? fake_synchronize("", NULL) : result;
 }
 
 static int fill(struct work *work) {

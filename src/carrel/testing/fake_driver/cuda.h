@@ -57,6 +57,9 @@ void *fake_context(void);             /* the thread's, or NULL */
 /* The following want the lock held. */
 struct allocation *fake_allocate(int device, size_t size, uint32_t kind); /* NULL: no room */
 void fake_discard(struct allocation *allocation);
+uint64_t fake_handle_of(const struct allocation *memory);
+struct allocation *fake_by_handle(uint64_t handle); /* NULL: the program has no such handle */
+void fake_drop_unused(struct allocation *memory);   /* without handles and mappings it goes */
 int fake_mapped_at(uint64_t address, int write, struct piece *piece); /* INVALID_VALUE, or ILLEGAL_ADDRESS without access */
 int fake_host_at(uint64_t address, struct piece *piece);
 int fake_managed_at(uint64_t address, struct piece *piece);

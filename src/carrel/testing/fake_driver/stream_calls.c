@@ -65,9 +65,9 @@ static int legacy_also(struct moment moment, int wait) {
     return done;
 }
 
-EXPORT int cuStreamSynchronize(struct stream *handle) {
+int fake_synchronize(const char *call, struct stream *handle) {
     struct moment moment;
-    int result = fake_enter("cuStreamSynchronize");
+    int result = fake_enter(call);
     if (result != SUCCESS) return result;
     result = last_of(handle, &moment);
     if (result == SUCCESS) {
@@ -78,6 +78,8 @@ EXPORT int cuStreamSynchronize(struct stream *handle) {
     fake_leave();
     return result;
 }
+
+EXPORT int cuStreamSynchronize(struct stream *stream) { return fake_synchronize("cuStreamSynchronize", stream); }
 
 EXPORT int cuStreamQuery(struct stream *handle) {
     struct moment moment;

@@ -101,15 +101,23 @@ static int start(struct stream *stream) {
     return SUCCESS;
 }
 
-/* Streams are never freed, only unused: events and other streams may still refer to them. */
+/* Streams are never freed, but used again, with their counts: events and work of other streams may still refer to them. */
 struct stream *fake_new_stream(unsigned flags, int priority) {
-    struct stream *stream = calloc(1, sizeof *stream);
-    if (stream == NULL) return NULL;
-    *stream = (struct stream){.next_stream = fake_streams, .context = fake_context(), .ordinal = fake_ordinal(), .used = 1};
+    struct stream *stream = fake_streams;
+    while (stream != NULL && (stream->used || stream->running || stream->capture != NULL)) stream = stream->next_stream;
+    if (stream == NULL) {
+        stream = calloc(1, sizeof *stream);
+        if (stream == NULL) return NULL;
+        stream->next_stream = fake_streams;
+        fake_streams = stream;
+    }
+    stream->context = fake_context();
+    stream->ordinal = fake_ordinal();
+    stream->used = 1;
     stream->flags = flags;
     stream->priority = priority;
     stream->identity = ++identities;
-    return fake_streams = stream;
+    return stream;
 }
 
 static struct stream *legacy(int ordinal) {

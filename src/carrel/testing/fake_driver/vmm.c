@@ -1,31 +1,16 @@
 /* Addresses and memory apart: cuMemAddressReserve gives the one, cuMemCreate the other, cuMemMap joins them.
  *
- * Physical memory is in the table, where others see that the device has less and where a checkpoint finds it. Reservations and
- * mappings concern nobody but this process.
+ * Reservations and mappings concern nobody but this process. The memory is in physical.c.
  */
 #define _GNU_SOURCE
 #include "cuda.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
 
-#define HANDLES 0x0c0000000000ull /* handles are no addresses: whoever mixes them up is told */
-
-enum { LOCATION_DEVICE = 1, PINNED = 1, POSIX_DESCRIPTOR = 1, READ = 1, READ_WRITE = 3 };
+enum { LOCATION_DEVICE = 1, READ = 1, READ_WRITE = 3 };
 
 struct location {
     int type, id;
-};
-struct properties {
-    int type, exportable;
-    struct location location;
-    void *windows;
-    struct {
-        unsigned char compression, rdma;
-        unsigned short usage;
-        unsigned char reserved[4];
-    } flags;
 };
 struct access {
     struct location location;
@@ -56,14 +41,6 @@ static int apart(uint64_t address, uint64_t size, const struct range *range) {
 }
 
 static int aligned(uint64_t number) { return number % GRANULARITY == 0; }
-
-EXPORT int cuMemGetAllocationGranularity(size_t *granularity, const struct properties *wanted, int option) {
-    (void)option;
-    if (!fake_initialized()) return NOT_INITIALIZED;
-    if (granularity == NULL || wanted == NULL || wanted->type != PINNED) return INVALID_VALUE;
-    *granularity = GRANULARITY;
-    return SUCCESS;
-}
 
 /* A wish for an address is granted where nothing is, and otherwise ignored. */
 static int free_from(uint64_t address, uint64_t size) {
@@ -124,57 +101,6 @@ EXPORT int cuMemAddressFree(uint64_t address, size_t size) {
     return result;
 }
 
-static struct allocation *by_handle(uint64_t handle) {
-    struct process *process = fake_mine();
-    for (uint32_t slot = 0; slot < process->top; slot++) {
-        struct allocation *allocation = &process->allocations[slot];
-        if (allocation->size != 0 && allocation->kind == PHYSICAL && HANDLES + allocation->number == handle)
-            return allocation->references > 0 ? allocation : NULL;
-    }
-    return NULL;
-}
-
-static void drop_unused(struct allocation *memory) {
-    if (memory->references == 0 && memory->mappings == 0) fake_discard(memory);
-}
-
-static int create(uint64_t *handle, size_t size, const struct properties *wanted) {
-    if (wanted->location.id < 0 || wanted->location.id >= fake_mine()->visible_count) return INVALID_DEVICE;
-    struct allocation *memory = fake_allocate(fake_mine()->visible[wanted->location.id], size, PHYSICAL);
-    if (memory == NULL) return OUT_OF_MEMORY;
-    memory->references = 1;
-    memory->exportable = (uint32_t)wanted->exportable;
-    *handle = HANDLES + memory->number;
-    return SUCCESS;
-}
-
-EXPORT int cuMemCreate(uint64_t *handle, size_t size, const struct properties *wanted, unsigned long long flags) {
-    int result = fake_enter("cuMemCreate");
-    if (result != SUCCESS) return result;
-    fake_hold();
-    if (wanted == NULL || wanted->type != PINNED || size == 0 || !aligned(size) || flags != 0) result = INVALID_VALUE;
-    else if (wanted->location.type != LOCATION_DEVICE) result = NOT_SUPPORTED; /* the host's memory: not here */
-    else result = create(handle, size, wanted);
-    fake_release();
-    fake_leave();
-    return result;
-}
-
-EXPORT int cuMemRelease(uint64_t handle) {
-    int result = fake_enter("cuMemRelease");
-    if (result != SUCCESS) return result;
-    fake_hold();
-    struct allocation *memory = by_handle(handle);
-    result = memory == NULL ? INVALID_VALUE : SUCCESS;
-    if (memory != NULL) {
-        memory->references--;
-        drop_unused(memory);
-    }
-    fake_release();
-    fake_leave();
-    return result;
-}
-
 static int map(uint64_t address, uint64_t size, struct allocation *memory) {
     size_t index = 0;
     while (index < reserved && !inside(address, size, &reservations[index])) index++;
@@ -193,7 +119,7 @@ EXPORT int cuMemMap(uint64_t address, size_t size, size_t offset, uint64_t handl
     int result = fake_enter("cuMemMap");
     if (result != SUCCESS) return result;
     fake_hold();
-    struct allocation *memory = by_handle(handle);
+    struct allocation *memory = fake_by_handle(handle);
     int odd = memory == NULL || size == 0 || !aligned(address) || !aligned(size) || offset != 0 || flags != 0;
     result = odd || size > memory->size ? INVALID_VALUE : map(address, size, memory);
     fake_release();
@@ -222,7 +148,7 @@ EXPORT int cuMemUnmap(uint64_t address, size_t size) {
             continue;
         }
         mappings[number].memory->mappings--;
-        drop_unused(mappings[number].memory);
+        fake_drop_unused(mappings[number].memory);
         mappings[number] = mappings[--mapped];
     }
     fake_release();
@@ -278,41 +204,9 @@ EXPORT int cuMemRetainAllocationHandle(uint64_t *handle, void *address) {
     struct mapping *mapping = mapping_of((uint64_t)(uintptr_t)address);
     if (mapping != NULL) {
         mapping->memory->references++;
-        *handle = HANDLES + mapping->memory->number;
+        *handle = fake_handle_of(mapping->memory);
     } else result = INVALID_VALUE;
     fake_release();
-    fake_leave();
-    return result;
-}
-
-EXPORT int cuMemGetAllocationPropertiesFromHandle(struct properties *properties, uint64_t handle) {
-    if (!fake_initialized()) return NOT_INITIALIZED;
-    fake_hold();
-    struct allocation *memory = by_handle(handle);
-    struct process *process = fake_mine();
-    if (memory != NULL) {
-        memset(properties, 0, sizeof *properties);
-        properties->type = PINNED;
-        properties->exportable = (int)memory->exportable;
-        properties->location.type = LOCATION_DEVICE;
-        while (properties->location.id < process->visible_count - 1 && process->visible[properties->location.id] != memory->device)
-            properties->location.id++;
-    }
-    fake_release();
-    return memory != NULL ? SUCCESS : INVALID_VALUE;
-}
-
-/* The descriptor is of the file that stands for the memory. Nothing here imports one: that a program exports is what counts. */
-EXPORT int cuMemExportToShareableHandle(void *shared, uint64_t handle, int type, unsigned long long flags) {
-    int result = fake_enter("cuMemExportToShareableHandle");
-    if (result != SUCCESS) return result;
-    char path[4096] = "";
-    fake_hold();
-    struct allocation *memory = by_handle(handle);
-    if (memory == NULL || flags != 0 || type != POSIX_DESCRIPTOR || !(memory->exportable & POSIX_DESCRIPTOR)) result = INVALID_VALUE;
-    else fake_file(path, sizeof path, fake_mine(), memory, 1);
-    fake_release();
-    if (*path) *(int *)shared = open(path, O_RDWR | O_CLOEXEC);
     fake_leave();
     return result;
 }

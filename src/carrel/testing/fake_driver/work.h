@@ -72,6 +72,9 @@ void fake_drain(int ordinal, int every); /* every: also streams that do not wait
 int fake_run(struct work *work);
 void fake_forget_streams(void);
 
+/* stream_calls.c: waits for what the stream has; `call` names the faults, "" has none */
+int fake_synchronize(const char *call, struct stream *handle);
+
 /* graphs.c: why something that waits for work cannot be done while work is captured, which then is void; or SUCCESS */
 int fake_capture_forbids_waiting(int ordinal);
 int fake_capture_forbids_copying(int ordinal);
