@@ -235,12 +235,12 @@ def _at_walltime(ended: Ended) -> bool:
 def _after_preemption(job: Job, ended: Ended) -> dict[str, Any]:
     """Nobody's fault: the job is in line again, and has as many retries as before. Unless somebody wanted its end meanwhile.
 
-    It gave way to another, or its GPU could not be cleared of others' state before it began.
+    It gave way to another, its GPU could not be cleared of others' state before it began, or its own state was lost on the way.
     """
     if job.cancelled_by is not None:
         reason = Reason(code="Cancelled", message=f"Cancelled by {job.cancelled_by} while it gave way to another job.")
         return {"state": JobState.CANCELLED, "reason": reason}
-    code = ended.reason.code if ended.reason.code == "GpuBlocked" else "Preempted"
+    code = ended.reason.code if ended.reason.code in ("GpuBlocked", "GpuStateLost") else "Preempted"
     reason = Reason(code=code, message=f"{ended.reason.message} It is in line again.")
     return {"state": JobState.PENDING, "reason": reason}
 

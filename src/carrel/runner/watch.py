@@ -47,6 +47,8 @@ class Cause(Enum):
     PREEMPTED = "preempted"
     TIME = "time"
     MEMORY = "memory"
+    #: Its GPU state could not be brought back after a pause.
+    STATE_LOST = "state lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,9 @@ class HeldDevices(Protocol):
         ...
 
     def hear(self) -> Sequence[str]:
-        """What has become of the devices since the last call: "paused" (cells have them), "resumed" (they are back)."""
+        """What has become of the devices since the last call: "paused" (cells have them), "resumed" (they are back), "lost" (they
+        are, and what the command had on them is not).
+        """
         ...
 
     def give_back(self) -> None:
@@ -250,6 +254,8 @@ class Watch:
                 self._pause()
             elif word == "resumed":
                 self._end_pause()
+            elif word == "lost" and self._cause in (None, Cause.PREEMPTED):
+                self._cause, self._kill_at = Cause.STATE_LOST, self._monotonic()
         fd = self._hold.fileno()
         if fd != self._broker:
             if self._broker is not None:
