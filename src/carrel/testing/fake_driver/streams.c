@@ -17,7 +17,7 @@
 pthread_mutex_t fake_queues = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t fake_progress = PTHREAD_COND_INITIALIZER;
 struct stream *fake_streams;
-volatile int fake_broken;
+_Atomic int fake_broken;
 
 static uint64_t generation, identities;
 static __thread struct stream *own[MAX_DEVICES];

@@ -62,7 +62,7 @@ enum { GLOBAL = 0, THREAD_LOCAL = 1, RELAXED = 2 };
 extern pthread_mutex_t fake_queues;
 extern pthread_cond_t fake_progress;
 extern struct stream *fake_streams;
-extern volatile int fake_broken;                             /* what every call returns from then on */
+extern _Atomic int fake_broken;                             /* what every call returns from then on */
 struct stream *fake_stream(struct stream *handle);           /* with the queues locked; NULL: no such stream */
 struct stream *fake_new_stream(unsigned flags, int priority); /* likewise */
 int fake_submit(const char *call, struct stream *handle, struct work work);

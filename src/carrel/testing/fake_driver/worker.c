@@ -63,7 +63,7 @@ static const char *failed_call;
 static void *context, *stream, *mix, *spin, *graph;
 static pthread_t trainer;
 static int training, wanted_steps;
-static volatile int trained;
+static _Atomic int trained;
 
 /* Remembers the first call that failed. */
 static int call_(int code, const char *name) {
