@@ -61,7 +61,10 @@ def main(arguments: Sequence[str]) -> int:
         os.waitpid(pid, 0)
         _say(f"{OVER} {line}")
     if line or ending:
-        Path(arguments[0]).unlink(missing_ok=True)
+        script = Path(arguments[0])
+        script.unlink(missing_ok=True)
+        with suppress(OSError):
+            script.with_suffix("").rmdir()  # where it was started
     return 0
 
 
