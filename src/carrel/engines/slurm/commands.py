@@ -326,6 +326,10 @@ class SlurmCommands:
         """Send all processes in an allocation SIGURG, which means nothing to those that do not ask for it."""
         self._cancel(["--signal=URG"], number, name, None)
 
+    def rename(self, number: int, name: str) -> None:
+        """Call a job `name` from now on, which means nothing to anybody but people: its number is not looked at before."""
+        self._run("scontrol", "update", f"JobId={number}", f"JobName={name}")
+
     def _cancel(self, options: Sequence[str], number: int, name: str, task: int | None, *, waiting: bool = False) -> None:
         job = self.job(number, name, task)
         if job is None or (waiting and job.state != "PENDING"):

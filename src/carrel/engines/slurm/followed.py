@@ -205,12 +205,15 @@ class Followed:
     def is_its(self, job: SlurmJob) -> bool:
         """Return whether `job`, which has its number, is the attempt's: numbers are given again.
 
-        Accounting has no comments (slurm.conf(5), AccountingStoreFlags): there the directory tells, and a pilot's name.
+        Accounting has no comments (slurm.conf(5), AccountingStoreFlags): there the directory tells, which a pilot has to itself.
         """
         if job.task != self.task:
             return False
-        directory = self.array_directory if self.array else self.directory.path
-        return job.identity == self.identity or (not self.own and job.directory == str(directory))
+        if self.own:
+            place = self.directory.path.parents[1] / self.name
+        else:
+            place = self.array_directory if self.array else self.directory.path
+        return job.identity == self.identity or job.directory == str(place)
 
     def cancelled_by(self) -> str | None:
         """Who asked for the end, or None."""
