@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +82,11 @@ def test_a_cell_computes_while_the_task_is_paused_and_the_task_goes_on(lab: LabP
         log = b"".join(client.log(task)).decode()
         assert "Cells of notebooks have its GPUs for a while; it goes on where it is." in log
         assert "Cells of notebooks had its GPUs once, for " in log
+        command = [sys.executable, "-m", "carrel.cli.main", "show", str(task)]
+        shown = subprocess.run(
+            command, env={**os.environ, "CARREL_HOME": str(lab.home)}, capture_output=True, text=True, check=True
+        )
+        assert ", while others had its GPUs or its place" in shown.stdout
 
 
 def test_a_task_that_cannot_be_interrupted_keeps_its_gpu(lab: LabProcess, kernel: Kernel, tmp_path: Path) -> None:
