@@ -472,6 +472,23 @@ def test_a_task_that_has_had_its_share_keeps_no_gpu_from_a_cell() -> None:
     assert [one.request for one in answer.queue] == ["r-task"]
 
 
+def test_a_task_that_is_owed_its_share_keeps_a_gpu_only_when_it_can_have_all_of_them() -> None:
+    def answer(since: float) -> Lending:
+        task = replace(lending_task(since=NOW - 500, computed=10.0), devices=("gpu0", "gpu1"), state=LeaseState.PAUSED)
+        waiting = request("task", NOW - 490, devices=("gpu0", "gpu1"), exclusive=True, resumes="l-task")
+        both = tenant("task", residency=Residency.RESIDENT, home=("gpu0", "gpu1"), state={"gpu0": 6 * GIB, "gpu1": 6 * GIB})
+        tenants = [both, resident("a", size=4), resident("b", "gpu1", size=4)]
+        leases = [task, lease("a", "gpu0", since=since)]
+        return decide(snapshot(2, tenants, [waiting, request("b", NOW - 1)], leases, rules=SHARING))
+
+    early = answer(NOW - 20)
+    assert early.lends == (Lend(request="r-b", devices=("gpu1",)),), "the cell on gpu0 has 40 s of its slice left"
+    assert early.again_at == NOW + 40
+    late = answer(NOW - 60)
+    assert not late.lends
+    assert [one.tenant for one in late.suspends] == ["a"]
+
+
 def test_a_session_begins_where_no_other_session_comes_back_to() -> None:
     """gpu0 is free, but another session's home; on gpu1 a task computes alone, and gives way."""
     task = replace(lending_task(), devices=("gpu1",))

@@ -236,7 +236,9 @@ class _Walk:
         if clearing.due > self._now and not clearing.leaving and self._is_free_elsewhere(place.request, tenant, devices):
             self._wait(place, (), clearing.code, clearing.cause, stuck=True)
             return
-        if clearing.task:
+        # A task that takes its devices back from cells can do so only once all of these have had their slice.
+        too_early = clearing.due > self._now and place.request.resumes in self._lent
+        if clearing.task or too_early:
             # Nobody knows when a task ends early: what is free meanwhile is not kept idle for hours.
             self._claim([uuid for uuid in devices if uuid in leases])
         else:

@@ -211,6 +211,8 @@ class Rooms:
 
         What lies on their devices has to go to host memory for that while they are still there.
         """
+        if self.host_left == float("inf"):
+            return 0.0
         away = {one.id for one in gone} | self._leaving | {tenant.id}
         fresh = tenant.residency is Residency.NONE
         total = 0
