@@ -120,10 +120,13 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
                 assert paused.lends
                 assert not requests[one.request].exclusive, "a task gives way to cells only"
                 assert now - paused.since >= snap.rules.task_turn, "its turn is over"
-                lent = paused.since - paused.began - paused.computed
-                assert lent <= (1 - snap.rules.task_share) * (now - paused.began) + 1e-6, "it keeps its share"
+                if requests[one.request].resumes is not None:
+                    lent = paused.since - paused.began - paused.computed
+                    assert lent <= (1 - snap.rules.task_share) * (now - paused.began) + 1e-6, "it keeps its share"
             else:
                 assert now - paused.since >= snap.rules.time_slice > 0, "its slice is over"
+                if (task := leases.get(requests[one.request].resumes or "")) is not None and task.lends:
+                    assert task.computed <= snap.rules.task_share * (now - task.began) + 1e-6, "no more than its share"
         if one.in_place:
             assert one.pauses is not None
             assert not leases[one.pauses].pausing, "once is enough"

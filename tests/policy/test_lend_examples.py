@@ -16,6 +16,7 @@ from carrel.domain.lease import (
     LendingRules,
     LendingSnapshot,
     Lent,
+    Request,
     Residency,
     Suspend,
     Tenant,
@@ -424,12 +425,85 @@ def test_a_task_is_only_paused_where_both_fit() -> None:
     assert not answer.suspends
 
 
-def test_a_task_keeps_its_share() -> None:
-    """Of 100 s it was paused for 60: it computes until that is half of its time, which is in 20 s."""
-    answer = waits_for(lending_task(since=NOW - 20, began=NOW - 100, computed=20.0), size=6)
-    assert not answer.suspends
-    assert answer.again_at == NOW + 20
-    assert waits_for(lending_task(since=NOW - 40, began=NOW - 120, computed=20.0), size=6).suspends
+def test_a_task_keeps_its_share_of_a_long_cell() -> None:
+    """Of 100 s it was paused for 60: the cell that was paused for it comes again when that is half of its time, in 20 s."""
+    tenants = [resident("task", size=6), resident("a", size=4)]
+    paused = lease("a", "gpu0", since=NOW - 80, computed=60.0, state=LeaseState.PAUSED)
+    waiting = request("a", NOW - 20, resumes="l-a")
+
+    def answer(task: Lent, asks: Request = waiting) -> Lending:
+        return decide(snapshot(1, tenants, [asks], [task, paused], rules=SHARING))
+
+    lent = lending_task(since=NOW - 20, began=NOW - 100, computed=20.0)
+    assert not answer(lent).suspends
+    assert answer(lent).again_at == NOW + 20
+    assert answer(replace(lent, since=NOW - 40, began=NOW - 120)).suspends
+    assert answer(lent, request("a", NOW - 1)).suspends, "a cell that begins waits for the task's turn only"
+
+
+def test_a_task_takes_back_no_more_than_its_share() -> None:
+    """A cell computes in its place; the task has computed for 30 s, which is half of its time until 60 s after it began."""
+
+    def answer(began: float, share: float = 0.5) -> Lending:
+        task = replace(lending_task(since=began, began=began, computed=30.0), state=LeaseState.PAUSED)
+        cell = lease("a", "gpu0", since=NOW - 500)
+        waiting = request("task", NOW - 500, devices=("gpu0",), exclusive=True, resumes="l-task")
+        tenants = [resident("task", size=6, elastic=True), resident("a", size=4)]
+        return decide(snapshot(1, tenants, [waiting], [task, cell], rules=replace(SHARING, task_share=share)))
+
+    assert [one.tenant for one in answer(NOW - 600).suspends] == ["a"]
+    assert not answer(NOW - 50).suspends
+    assert answer(NOW - 50).again_at == NOW + 10
+    assert not answer(NOW - 600, share=0.0).suspends
+    assert answer(NOW - 600, share=0.0).again_at is None
+
+
+def test_a_task_that_has_had_its_share_keeps_no_gpu_from_a_cell() -> None:
+    """It waits for its first GPU; its second is free meanwhile, for a cell that asks later."""
+    task = replace(
+        lending_task(since=NOW - 500, began=NOW - 500, computed=450.0), devices=("gpu0", "gpu1"), state=LeaseState.PAUSED
+    )
+    waiting = request("task", NOW - 50, devices=("gpu0", "gpu1"), exclusive=True, resumes="l-task")
+    both = tenant("task", residency=Residency.RESIDENT, home=("gpu0", "gpu1"), state={"gpu0": 6 * GIB, "gpu1": 6 * GIB})
+    tenants = [both, resident("a", size=4), resident("b", "gpu1", size=4)]
+    leases = [task, lease("a", "gpu0", since=NOW - 20)]
+    answer = decide(snapshot(2, tenants, [waiting, request("b", NOW - 1)], leases, rules=SHARING))
+    assert answer.lends == (Lend(request="r-b", devices=("gpu1",)),)
+    assert [one.request for one in answer.queue] == ["r-task"]
+
+
+def test_a_task_that_is_owed_its_share_keeps_a_gpu_only_when_it_can_have_all_of_them() -> None:
+    def answer(since: float) -> Lending:
+        task = replace(lending_task(since=NOW - 500, computed=10.0), devices=("gpu0", "gpu1"), state=LeaseState.PAUSED)
+        waiting = request("task", NOW - 490, devices=("gpu0", "gpu1"), exclusive=True, resumes="l-task")
+        both = tenant("task", residency=Residency.RESIDENT, home=("gpu0", "gpu1"), state={"gpu0": 6 * GIB, "gpu1": 6 * GIB})
+        tenants = [both, resident("a", size=4), resident("b", "gpu1", size=4)]
+        leases = [task, lease("a", "gpu0", since=since)]
+        return decide(snapshot(2, tenants, [waiting, request("b", NOW - 1)], leases, rules=SHARING))
+
+    early = answer(NOW - 20)
+    assert early.lends == (Lend(request="r-b", devices=("gpu1",)),), "the cell on gpu0 has 40 s of its slice left"
+    assert early.again_at == NOW + 40
+    late = answer(NOW - 60)
+    assert not late.lends
+    assert [one.tenant for one in late.suspends] == ["a"]
+
+
+def test_a_session_begins_where_no_other_session_comes_back_to() -> None:
+    """gpu0 is free, but another session's home; on gpu1 a task computes alone, and gives way."""
+    task = replace(lending_task(), devices=("gpu1",))
+
+    def answer(*tenants: Tenant, **more: object) -> Lending:
+        return decide(snapshot(2, [resident("task", "gpu1", size=6), *tenants], [request("a", NOW - 1)], [task], **more))
+
+    newcomer = tenant("a", needs=8 * GIB)
+    crowded = answer(newcomer, resident("b", size=4), rules=SHARING)
+    assert [one.tenant for one in crowded.suspends] == ["task"]
+    assert not crowded.lends
+    assert answer(newcomer, suspended("b", size=4), rules=SHARING).suspends, "also where its state is in host memory now"
+    assert answer(newcomer, rules=SHARING).lends == (Lend(request="r-a", devices=("gpu0",)),)
+    early = answer(newcomer, resident("b", size=4), rules=replace(SHARING, task_turn=1000))
+    assert early.lends == (Lend(request="r-a", devices=("gpu0",)),), "nobody waits for a turn while a GPU is free"
 
 
 def test_a_turn_is_worth_the_moves_that_it_costs() -> None:

@@ -151,9 +151,10 @@ class LendingRules:
 
     #: How long a cell computes before it can be suspended in mid-flight for others that wait; 0: never.
     time_slice: float = 60.0
-    #: Share of its time that a task keeps although cells want its devices, and seconds that it computes between two of them.
-    task_share: float = 0.5
-    task_turn: float = 10.0
+    #: Share of its time that a task keeps although long cells want its devices; seconds for which it computes before a cell that
+    #: begins pauses it. docs/simulate.md has the figures.
+    task_share: float = 0.1
+    task_turn: float = 2.0
     #: True where a process can be stopped while its state stays on the device.
     pause_in_place: bool = False
     #: A suspended state comes back only where this much is free beside it: a failed restore cannot be repaired.

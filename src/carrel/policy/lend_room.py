@@ -60,12 +60,16 @@ class Rooms:
         #: Those that ask themselves are suspended last.
         self._asking = {request.tenant for request in snapshot.requests}
         self._residents: dict[str, list[Tenant]] = {uuid: [] for uuid in self.devices}
+        self._homes: dict[str, int] = {}
         self._leaving: set[str] = set()
         self._trimming = {tenant.id for tenant in snapshot.tenants.values() if tenant.trimming}
         self.host_left: float = float("inf")
         if self._rules.host_memory is not None:
             self.host_left = self._rules.host_memory - snapshot.host_used
+        tasks = {lease.tenant for lease in snapshot.leases if lease.exclusive}
         for tenant in sorted(snapshot.tenants.values(), key=lambda tenant: tenant.id):
+            for uuid in tenant.home if tenant.id not in tasks else ():
+                self._homes[uuid] = self._homes.get(uuid, 0) + 1
             if tenant.residency in _ON_DEVICE:
                 for uuid in tenant.home:
                     if uuid in self._residents:
@@ -88,8 +92,8 @@ class Rooms:
         return tenant in self._leaving
 
     def homes(self, uuid: str) -> int:
-        """How many tenants have their state on the device now."""
-        return len(self._residents[uuid])
+        """How many sessions come back to the device, also those whose state is in host memory now."""
+        return self._homes.get(uuid, 0)
 
     def free(self, uuid: str) -> int:
         """Bytes of the device that nobody takes now."""
@@ -207,6 +211,8 @@ class Rooms:
 
         What lies on their devices has to go to host memory for that while they are still there.
         """
+        if self.host_left == float("inf"):
+            return 0.0
         away = {one.id for one in gone} | self._leaving | {tenant.id}
         fresh = tenant.residency is Residency.NONE
         total = 0
