@@ -195,7 +195,8 @@ def test_an_engine_after_another_finds_the_array_of_which_nobody_has_heard(
         assert ear.ended(launch).state is JobState.COMPLETED
     assert Counter(elements.ran()) == Counter(str(index) for index in range(1, 13))
     assert len(faults.calls("sbatch")) == asked + (fault != "swallowed")
-    assert len({elements.number(launch) for launch in launches}) == 1
+    # One that had ended before the listing showed its number is not looked for.
+    assert len({elements.number(launch) for launch in launches} - {""}) == 1
 
 
 def test_where_slurm_has_no_room_for_all_an_array_goes_in_pieces_and_in_order(limited: SlurmSite, elements: Elements) -> None:
