@@ -11,7 +11,7 @@
 #define GRANULE (2 * MIB)
 
 /* NCCL gives its buffers to other processes and to network cards, which hold on to the memory itself and not to its address. */
-static bool by_nccl(void *caller) {
+bool by_nccl(void *caller) {
     Dl_info about;
     if (dladdr(caller, &about) == 0 || about.dli_fname == NULL) return false;
     const char *name = strrchr(about.dli_fname, '/');

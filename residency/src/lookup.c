@@ -9,6 +9,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,6 +106,15 @@ static size_t first_of_family(const char *family) {
     return low;
 }
 
+static bool is_other_version(const char *family, void *function) {
+    char symbol[96];
+    for (int version = 2; version < 6; version++) {
+        snprintf(symbol, sizeof symbol, "%s_v%d", family, version);
+        if (exported(symbol, false) == function) return true;
+    }
+    return false;
+}
+
 /* The wrapper that stands for this very function of the driver, or NULL: the function is handed through as it is. */
 static void *claim(const char *family, void *function, int version) {
     size_t first = first_of_family(family), end = first;
@@ -113,7 +123,9 @@ static void *claim(const char *family, void *function, int version) {
         if (slot->symbol != NULL) late(slot->real, slot->symbol);
         if (atomic_load(slot->real) == function || slot->wrapper == function) return slot->wrapper;
     }
-    /* One of ours with a signature of its own: the newest that the asker's CUDA has. */
+    /* One of ours with a signature of its own: the newest that the asker's CUDA has. A version of the function that is exported
+     * and that we don't know may have other arguments. */
+    if (end > first && by_family[first]->since > 0 && is_other_version(family, function)) return NULL;
     const struct slot *best = NULL;
     for (size_t number = first; number < end; number++) {
         const struct slot *slot = by_family[number];

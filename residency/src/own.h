@@ -20,6 +20,7 @@
     ENTRY(cuMemImportFromShareableHandle, cuMemImportFromShareableHandle, 10020) \
     ENTRY(cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle, 10020) \
     ENTRY(cuMulticastBindMem, cuMulticastBindMem, 12010) \
+    ENTRY(cuMulticastBindMem, cuMulticastBindMem_v2, 13010) \
     ENTRY(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010) \
     ENTRY(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, 11000)
 
@@ -44,6 +45,7 @@ int cuMemExportToShareableHandle(void *shared, handle token, int type, unsigned 
 int cuMemImportFromShareableHandle(handle *token, void *shared, int type);
 int cuMemGetAllocationPropertiesFromHandle(struct property *property, handle token);
 int cuMulticastBindMem(handle group, size_t at, handle token, size_t offset, size_t size, unsigned long long flags);
+int cuMulticastBindMem_v2(handle group, int device, size_t at, handle token, size_t offset, size_t size, unsigned long long flags);
 int cuIpcGetMemHandle(void *shared, address at);
 int cuIpcOpenMemHandle_v2(address *at, struct ipc_handle shared, unsigned flags);
 

@@ -114,6 +114,7 @@ extern const size_t gated_count;
     ENTRY(cuMemImportFromShareableHandle, (handle *, void *, int)) \
     ENTRY(cuMemGetAllocationPropertiesFromHandle, (struct property *, handle)) \
     ENTRY(cuMulticastBindMem, (handle, size_t, handle, size_t, size_t, unsigned long long)) \
+    ENTRY(cuMulticastBindMem_v2, (handle, int, size_t, handle, size_t, size_t, unsigned long long)) \
     ENTRY(cuIpcGetMemHandle, (void *, address)) \
     ENTRY(cuMemHostRegister_v2, (void *, size_t, unsigned)) \
     ENTRY(cuMemHostUnregister, (void *)) \
@@ -244,6 +245,7 @@ int device_count(void);
 bool device_uuid(int device, char text[64]);
 
 /* -- allocate.c */
+bool by_nccl(void *caller);
 /* Both with the memory lock held. */
 void allocations_end(void *context);
 void allocations_sweep(void); /* with nothing running */

@@ -166,12 +166,15 @@ void stays_multicast(int result, const uintptr_t *arguments) {
     if (result == SUCCESS) stay_began(STAY_MULTICAST, *(handle *)arguments[0], 0);
 }
 
-/* Multicast to an address: the memory behind it is bound, so it cannot be exchanged for other memory. */
+/* Multicast to an address: the memory behind it is bound, so it cannot be exchanged for other memory. The second version of the
+ * call has a device before the other arguments. */
 void stays_bound(int result, const uintptr_t *arguments) {
     if (result != SUCCESS) return;
     memory_hold();
-    struct mapping *mapping = mapping_at(arguments[2]);
-    if (mapping != NULL) mapping->block->stays = stay_names[STAY_MULTICAST];
+    for (int place = 2; place < 4; place++) {
+        struct mapping *mapping = mapping_at(arguments[place]);
+        if (mapping != NULL) mapping->block->stays = stay_names[STAY_MULTICAST];
+    }
     memory_release();
 }
 

@@ -18,8 +18,10 @@ EXPORT int cuMemCreate(handle *made, size_t size, const struct property *propert
     if (!active) return real_cuMemCreate()(made, size, property, flags);
     int result = gate_enter();
     if (result != SUCCESS) return result;
-    if (gate_depth > 1 || made == NULL || property == NULL || !movable(property)) {
+    bool nccl = by_nccl(__builtin_return_address(0));
+    if (gate_depth > 1 || made == NULL || property == NULL || nccl || !movable(property)) {
         result = real_cuMemCreate()(made, size, property, flags);
+        if (result == SUCCESS && nccl && gate_depth == 1) stay_began(STAY_NCCL, *made, size);
     } else {
         memory_hold();
         struct block *block = block_made(size, property, flags, piece_size(), &result);
@@ -145,14 +147,24 @@ EXPORT int cuMemExportToShareableHandle(void *shared, handle token, int type, un
     return real_cuMemExportToShareableHandle()(shared, real, type, flags);
 }
 
-EXPORT int cuMulticastBindMem(handle group, size_t at, handle token, size_t offset, size_t size, unsigned long long flags) {
+static int bind(handle group, int device, size_t at, handle token, size_t offset, size_t size, unsigned long long flags, bool old) {
     handle real = token;
     int result = active ? gate_enter() : SUCCESS;
     if (result != SUCCESS) return result;
     if (!active || gate_depth > 1 || !given_away(token, &real, STAY_MULTICAST, &result) || result == SUCCESS)
-        result = real_cuMulticastBindMem()(group, at, real, offset, size, flags);
+        result = old ? real_cuMulticastBindMem()(group, at, real, offset, size, flags)
+                     : real_cuMulticastBindMem_v2()(group, device, at, real, offset, size, flags);
     if (active) gate_leave();
     return result;
+}
+
+EXPORT int cuMulticastBindMem(handle group, size_t at, handle token, size_t offset, size_t size, unsigned long long flags) {
+    return bind(group, 0, at, token, offset, size, flags, true);
+}
+
+EXPORT int cuMulticastBindMem_v2(handle group, int device, size_t at, handle token, size_t offset, size_t size,
+                                 unsigned long long flags) {
+    return bind(group, device, at, token, offset, size, flags, false);
 }
 
 EXPORT int cuMemImportFromShareableHandle(handle *token, void *shared, int type) {

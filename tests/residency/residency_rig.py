@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ from carrel_residency.build import compile_library
 MIB = 1024**2
 #: Seconds after which something that a test waits for will never happen.
 LIMIT = 120.0
+_FUTEX = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")
 SOURCES = Path(__file__).parents[2] / "residency" / "src"
 
 
@@ -241,6 +243,11 @@ class Program:
         answer = self.order(do, **fields)
         assert answer["result"] == 0, (do, answer, self.errors())
         return answer
+
+    def wait_at_the_gate(self) -> None:
+        """Until the main thread sleeps in futex(2), which nothing but the gate lets it do while it carries out an order."""
+        while Path(f"/proc/{self.process.pid}/task/{self.process.pid}/syscall").read_text().split()[0] != _FUTEX:
+            time.sleep(0.001)
 
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)

@@ -162,6 +162,14 @@ class Worker:
     def call(self, name: str, arguments: list[int]) -> dict[str, Any]:
         return {"result": getattr(self.cuda, name)(*[c_uint64(one) for one in arguments])}
 
+    def stream(self) -> dict[str, Any]:
+        made = c_void_p()
+        return {"result": self.cuda.cuStreamCreate(byref(made), 1), "stream": made.value}
+
+    def end_capture(self, stream: int) -> dict[str, Any]:
+        graph = c_void_p()
+        return {"result": self.cuda.cuStreamEndCapture(c_void_p(stream), byref(graph))}
+
     def reset(self, device: int = 0) -> dict[str, Any]:
         return {"result": self.cuda.cuDevicePrimaryCtxRelease_v2(device)}
 
