@@ -188,6 +188,7 @@ EXPORT int cuIpcOpenMemHandle_v2(address *at, struct ipc_handle shared, unsigned
 
 /* The first call of all. A process whose devices come with its first lease waits for that here. */
 EXPORT int cuInit(unsigned flags) {
+    start();
     if (!active || !devices_wanted()) return real_cuInit()(flags);
     int result = gate_enter();
     if (result != SUCCESS) return result;

@@ -54,6 +54,7 @@ void *driver_symbol(const char *symbol) { return exported(symbol, true); }
 void *late(_Atomic(void *) *real, const char *symbol) {
     void *found = atomic_load_explicit(real, memory_order_acquire);
     if (found != NULL || symbol == NULL) return found;
+    start(); /* another library's constructor may call the driver before ours has run */
     if ((found = driver_symbol(symbol)) != NULL) atomic_store(real, found);
     return found;
 }
@@ -192,6 +193,7 @@ static void *swapped(const char *name, void *function, int version) {
 EXPORT int cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {
     void *real = late(&real_ask, "cuGetProcAddress");
     if (real == NULL) return NOT_INITIALIZED;
+    start();
     int result = ((int (*)(const char *, void **, int, uint64_t))real)(name, function, version, flags);
     if (result == SUCCESS && function != NULL) *function = swapped(name, *function, version);
     return result;
@@ -200,6 +202,7 @@ EXPORT int cuGetProcAddress(const char *name, void **function, int version, uint
 EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
     void *real = late(&real_ask_v2, "cuGetProcAddress_v2");
     if (real == NULL) return NOT_INITIALIZED;
+    start();
     int result = ((int (*)(const char *, void **, int, uint64_t, int *))real)(name, function, version, flags, status);
     if (result == SUCCESS && function != NULL) *function = swapped(name, *function, version);
     return result;

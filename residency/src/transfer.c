@@ -127,21 +127,33 @@ static int leave(struct block *block, size_t number) {
     return result;
 }
 
-/* Waits for the lane's copy; when it went out, its memory goes. */
-static int finish(struct move *move, struct lane *lane, bool out, bool good) {
-    struct block *block = lane->block;
-    if (block == NULL) return SUCCESS;
+struct done { /* a piece whose copy is complete */
+    struct block *block;
+    size_t number;
+};
+
+/* Waits for the lane's copy; the lane is free then. */
+static int wait(struct lane *lane, struct done *done) {
+    *done = (struct done){lane->block, lane->number};
+    if (lane->block == NULL) return SUCCESS;
     int result = real_cuStreamSynchronize()(lane->stream);
     scratch_off(lane);
     lane->block = NULL;
-    if (result == SUCCESS && out && good) {
-        result = leave(block, lane->number);
-        block->pieces[lane->number].away = !block->pieces[lane->number].here;
+    if (result != SUCCESS) done->block = NULL;
+    return result;
+}
+
+/* A piece has been copied: on its way out its memory goes. */
+static int finish(struct move *move, const struct done *done, bool out) {
+    int result = SUCCESS;
+    if (done->block == NULL) return result;
+    struct piece *piece = &done->block->pieces[done->number];
+    if (out) {
+        result = leave(done->block, done->number);
+        piece->away = !piece->here;
     }
-    if (result == SUCCESS && good) {
-        move->done += block->pieces[lane->number].size;
-        if (move->progress != NULL) move->progress(move->done, move->of);
-    }
+    if (result == SUCCESS) move->done += piece->size;
+    if (result == SUCCESS && move->progress != NULL) move->progress(move->done, move->of);
     return result;
 }
 
@@ -164,7 +176,9 @@ static int close_lanes(struct move *move, bool out, bool good) {
         if (pair->context == NULL) continue;
         real_cuCtxSetCurrent()(pair->context);
         for (int turn = 0; turn < 2; turn++) {
-            int ended = finish(move, &pair->two[turn], out, good && result == SUCCESS);
+            struct done done;
+            int ended = wait(&pair->two[turn], &done);
+            if (ended == SUCCESS && good && result == SUCCESS) ended = finish(move, &done, out);
             if (result == SUCCESS) result = ended;
             if (pair->two[turn].stream != NULL) real_cuStreamDestroy_v2()(pair->two[turn].stream);
         }
@@ -185,7 +199,11 @@ static bool go_out(struct move *move) {
             if (block->pieces[number].away) continue;
             if ((result = open_lanes(block->property.location.id, &pair)) != SUCCESS) break;
             struct lane *lane = &pair->two[pair->turn++ % 2];
-            if ((result = finish(move, lane, true, true)) == SUCCESS) result = copy(lane, block, number, true);
+            struct done done;
+            if ((result = wait(lane, &done)) != SUCCESS) break;
+            result = copy(lane, block, number, true); /* first, so that the bus does not wait for the memory to go */
+            int ended = finish(move, &done, true);
+            if (result == SUCCESS) result = ended;
         }
     int ended = close_lanes(move, true, result == SUCCESS);
     if (result == SUCCESS) result = ended;
@@ -218,7 +236,8 @@ static bool go_in(struct move *move) {
             if (!piece->away) continue;
             if ((result = open_lanes(block->property.location.id, &pair)) != SUCCESS) break;
             struct lane *lane = &pair->two[pair->turn++ % 2];
-            if ((result = finish(move, lane, false, true)) != SUCCESS) break;
+            struct done done;
+            if ((result = wait(lane, &done)) != SUCCESS || (result = finish(move, &done, false)) != SUCCESS) break;
             if (!piece->here && (result = make(move, block, number)) != SUCCESS) break;
             call = "copying in";
             if ((result = copy(lane, block, number, false)) == SUCCESS) call = "making memory";

@@ -170,6 +170,14 @@ class Worker:
         graph = c_void_p()
         return {"result": self.cuda.cuStreamEndCapture(c_void_p(stream), byref(graph))}
 
+    def where(self, name: str, flags: int = 0) -> dict[str, Any]:
+        """The function that cuGetProcAddress names, and the file that it is in."""
+        found = c_void_p()
+        result = self.cuda._library.cuGetProcAddress_v2(name.encode(), byref(found), 13000, c_uint64(flags), None)
+        about = (c_void_p * 4)()
+        assert ctypes.CDLL(None).dladdr(found, about)
+        return {"result": result, "at": found.value, "file": ctypes.string_at(about[0]).decode()}
+
     def reset(self, device: int = 0) -> dict[str, Any]:
         return {"result": self.cuda.cuDevicePrimaryCtxRelease_v2(device)}
 

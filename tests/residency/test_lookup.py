@@ -54,6 +54,16 @@ def test_a_program_in_c_waits_and_its_memory_moves(how: str, machine: Rig, tmp_p
         assert told.pop().startswith("0 wrong at ")
 
 
+def test_both_kinds_of_default_stream_have_functions_of_their_own(machine: Rig) -> None:
+    program = machine.program()
+    for name in ("cuLaunchKernel", "cuMemcpyHtoDAsync", "cuMemcpyDtoH", "cuGraphLaunch", "cuMemsetD8", "cuEventRecord"):
+        legacy, own = program.good("where", name=name), program.good("where", name=name, flags=2)
+        assert legacy["at"] != own["at"], name
+        assert legacy["file"] == own["file"] == str(library())
+        assert program.good("where", name=name) == legacy
+    assert program.good("where", name="cuDeviceGetName")["file"] == str(libcuda())
+
+
 @pytest.mark.parametrize(
     ("variables", "why"),
     [

@@ -239,9 +239,7 @@ def several(state: State) -> None:
 def fail(machine: Rig, call: str, number: int, code: int) -> None:
     """Let the call go wrong at its `number`th time from now on."""
     machine.driver.clear()
-    if number:
-        machine.driver.inject(call, "hang", 0, count=number)
-    machine.driver.inject(call, "error", code)
+    machine.driver.inject(call, "error", code, after=number)
 
 
 @pytest.mark.parametrize("call", OUT)
