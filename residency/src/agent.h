@@ -1,4 +1,4 @@
-/* What the two halves of the agent share: agent.c (its thread, leases) and orders.c (what the broker says). */
+/* What the agent's files share: agent.c (its thread, leases), orders.c (what the broker says), tell.c (what it is told). */
 #ifndef CARREL_RESIDENCY_AGENT_H
 #define CARREL_RESIDENCY_AGENT_H
 
@@ -24,7 +24,14 @@ extern struct agent agent;
 void agent_settle(void);             /* opens or closes the gate, as the lease and the memory's place say */
 bool agent_wait(double until);       /* for something to happen in the process; false: it is late */
 void agent_devices(const char *all); /* what the first grant says */
-void order(const char *line, size_t size);
+void order(const char *line, size_t size); /* one message of the broker's */
+
+/* -- tell.c: one message at a time, written into `out` and sent */
+extern struct writing out;
+extern atomic_bool moving_now;
+void answer_with(const char *op);
+void answer_send(void);
+void put_sizes(struct writing *object);
 void greet(void);                    /* the first message of a connection */
 void tell_release(const char *lease, long long fence);
 void tell_acquire(void);

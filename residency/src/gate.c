@@ -12,10 +12,11 @@
 #include <unistd.h>
 
 #define SHARDS 64
+#define ROUNDS 16
 
 static struct shard shards[SHARDS];
 static atomic_uint next_shard, news; /* news: a futex that changes when who waits may look again */
-static atomic_int waiting;
+static atomic_int waiting[ROUNDS]; /* by the refusals that there had been: who was refused asks for nothing any more */
 static atomic_ulong refusals;
 static atomic_int refusal;
 static atomic_bool lost;
@@ -44,7 +45,7 @@ int gate_wait(void) {
     unsigned long refused = atomic_load(&refusals);
     unsigned interrupted = atomic_load(&interrupts);
     int result = -1;
-    atomic_fetch_add(&waiting, 1);
+    atomic_fetch_add(&waiting[refused % ROUNDS], 1);
     back();
     agent_need();
     while (result < 0) {
@@ -59,7 +60,7 @@ int gate_wait(void) {
         else syscall(SYS_futex, &news, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); /* a signal ends it, and it looks again */
     }
     if (result != SUCCESS) gate_depth--;
-    if (atomic_fetch_sub(&waiting, 1) == 1 && result != SUCCESS) agent_wake(); /* nobody wants the lease any more */
+    if (atomic_fetch_sub(&waiting[refused % ROUNDS], 1) == 1 && result != SUCCESS) agent_wake(); /* nobody wants the lease any more */
     return result;
 }
 
@@ -95,7 +96,7 @@ unsigned long gate_activity(void) {
     return entered;
 }
 
-int gate_waiting(void) { return atomic_load(&waiting); }
+int gate_waiting(void) { return atomic_load(&waiting[atomic_load(&refusals) % ROUNDS]); }
 
 void gate_refuse(int code) {
     atomic_store(&refusal, code);
@@ -115,7 +116,7 @@ void gate_forked(void) {
         atomic_store(&shards[number].left, 0);
     }
     gate_depth = 0;
-    atomic_store(&waiting, 0);
+    for (int round = 0; round < ROUNDS; round++) atomic_store(&waiting[round], 0);
     atomic_store(&lost, false);
     atomic_store(&memory_away, false);
     atomic_store(&gate_closed, 1);

@@ -1,175 +1,12 @@
-/* What the broker says to this role, and what it is told: carrel.leases.protocol, "A process with the residency library". */
+/* What the broker says, and the answers: carrel.leases.protocol, "A process with the residency library". */
 #define _GNU_SOURCE
 #include "agent.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#define VERSION 1
 #define PATIENCE 10.0 /* seconds, where an order says nothing */
 #define REPORT (64 * MIB)
-
-static char answer[LONGEST];
-static struct writing out;
-static pthread_mutex_t status_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct { /* what other threads may ask about */
-    char lease[64], message[512];
-    bool paused, aside;
-    atomic_bool moving;
-} told;
-
-void tell_forked(void) {
-    pthread_mutex_init(&status_lock, NULL);
-    memset(&told, 0, sizeof told);
-}
-
-static void begin(const char *op) {
-    json_begin(&out, answer, sizeof answer);
-    json_put_text(&out, "op", op);
-}
-
-/* A connection that fails here is found to be over by the next look at it. */
-static void send_with(const int *files, size_t count) {
-    json_end(&out);
-    link_send(&agent.link, out.line, out.used, files, count);
-}
-
-static void send_it(void) { send_with(NULL, 0); }
-
-static void put_reasons(struct writing *object, unsigned kinds) {
-    json_list(object, "reasons");
-    for (int why = 0; why < STAYS; why++)
-        if (kinds >> why & 1) json_add_text(object, stay_names[why]);
-    json_list_end(object);
-}
-
-/* What there is on each device that the process sees. Three lists of the same length, and the reasons. */
-static void put_sizes(struct writing *object) {
-    size_t movable[MOST_DEVICES], stays[MOST_DEVICES];
-    unsigned kinds = 0;
-    char uuid[64];
-    int count = device_count();
-    if (count > MOST_DEVICES) count = MOST_DEVICES;
-    json_list(object, "devices");
-    for (int device = 0; device < count; device++) {
-        unsigned some;
-        memory_sizes(device, &movable[device], &stays[device], &some);
-        kinds |= some;
-        json_add_text(object, device_uuid(device, uuid) ? uuid : "");
-    }
-    json_list_end(object);
-    json_list(object, "movable");
-    for (int device = 0; device < count; device++) json_add_whole(object, (long long)movable[device]);
-    json_list_end(object);
-    json_list(object, "stays");
-    for (int device = 0; device < count; device++) json_add_whole(object, (long long)stays[device]);
-    json_list_end(object);
-    put_reasons(object, kinds);
-    json_put_whole(object, "leaked", (long long)memory_leaked());
-}
-
-const char *request_name(void) {
-    static char name[64];
-    snprintf(name, sizeof name, "r%d-%lld", (int)getpid(), agent.request);
-    return name;
-}
-
-void greet(void) {
-    int files[MOST_FILES];
-    size_t count = 0, size;
-    long long id;
-    begin("hello");
-    json_put_whole(&out, "v", VERSION);
-    json_put_text(&out, "role", "residency");
-    json_put_text(&out, "token", job_token);
-    json_put_text(&out, "gate", atomic_load(&gate_closed) ? "closed" : "open");
-    json_put_text(&out, "place", place_names[memory_place()]);
-    json_put_truth(&out, "paused", agent.paused);
-    json_put_truth(&out, "waiting", gate_waiting() > 0);
-    if (agent.pending) json_put_text(&out, "request", request_name());
-    if (agent.lease[0] != 0) {
-        json_put_text(&out, "lease", agent.lease);
-        json_put_whole(&out, "fence", agent.fence);
-    }
-    put_sizes(&out);
-    json_list(&out, "pieces");
-    for (size_t number = 0; number < pool_count() && number < MOST_FILES; number++) {
-        if (pool_piece(number, &id, &size, &files[count])) count++;
-        json_add_whole(&out, id);
-    }
-    json_list_end(&out);
-    json_list(&out, "sizes");
-    for (size_t number = 0; number < count && pool_piece(number, &id, &size, &files[number]); number++)
-        json_add_whole(&out, (long long)size);
-    json_list_end(&out);
-    send_with(files, count);
-}
-
-/* A request that was not answered on one connection is the same request on the next. */
-void tell_acquire(void) {
-    if (!agent.pending) agent.request++;
-    begin("acquire");
-    json_put_text(&out, "request", request_name());
-    send_it();
-    agent.asked = agent.pending = true;
-}
-
-void tell_cancel(void) {
-    if (agent.asked) {
-        begin("cancel");
-        json_put_text(&out, "request", request_name());
-        send_it();
-    }
-    agent.asked = agent.pending = false;
-}
-
-void tell_release(const char *lease, long long fence) {
-    begin("release");
-    json_put_text(&out, "lease", lease);
-    json_put_whole(&out, "fence", fence);
-    json_put_text(&out, "place", place_names[memory_place()]);
-    put_sizes(&out);
-    send_it();
-}
-
-void tell_status(void) {
-    pthread_mutex_lock(&status_lock);
-    memcpy(told.lease, agent.lease, sizeof told.lease);
-    memcpy(told.message, agent.message, sizeof told.message);
-    told.paused = agent.paused;
-    told.aside = agent.aside;
-    pthread_mutex_unlock(&status_lock);
-}
-
-/* For the kernel: one line of JSON. It never waits for a move: while there is one, it says only that. Returns its length. */
-EXPORT size_t carrel_residency_status(char *text, size_t room) {
-    struct writing object;
-    size_t movable, stays;
-    unsigned kinds;
-    bool moving = atomic_load(&told.moving);
-    if (room < 64) return 0;
-    json_begin(&object, text, room);
-    json_put_text(&object, "gate", !active ? "off" : atomic_load(&gate_closed) ? "closed" : "open");
-    json_put_truth(&object, "moving", moving);
-    json_put_whole(&object, "waiting", gate_waiting());
-    if (!moving) {
-        memory_sizes(-1, &movable, &stays, &kinds);
-        json_put_text(&object, "place", place_names[memory_place()]);
-        json_put_whole(&object, "movable", (long long)movable);
-        json_put_whole(&object, "stays", (long long)stays);
-        put_reasons(&object, kinds);
-    }
-    pthread_mutex_lock(&status_lock);
-    json_put_text(&object, "lease", told.lease);
-    json_put_truth(&object, "paused", told.paused);
-    json_put_truth(&object, "aside", told.aside);
-    json_put_text(&object, "message", told.message);
-    pthread_mutex_unlock(&status_lock);
-    json_end(&object);
-    return object.used;
-}
 
 /* -- orders. Each has an id, which comes back in its answer. */
 
@@ -217,14 +54,14 @@ static void on_pause(const struct reading *message) {
     bool good = quiesce(until(message, "timeout"), why, sizeof why);
     agent.paused = good;
     agent_settle();
-    begin("quiet");
+    answer_with("quiet");
     json_put_whole(&out, "id", number_of(message));
     json_put_truth(&out, "ok", good);
     json_put_text(&out, "why", why);
     json_put_number(&out, "seconds", now() - began);
     json_put_text(&out, "place", place_names[memory_place()]);
     put_sizes(&out);
-    send_it();
+    answer_send();
 }
 
 static long long moving;
@@ -233,11 +70,11 @@ static size_t reported;
 static void progress(size_t done, size_t of) {
     if (done < reported + REPORT && done < of) return;
     reported = done;
-    begin("progress");
+    answer_with("progress");
     json_put_whole(&out, "id", moving);
     json_put_whole(&out, "done", (long long)done);
     json_put_whole(&out, "of", (long long)of);
-    send_it();
+    answer_send();
 }
 
 static void on_move(const struct reading *message, bool away) {
@@ -246,7 +83,7 @@ static void on_move(const struct reading *message, bool away) {
     bool good = agent.paused;
     moving = number_of(message);
     reported = 0;
-    atomic_store(&told.moving, true);
+    atomic_store(&moving_now, true);
     if (!good) snprintf(move.why, sizeof move.why, "it is not paused");
     else {
         /* Questions about addresses may still be inside; from now on they wait as well. */
@@ -255,9 +92,9 @@ static void on_move(const struct reading *message, bool away) {
             if (!agent_wait(move.until)) good = too_late(move.why, sizeof move.why, "a call to the driver does not return");
         if (good) good = away ? memory_out(&move) : memory_in(&move);
     }
-    atomic_store(&told.moving, false);
+    atomic_store(&moving_now, false);
     agent_settle();
-    begin("moved");
+    answer_with("moved");
     json_put_whole(&out, "id", moving);
     json_put_truth(&out, "ok", good);
     json_put_text(&out, "place", place_names[memory_place()]);
@@ -265,7 +102,7 @@ static void on_move(const struct reading *message, bool away) {
     json_put_whole(&out, "bytes", (long long)move.done);
     json_put_number(&out, "seconds", now() - began);
     json_put_whole(&out, "leaked", (long long)memory_leaked());
-    send_it();
+    answer_send();
 }
 
 static void on_go(const struct reading *message, const char *lease) {
@@ -293,14 +130,14 @@ static void on_pieces(const struct reading *message) {
             good = false;
     }
     int result = pool_register();
-    begin("pieces");
+    answer_with("pieces");
     json_put_whole(&out, "id", number_of(message));
     json_put_truth(&out, "ok", good && result == SUCCESS);
     json_put_text(&out, "why", !good ? "a piece could not be mapped" : result != SUCCESS ? "registering host memory failed" : "");
     json_put_whole(&out, "result", result);
     json_put_whole(&out, "bytes", (long long)pool_size());
     json_put_number(&out, "seconds", now() - began);
-    send_it();
+    answer_send();
 }
 
 static void on_pieces_back(const struct reading *message) {
@@ -310,12 +147,12 @@ static void on_pieces_back(const struct reading *message) {
     enum place place = memory_place();
     bool used = place == OUT || place == LOST;
     while (!used && result == SUCCESS && json_next_whole(message, "pieces", &at, &id)) result = pool_remove(id);
-    begin("pieces_back");
+    answer_with("pieces_back");
     json_put_whole(&out, "id", number_of(message));
     json_put_truth(&out, "ok", !used && result == SUCCESS);
     json_put_text(&out, "why", used ? "the state lies in them" : result != SUCCESS ? "unregistering host memory failed" : "");
     json_put_whole(&out, "bytes", (long long)pool_size());
-    send_it();
+    answer_send();
 }
 
 static void on_refused(const struct reading *message, bool request) {
@@ -359,11 +196,11 @@ void order(const char *line, size_t size) {
         snprintf(text, sizeof text, "%s", agent.lease);
         json_text(&message, "lease", text, 64);
         on_go(&message, text);
-        begin("going");
+        answer_with("going");
         json_put_whole(&out, "id", number_of(&message));
         json_put_truth(&out, "ok", !atomic_load(&gate_closed));
         json_put_text(&out, "place", place_names[memory_place()]);
-        send_it();
+        answer_send();
     } else if (strcmp(op, "pieces") == 0) on_pieces(&message);
     else if (strcmp(op, "pieces_back") == 0) on_pieces_back(&message);
     else if (strcmp(op, "wanted") == 0) agent.wanted = true;

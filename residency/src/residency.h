@@ -18,8 +18,10 @@
  *   quiet.c       the end of everything that was submitted
  *   agent.c       the thread that talks to the broker, and when it gives a lease back
  *   orders.c      what the broker says, and the answers
+ *   tell.c        what the broker is told
+ *   lanes.c       the streams of a move, two for each device
  *   link.c        the socket
- *   json.c        reading and writing one flat object
+ *   json.c, json_write.c   one flat object
  */
 #ifndef CARREL_RESIDENCY_H
 #define CARREL_RESIDENCY_H
@@ -182,6 +184,7 @@ struct piece {
     handle real;     /* while it is here */
     size_t size, at; /* at: where in the pool it lies while it is away */
     bool here;       /* there is memory for it on the device */
+    bool touched;    /* a copy may still be under way */
     bool away;       /* its contents are those in the pool, whatever is on the device */
 };
 struct block { /* physical memory that comes and goes as one, in pieces */

@@ -7,7 +7,7 @@
  * and nothing on the device before its copy is complete; "lost" means that neither side could be made whole now.
  */
 #define _GNU_SOURCE
-#include "residency.h"
+#include "lanes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,22 +16,6 @@
 const char *const place_names[] = {[NOWHERE] = "none", [IN] = "in", [OUT] = "out", [LOST] = "lost"};
 static size_t leaked;
 static enum place torn; /* LOST after a move that could be neither finished nor taken back */
-
-struct lane {
-    void *stream;
-    struct block *block; /* of the piece under way, or NULL */
-    size_t number;
-    address scratch; /* where it is mapped for the copy, if nowhere else */
-    size_t scratch_size;
-};
-
-struct lanes { /* of one device */
-    void *context;
-    struct lane two[2];
-    int turn;
-};
-
-static struct lanes lanes[MOST_DEVICES];
 
 void transfer_forked(void) {
     memset(lanes, 0, sizeof lanes);
@@ -58,63 +42,6 @@ static bool failed(struct move *move, const char *call, int result) {
     return false;
 }
 
-/* -- one lane */
-
-static int scratch_on(struct lane *lane, struct block *block, size_t number) {
-    size_t size = block->pieces[number].size;
-    struct access access = {{ON_DEVICE, block->property.location.id}, READ_WRITE};
-    int result = real_cuMemAddressReserve()(&lane->scratch, size, 0, 0, 0);
-    if (result != SUCCESS) return result;
-    result = real_cuMemMap()(lane->scratch, size, 0, block->pieces[number].real, 0);
-    if (result == SUCCESS && (result = real_cuMemSetAccess()(lane->scratch, size, &access, 1)) != SUCCESS)
-        real_cuMemUnmap()(lane->scratch, size);
-    if (result != SUCCESS) real_cuMemAddressFree()(lane->scratch, size);
-    else lane->scratch_size = size;
-    return result;
-}
-
-static void scratch_off(struct lane *lane) {
-    if (lane->scratch_size == 0) return;
-    real_cuMemUnmap()(lane->scratch, lane->scratch_size);
-    real_cuMemAddressFree()(lane->scratch, lane->scratch_size);
-    lane->scratch_size = 0;
-}
-
-/* An address at which the whole piece can be read and written by its device. */
-static int reachable(struct lane *lane, struct block *block, size_t number, address *at) {
-    size_t start = piece_start(block, number), end = start + block->pieces[number].size;
-    struct location here = {ON_DEVICE, block->property.location.id};
-    for (struct mapping *mapping = block->mappings; mapping != NULL; mapping = mapping->next) {
-        if (mapping->offset > start || mapping->offset + mapping->size < end) continue;
-        for (int entry = 0; entry < mapping->allowed; entry++)
-            if (memcmp(&mapping->access[entry].location, &here, sizeof here) == 0 && mapping->access[entry].flags == READ_WRITE) {
-                *at = mapping->at + (start - mapping->offset);
-                return SUCCESS;
-            }
-    }
-    int result = scratch_on(lane, block, number);
-    *at = lane->scratch;
-    return result;
-}
-
-static int copy(struct lane *lane, struct block *block, size_t number, bool out) {
-    address at;
-    int result = reachable(lane, block, number, &at);
-    size_t offset = block->pieces[number].at, left = block->pieces[number].size;
-    while (left > 0 && result == SUCCESS) {
-        size_t room;
-        char *host = pool_at(offset, &room);
-        size_t part = room < left ? room : left;
-        result = out ? real_cuMemcpyDtoHAsync_v2()(host, at, part, lane->stream) : real_cuMemcpyHtoDAsync_v2()(at, host, part, lane->stream);
-        at += part;
-        offset += part;
-        left -= part;
-    }
-    lane->block = block; /* also if it failed: what was begun has to end before the memory goes */
-    lane->number = number;
-    return result;
-}
-
 /* Gives back the memory of a piece. If that fails it is as it was; or else its memory is nobody's. */
 static int leave(struct block *block, size_t number) {
     struct piece *piece = &block->pieces[number];
@@ -124,22 +51,6 @@ static int leave(struct block *block, size_t number) {
     if (result != SUCCESS && piece_mapped(block, number, true) == SUCCESS) return result;
     if (result != SUCCESS) leaked += piece->size;
     piece->here = false;
-    return result;
-}
-
-struct done { /* a piece whose copy is complete */
-    struct block *block;
-    size_t number;
-};
-
-/* Waits for the lane's copy; the lane is free then. */
-static int wait(struct lane *lane, struct done *done) {
-    *done = (struct done){lane->block, lane->number};
-    if (lane->block == NULL) return SUCCESS;
-    int result = real_cuStreamSynchronize()(lane->stream);
-    scratch_off(lane);
-    lane->block = NULL;
-    if (result != SUCCESS) done->block = NULL;
     return result;
 }
 
@@ -157,18 +68,6 @@ static int finish(struct move *move, const struct done *done, bool out) {
     return result;
 }
 
-static int open_lanes(int device, struct lanes **found) {
-    struct lanes *pair = &lanes[device];
-    int result = SUCCESS;
-    *found = pair;
-    if (pair->context == NULL) {
-        if ((pair->context = context_on(device)) == NULL) return NO_DEVICE;
-        real_cuCtxSetCurrent()(pair->context);
-        for (int turn = 0; turn < 2 && result == SUCCESS; turn++) result = real_cuStreamCreate()(&pair->two[turn].stream, 1);
-    } else real_cuCtxSetCurrent()(pair->context);
-    return result;
-}
-
 static int close_lanes(struct move *move, bool out, bool good) {
     int result = SUCCESS;
     for (int device = 0; device < MOST_DEVICES; device++) {
@@ -177,7 +76,7 @@ static int close_lanes(struct move *move, bool out, bool good) {
         real_cuCtxSetCurrent()(pair->context);
         for (int turn = 0; turn < 2; turn++) {
             struct done done;
-            int ended = wait(&pair->two[turn], &done);
+            int ended = lane_wait(&pair->two[turn], &done);
             if (ended == SUCCESS && good && result == SUCCESS) ended = finish(move, &done, out);
             if (result == SUCCESS) result = ended;
             if (pair->two[turn].stream != NULL) real_cuStreamDestroy_v2()(pair->two[turn].stream);
@@ -200,8 +99,8 @@ static bool go_out(struct move *move) {
             if ((result = open_lanes(block->property.location.id, &pair)) != SUCCESS) break;
             struct lane *lane = &pair->two[pair->turn++ % 2];
             struct done done;
-            if ((result = wait(lane, &done)) != SUCCESS) break;
-            result = copy(lane, block, number, true); /* first, so that the bus does not wait for the memory to go */
+            if ((result = lane_wait(lane, &done)) != SUCCESS) break;
+            result = lane_copy(lane, block, number, true); /* first, so that the bus does not wait for the memory to go */
             int ended = finish(move, &done, true);
             if (result == SUCCESS) result = ended;
         }
@@ -237,10 +136,10 @@ static bool go_in(struct move *move) {
             if ((result = open_lanes(block->property.location.id, &pair)) != SUCCESS) break;
             struct lane *lane = &pair->two[pair->turn++ % 2];
             struct done done;
-            if ((result = wait(lane, &done)) != SUCCESS || (result = finish(move, &done, false)) != SUCCESS) break;
+            if ((result = lane_wait(lane, &done)) != SUCCESS || (result = finish(move, &done, false)) != SUCCESS) break;
             if (!piece->here && (result = make(move, block, number)) != SUCCESS) break;
             call = "copying in";
-            if ((result = copy(lane, block, number, false)) == SUCCESS) call = "making memory";
+            if ((result = lane_copy(lane, block, number, false)) == SUCCESS) call = "making memory";
         }
     int ended = close_lanes(move, false, result == SUCCESS);
     if (result == SUCCESS && (result = ended) != SUCCESS) call = "copying in";
@@ -248,7 +147,8 @@ static bool go_in(struct move *move) {
         for (size_t number = 0; number < block->count; number++) {
             struct piece *piece = &block->pieces[number];
             if (result == SUCCESS) piece->away = false;
-            else if (piece->away && piece->here) leave(block, number); /* if it stays, the next try writes over it */
+            else if (piece->away && piece->here && !piece->touched)
+                leave(block, number); /* what stays, the next try writes over */
         }
     return result == SUCCESS ? true : failed(move, call, result);
 }
