@@ -21,6 +21,7 @@ atomic_bool moving_now;
 void tell_forked(void) {
     pthread_mutex_init(&status_lock, NULL);
     memset(&told, 0, sizeof told);
+    atomic_store(&moving_now, false);
 }
 
 void answer_with(const char *op) {

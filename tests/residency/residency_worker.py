@@ -133,6 +133,14 @@ class Worker:
         access = Access(Location(1, device), flags)
         return {"result": self.cuda.cuMemSetAccess(c_uint64(at), c_size_t(size), byref(access), c_size_t(1))}
 
+    def allowed(self, at: int, device: int) -> dict[str, Any]:
+        flags, where = c_uint64(), Location(1, device)
+        return {"result": self.cuda.cuMemGetAccess(byref(flags), byref(where), c_uint64(at)), "flags": flags.value}
+
+    def peer(self, device: int, other: int) -> dict[str, Any]:
+        self.enter(device)
+        return {"result": self.cuda.cuCtxEnablePeerAccess(self.contexts[other], 0)}
+
     def unmap(self, at: int, size: int) -> dict[str, Any]:
         return {"result": self.cuda.cuMemUnmap(c_uint64(at), c_size_t(size))}
 
