@@ -166,14 +166,18 @@ static __attribute__((noinline)) void *found_by_name(void *library, const char *
     return other != NULL ? other : found;
 }
 
-/* Both ways out must be jumps (that is what gcc and clang make of them with -O2): for RTLD_NEXT the C library looks at the return
- * address to see who asks, and that must be the program and not this file. tests/residency/test_lookup.py holds it to that. */
+static __attribute__((noinline)) bool is_known(const char *name) { return slot_of_symbol(name) != NULL; }
+
+/* The ways out to `real` must be jumps (that is what gcc and clang make of them with -O2): for RTLD_NEXT and RTLD_DEFAULT the C
+ * library looks at the return address to see who asks, and that must be the program and not this file. tests/residency/
+ * test_lookup.py holds it to that. */
 EXPORT void *dlsym(void *restrict library, const char *restrict name);
 EXPORT void *dlsym(void *restrict library, const char *restrict name) {
     finder real = atomic_load_explicit(&real_dlsym, memory_order_acquire);
     if (__builtin_expect(real == NULL, 0)) real = find_dlsym();
     if (real == NULL) return NULL;
     if (library == RTLD_NEXT || name[0] != 'c' || name[1] != 'u') return real(library, name);
+    if (library == RTLD_DEFAULT && !is_known(name)) return real(library, name);
     return found_by_name(library, name);
 }
 

@@ -36,7 +36,7 @@ static bool quiesce(double limit, char *why, size_t room) {
         while (!gate_empty())
             if (!agent_wait(limit)) return too_late(why, room, "a call to the driver does not return");
         if (captures() == 0) break;
-        gate_open(); /* one began in the last moment; it must be able to end */
+        if (agent.lease[0] != 0) gate_open(); /* one began in the last moment; it must be able to end */
     }
     while (!quiet_ask()) /* an earlier look for the end of the work goes on */
         if (!agent_wait(limit)) return too_late(why, room, "work on the device goes on");

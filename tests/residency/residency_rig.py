@@ -208,15 +208,20 @@ class Program:
         self.process = subprocess.Popen(
             words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, bufsize=1
         )
+        self._data = b""
         self._number = 0
         self._answers: dict[int, dict[str, Any]] = {}
         assert "ready" in self._line()
 
     def _line(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], LIMIT)[0], f"no answer; {self.errors()}"
-        line = self.process.stdout.readline()
-        assert line, f"the program ended; {self.errors()}"
+        file = self.process.stdout.fileno()
+        while b"\n" not in self._data:
+            assert select.select([file], [], [], LIMIT)[0], f"no answer; {self.errors()}"
+            data = os.read(file, 65536)
+            assert data, f"the program ended; {self.errors()}"
+            self._data += data
+        line, self._data = self._data.split(b"\n", 1)
         return dict(json.loads(line))
 
     def begin(self, do: str, **fields: Any) -> int:

@@ -99,7 +99,7 @@ def test_who_asks_for_the_next_is_still_who_asks(tmp_path: Path) -> None:
             text=True,
             check=True,
         )
-        assert done.stdout == "asked\n"
+        assert done.stdout == "asked 1\n"
 
 
 def test_children_have_gates_of_their_own(machine: Rig) -> None:
