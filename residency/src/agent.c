@@ -49,6 +49,7 @@ bool agent_wait(double until) {
 void agent_settle(void) {
     enum place place = memory_place();
     atomic_store(&memory_away, place == OUT || place == LOST);
+    tell_status(); /* first, so that who comes through the gate reads what let it in */
     if (agent.aside || (agent.lease[0] != 0 && !agent.paused && (place == IN || place == NOWHERE))) gate_open();
     else gate_close();
 }
@@ -123,7 +124,6 @@ static void maybe_release(void) {
     tell_release(agent.lease, agent.fence);
     agent.lease[0] = 0;
     agent_settle();
-    tell_status();
 }
 
 static void maybe_acquire(void) {
