@@ -17,6 +17,7 @@ import at_rest
 import handover
 import listing
 import place
+import residency
 import session_ready
 import simulate
 import slurm
@@ -39,6 +40,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "warm_cell": warm_cell.measure,
     "handover": handover.measure,
     "sessions": session_ready.measure,
+    "residency": residency.measure,
     "place": lambda _scratch: place.figures(),
     "simulate": simulate.measure,
     "start_ranges": start_ranges.measure,

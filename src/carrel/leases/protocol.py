@@ -84,6 +84,52 @@ Broker to client
              charges (for an observer of the whole node; an older broker has none): job, attempt, owner, seconds (devices ×
                seconds that the session's cells have borrowed until now: held leases too, pauses not; it grows unless the
                broker's journal is lost, and is kept for a while after the session's end)
+
+A process with the residency library
+------------------------------------
+Kernels and tasks have a library loaded (`carrel-residency`, in C) that stops calls to the driver at a gate while the process
+has no lease, and moves its GPU memory when it is told to. It speaks over a connection of its own, of role "residency"; the
+kernel's hook has its own. Values are flat: texts, numbers, bools, and lists of texts or numbers; a line to it has at most 64
+KiB. Descriptors go with the first byte of their message (SCM_RIGHTS), in the order of its lists. An order's ``id`` comes back
+in its answer; orders are carried out one after the other. If the connection is lost nothing changes in the process; it
+connects again and says everything.
+
+From the library:
+
+``hello``     v, role, token; gate ("open", "closed"), place (where its movable memory is: "none", "in", "out", "lost"),
+              paused, waiting (bool: calls wait at the gate), request (if one was not answered), lease and fence (if it has
+              one), devices (UUIDs that it sees; [] before cuInit), movable and stays (bytes for each device; a context itself
+              is in neither), reasons (why memory stays, in words of ours), leaked (bytes that the driver did not take back),
+              pieces and sizes of the pool that it has, with their descriptors.
+``acquire``   request. The first call came to a closed gate. The same request again after a lost connection is the same
+              request.
+``cancel``    request: nobody waits any more. If ``granted`` was on its way, ``release`` follows.
+``release``   lease, fence, place, devices, movable, stays, reasons, leaked. The device is idle; the gate is closed.
+``quiet``     id, ok, why, seconds, place, devices, movable, stays, reasons, leaked. Answer to ``pause``.
+``pieces``    id, ok, why, result (CUresult), bytes (of all its pieces), seconds.
+``pieces_back`` id, ok, why, bytes (that are left).
+``progress``  id, done, of (bytes of a move).
+``moved``     id, ok, place, why, bytes, seconds, leaked. Answer to ``out`` and ``in``. Not ok: it was taken back, and all is
+              where ``place`` says; "lost" if neither side could be made whole now (``in`` may be tried again).
+``going``     id, ok (the gate is open), place.
+
+To the library:
+
+``welcome``   v, linger (seconds without work on the device after which it gives a lease back; 0.2). ``refused`` without a
+              request instead: the process goes on as without the library.
+``queued``    request, message: kept for whoever asks the process why it waits.
+``granted``   request, lease, fence, devices (UUIDs: a process that has none yet sees these from its cuInit on). The gate
+              opens if the memory is not out; bring it in first.
+``refused``   request, message, remedy: the calls that wait end with CUDA_ERROR_DEVICE_UNAVAILABLE.
+``pause``     id, timeout (seconds): close the gate, let the calls inside return and captures end, wait for the end of all
+              work. After an ok the gate is closed until ``go`` or ``granted``; otherwise it is as it was.
+``pieces``    id, pieces (numbers), sizes (bytes), with descriptors of shared memory: map and register them.
+``pieces_back`` id, pieces: let go of them; not ok while the state lies there.
+``out``       id: the memory goes to the pool, piece by piece, and the device's memory with it. The process must be paused.
+``in``        id, patience (seconds in which a full device is tried again: another's memory may still be leaving).
+``go``        id, lease, fence (without a lease: as before the pause, but not paused).
+``wanted``    Somebody waits for the device: a cell that runs but has not used it for a second gives it back.
+``lost``      message: the state cannot come back; each call ends with CUDA_ERROR_CONTEXT_IS_DESTROYED.
 """
 
 from __future__ import annotations
@@ -102,6 +148,8 @@ BLOCKED = "blocked"
 KERNEL = "kernel"
 #: Role of the runner of a task or of a reserved session: it holds the devices that placement gave it.
 RUNNER = "runner"
+#: Role of a process with the residency library, beside its kernel's or runner's own connection.
+RESIDENCY = "residency"
 #: Role of those who only look.
 OBSERVER = "observer"
 
