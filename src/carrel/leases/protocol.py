@@ -88,11 +88,12 @@ Broker to client
 A process with the residency library
 ------------------------------------
 A library (`carrel-residency`, in C) stops calls to the driver at a gate while the process has no lease, and moves its GPU
-memory when it is told to. It speaks over a connection of its own, of role "residency"; the kernel's hook has its own. The
-broker refuses this role for now, and no kernel and no task has the library loaded yet. Values are flat: texts, numbers, bools, and lists of texts or numbers; a line to it has at most 64
-KiB. Descriptors go with the first byte of their message (SCM_RIGHTS), in the order of its lists. An order's ``id`` comes back
-in its answer; orders are carried out one after the other. If the connection is lost nothing changes in the process; it
-connects again and says everything.
+memory when it is told to. The broker refuses its role for now, and no kernel and no task has the library loaded yet.
+
+It speaks over a connection of its own, of role "residency"; the kernel's hook has its own. Values are flat: texts, numbers,
+bools, and lists of texts or numbers; a line to it has at most 64 KiB. Descriptors go with the first byte of their message
+(SCM_RIGHTS), in the order of its lists. An order's ``id`` comes back in its answer; orders are carried out one after the
+other. If the connection is lost nothing changes in the process; it connects again and says everything.
 
 From the library:
 
