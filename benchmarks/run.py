@@ -17,11 +17,13 @@ import at_rest
 import handover
 import listing
 import place
+import residency
 import session_ready
 import simulate
 import slurm
 import slurm_guest
 import slurm_here
+import slurm_throughput
 import start_ranges
 import tasks
 import warm_cell
@@ -32,11 +34,13 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "slurm": slurm_here.measure,
     "slurm_engine": slurm.measure,
     "slurm_guest": slurm_guest.measure,
+    "slurm_throughput": slurm_throughput.measure,
     "at_rest": at_rest.measure,
     "listing": listing.measure,
     "warm_cell": warm_cell.measure,
     "handover": handover.measure,
     "sessions": session_ready.measure,
+    "residency": residency.measure,
     "place": lambda _scratch: place.figures(),
     "simulate": simulate.measure,
     "start_ranges": start_ranges.measure,

@@ -15,10 +15,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from carrel.domain.launch import Observation
+from carrel.domain.array import ArrayElement
+from carrel.domain.launch import Launch, Observation
 from carrel.domain.resources import Resources
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.slurm.commands import SlurmCommands
@@ -31,6 +33,7 @@ from figure import Figure
 
 _SECONDS = 60.0
 _MANY = 20
+_ELEMENTS = 200
 _PATIENCE = 300
 _SHORT = Resources(cpus=1, memory=64 * 1024**2, time=60)
 #: What this benchmark asks itself, and what Slurm's own daemons say of nodes and of jobs that end.
@@ -45,7 +48,7 @@ def measure(scratch: Path) -> list[Figure]:
         print(f"  left out: {', '.join(missing)} not found. Debian: apt-get install {PACKAGES}", file=sys.stderr)
         return []
     with SlurmSite(nodes=2) as site, common_ground() as ground:
-        return [*_at_rest(site, ground), *_for_each_job(site, scratch)]
+        return [*_at_rest(site, ground), *_for_each_job(site, scratch), *_for_each_element(site, scratch)]
 
 
 def _messages(site: SlurmSite) -> dict[str, int]:
@@ -180,6 +183,52 @@ def _jobs(site: SlurmSite, place: Path, immediate: bool, hold: float, *, togethe
     count, kinds = _more(site, before)
     site.clear()
     return count / _MANY, kinds
+
+
+def _for_each_element(site: SlurmSite, scratch: Path) -> list[Figure]:
+    """An array by hand, by the lab, and as so many jobs: messages for each element, and elements a second."""
+    figures = []
+    before, began = _messages(site), time.monotonic()
+    site.run("sbatch", f"--array=0-{_ELEMENTS - 1}", "--output=/dev/null", "--mem=64M", "--wrap", "true")
+    until = began + _PATIENCE
+    while site.run("squeue", "-h").out.strip() and time.monotonic() < until:
+        time.sleep(0.2)
+    more = _more(site, before)[1]
+    figures += _elements("sbatch --array by hand", 1 / _ELEMENTS, more, time.monotonic() - began)
+    for name, array in (("one array of Slurm's", True), ("a job for each", False)):
+        place = scratch / f"elements{array}"
+        place.mkdir()
+        home = LabHome(place)
+        engine = SlurmEngine(spool=home.spool, run_dir=home.run, lab=f"guest-{array}", environ=site.environ, user="root")
+        ears = _Ears()
+        engine.observe(ears.hear)
+        before, began = _messages(site), time.monotonic()
+        try:
+            for launch in _array(home, array=array):
+                engine.start(launch, token="")
+            ears.wait("Ended", _ELEMENTS)
+            seconds = time.monotonic() - began
+        finally:
+            engine.close()
+        count, kinds = _more(site, before)
+        figures += _elements(name, count / _ELEMENTS, kinds, seconds)
+        site.clear()
+    return figures
+
+
+def _array(home: LabHome, *, array: bool) -> Iterator[Launch]:
+    for index in range(_ELEMENTS):
+        launch = make_launch(home, "true", job_id=index + 1, resources=_SHORT)
+        element = ArrayElement(array_id=1, index=index, array=f"0-{_ELEMENTS - 1}") if array else None
+        yield replace(launch, name="sweep", element=element, more_elements=array and index + 1 < _ELEMENTS)
+
+
+def _elements(name: str, messages: float, kinds: str, seconds: float) -> list[Figure]:
+    which = f"{_ELEMENTS} elements, {name}"
+    return [
+        Figure(name=f"{which}: messages for each", value=messages, unit="", spread=kinds, at_most=2),
+        Figure(name=f"{which}: submitted to all done", value=_ELEMENTS / seconds, unit="jobs/s"),
+    ]
 
 
 class _Ears:

@@ -7,6 +7,7 @@ import pwd
 import secrets
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,12 @@ import quick
 from carrel import Client
 from carrel.testing.examples import VARIABLE, examples
 from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.notebook_scripts import PACKAGES, make_environment
+
+# Where Python may keep no compiled code (containers say so), each of the thousands of processes here compiles what it imports:
+# most of what a lab, a broker or a kernel does until it is ready.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -109,6 +116,12 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     with admin.connect() as connection:
         connection.execute(sa.text(f"DROP DATABASE {name} WITH (FORCE)"))
     admin.dispose()
+
+
+@pytest.fixture(scope="session")
+def heavy_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with PyTorch and its friends, which takes a minute: its tests are one group ("heavy")."""
+    return make_environment(tmp_path_factory.mktemp("heavy") / "venv", PACKAGES)
 
 
 @pytest.fixture(scope="session")

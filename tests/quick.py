@@ -30,6 +30,7 @@ ROOMS_WITH_SERVERS = frozenset(
         "portal",
         "promote",
         "proxy",
+        "residency",
         "runner",
         "server",
         "slurm",

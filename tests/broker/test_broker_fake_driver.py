@@ -45,6 +45,11 @@ class Node:
         self._jobs += 1
         return self._kernels(self.broker, self.broker.session(self._jobs, owner=f"user{self._jobs}", **session))
 
+    def task(self) -> FakeKernel:
+        """What acts as the runner of a task on the first device."""
+        self._jobs += 1
+        return self._kernels(self.broker, self.broker.task(self._jobs, devices=1), role="runner")
+
     def with_state(self, size: int = SIZE, **session: Any) -> FakeKernel:
         """A kernel whose first cell took `size` bytes of its device."""
         kernel = self.kernel(**session)
@@ -134,7 +139,7 @@ def test_a_cell_is_suspended_in_mid_flight_and_goes_on(nodes: Callable[..., Node
     first.expect("run")
     eventually(lambda: tenant_of(node.broker, first)["state"] == "resident")
     other = second.acquire()
-    assert [message["op"] for message in iter(lambda: first.next(5.0), None) if message["op"] == "paused"][:1] or True
+    assert first.expect("paused")["lease"] == lease["lease"]
     node.take(second, other)
     assert tenant_of(node.broker, first)["state"] == "suspended"
     second.release(other)
@@ -325,3 +330,26 @@ def test_what_a_process_says_of_itself_is_not_shown_to_others(nodes: Callable[..
     message = second.expect("queued")["message"]
     assert "CALL" not in message
     assert "cannot be moved: CUDA IPC" in message
+
+
+def test_a_task_gives_way_to_a_cell_in_mid_flight_and_goes_on_with_the_same_state(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=LendingRules(margin=8 * MIB, task_turn=0.0, task_share=0.0))
+    uuid = node.driver.uuids[0]
+    runner = node.task()
+    lease = runner.acquire(devices=[uuid], lends=True)
+    node.take(runner, lease)
+    runner.tell("!run")
+    runner.expect("run")
+    eventually(lambda: tenant_of(node.broker, runner)["bytes"] >= SIZE)
+    cell = node.kernel()
+    granted = cell.acquire()
+    assert granted["op"] == "granted"
+    assert runner.expect("paused")["lease"] == lease["lease"]
+    assert tenant_of(node.broker, runner)["state"] == "suspended"
+    node.take(cell, granted)
+    cell.release(granted)
+    assert runner.expect("resumed")["lease"] == lease["lease"]
+    assert tenant_of(node.broker, cell)["state"] == "suspended", "the task may need more than it has"
+    runner.tell("!stop")
+    assert runner.expect("stop")["count"] > 0
+    assert same(runner)

@@ -199,7 +199,11 @@ def test_nobody_sees_others_names(brokers: Start, kernels: Kernels) -> None:
     assert [row["mine"] for row in seen["queue"]] == [True]
     everything = broker.status()
     assert {row["owner"] for row in everything["tenants"]} == {"ada", "bob"}
-    bob.release(lease)
+    bob.release(lease, blockers=["CALL ME AT 555", "CUDA IPC"])
+    ada.say("status")
+    told = ada.expect("status")
+    assert "CALL ME" not in str(told)
+    assert "CUDA IPC" in [row["why_not"] for row in told["tenants"]]
 
 
 def test_the_history_of_a_session_is_its_own(brokers: Start, kernels: Kernels) -> None:

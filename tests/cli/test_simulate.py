@@ -277,6 +277,20 @@ def test_a_file_of_cells_on_so_many_gpus(simulate: Simulate) -> None:
     assert simulate.error(TIRESIAS, "--notebooks", "--gpus", "1x4")[0].endswith("needs 8 GPUs at once and there are 4.")
 
 
+def test_tasks_behind_notebooks(simulate: Simulate) -> None:
+    words = (TIRESIAS, "--notebooks", "--tasks", MURI, "--gpus", "2x8", "--state", "10G", "--task-turn", "3")
+    out = simulate.text(*words)
+    assert out.startswith("Notebooks of 60_job.csv, and tasks of trace3.csv behind them, on 16 GPUs\n")
+    modes = ["reservation", "cells wait for tasks", "tasks lend, bus", "tasks lend, driver"]
+    assert "  ".join(modes) in re.sub(" {2,}", "  ", out)
+    assert len(rows(out)["GPUs busy"]) == len(modes)
+    found = simulate.json(*words)
+    assert [row["mode"] for row in found["together"]] == modes
+    assert found["facts"]["Turn of a task"] == "3 s"
+    assert all(row["cells_over"] == 60 for row in found["together"][2:]), "where tasks lend"
+    assert found["policies"] == found["notebooks"] == []
+
+
 # ---- what is wrong
 
 
@@ -307,6 +321,10 @@ def test_a_file_of_cells_on_so_many_gpus(simulate: Simulate) -> None:
         (["--notebooks", "--what-if", "gpus=+4"], "--what-if is about jobs, and --notebooks is not."),
         (["--notebooks", "--jobs", "5"], "--jobs is about jobs, and --notebooks is not."),
         (["--notebooks", "--rules", "x"], "--rules is about jobs, and --notebooks is not."),
+        (["--tasks", "generated"], "--tasks puts tasks behind notebooks, and --notebooks is not given."),
+        (["--notebooks", "--task-turn", "3"], "--task-turn is about tasks behind notebooks."),
+        (["--notebooks", "--tasks", "nofile"], "nofile cannot be read: No such file or directory."),
+        (["--notebooks", "--tasks", "generated", "--state", "90G"], "A state is 96.6368 GB and a GPU has 85.8993 GB."),
         (["--notebooks", "lab"], "The lab does not keep a history of cells."),
         ([*FEW, "--policy", "easy", "--report", "/nonexistent/x.html"], "/nonexistent/x.html cannot be written"),
         ([*FEW, "--policy", "easy", "--report", "/"], "/ cannot be written: Is a directory."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+from contextlib import closing
 from pathlib import Path
 
 from carrel.engines.doorbells import NetworkDoorbells
@@ -15,6 +16,11 @@ def heard(doorbells: NetworkDoorbells) -> set[tuple[int, int]]:
     return doorbells.rings()
 
 
+def ring(tmp_path: Path, address: str) -> None:
+    with closing(Doorbell(str(tmp_path / "nobody"), b"8 2", lambda: 0.0, network=address)) as bell:
+        bell.ring()
+
+
 def test_a_runner_elsewhere_rings_and_strangers_are_not_heard(tmp_path: Path) -> None:
     doorbells = NetworkDoorbells(tmp_path / "bell", "127.0.0.1")
     try:
@@ -23,8 +29,7 @@ def test_a_runner_elsewhere_rings_and_strangers_are_not_heard(tmp_path: Path) ->
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             for words in (b"", b"7 1", b"0123456789abcdef 7 1", b"x" * 2000, word.encode() + b" a b"):
                 stranger.sendto(words, (host, int(port)))
-        bell = Doorbell(str(tmp_path / "nobody"), b"8 2", lambda: 0.0, network=doorbells.address)
-        bell.ring()
+        ring(tmp_path, doorbells.address)
         rings = heard(doorbells)
         while (8, 2) not in rings:
             rings |= heard(doorbells)
@@ -52,8 +57,7 @@ def test_a_name_that_is_not_this_machines_is_listened_for_on_all_addresses(tmp_p
     try:
         assert doorbells.address.startswith("login.invalid:")
         here = doorbells.address.replace("login.invalid", "127.0.0.1")
-        bell = Doorbell(str(tmp_path / "nobody"), b"8 2", lambda: 0.0, network=here)
-        bell.ring()
+        ring(tmp_path, here)
         assert heard(doorbells) == {(8, 2)}
     finally:
         doorbells.close()

@@ -11,7 +11,6 @@ import pytest
 
 from carrel.testing.broker_process import BrokerProcess, start_broker
 from carrel.testing.kernel import TestKernel
-from carrel.testing.notebook_scripts import PACKAGES, make_environment
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def kernel(kernel_of: Callable[..., TestKernel]) -> TestKernel:
     return kernel_of()
 
 
-@pytest.fixture(scope="session")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment as people have them. PyTorch comes from where pip is told to look first."""
-    return make_environment(tmp_path_factory.mktemp("heavy") / "venv", PACKAGES)
+@pytest.fixture
+def python(heavy_python: Path) -> Path:
+    """The interpreter of an environment as people have them."""
+    return heavy_python

@@ -86,8 +86,9 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
         assert all(devices[uuid].withheld is None for uuid in one.devices)
         assert who.residency in (Residency.NONE, Residency.RESIDENT, Residency.SUSPENDED)
         _check_room(snap, asked, who, one.devices)
-    moved = [one.tenant for one in lending.suspends]
-    assert len(set(moved)) == len(moved), "nobody is suspended twice"
+    named = [one.tenant for one in lending.suspends]
+    assert len(set(named)) == len(named), "nobody is suspended twice"
+    moved = [one.tenant for one in lending.suspends if not one.in_place]
     host = snap.host_used + sum(
         _to_host(snap, who) for who in snap.tenants.values() if who.residency is Residency.SUSPENDING or who.id in moved
     )
@@ -115,8 +116,21 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
             (paused,) = busy
             assert paused.id == one.pauses
             assert paused.state is LeaseState.ACTIVE
-            assert not paused.exclusive
-            assert now - paused.since >= snap.rules.time_slice > 0, "its slice is over"
+            if paused.exclusive:
+                assert paused.lends
+                assert not requests[one.request].exclusive, "a task gives way to cells only"
+                assert now - paused.since >= snap.rules.task_turn, "its turn is over"
+                if requests[one.request].resumes is not None:
+                    lent = paused.since - paused.began - paused.computed
+                    assert lent <= (1 - snap.rules.task_share) * (now - paused.began) + 1e-6, "it keeps its share"
+            else:
+                assert now - paused.since >= snap.rules.time_slice > 0, "its slice is over"
+                if (task := leases.get(requests[one.request].resumes or "")) is not None and task.lends:
+                    assert task.computed <= snap.rules.task_share * (now - task.began) + 1e-6, "no more than its share"
+        if one.in_place:
+            assert one.pauses is not None
+            assert not leases[one.pauses].pausing, "once is enough"
+            assert snap.rules.pause_in_place
     for one in lending.expires:
         held = leases[one.lease]
         assert held.state is LeaseState.HELD
@@ -141,8 +155,11 @@ def _check_room(snap: LendingSnapshot, asked: Request, who: Tenant, devices: tup
         others = [
             one for one in snap.tenants.values() if one.id != who.id and one.residency in on_device and room.uuid in one.home
         ]
-        if asked.exclusive:
+        if asked.exclusive and asked.resumes is None:
             assert not others, "a task has its devices to itself"
+        elif asked.exclusive and not who.elastic:
+            host = snap.rules.host_memory
+            assert not others or host is not None or any(not one.suspendable for one in others), "what can move goes first"
         free = room.memory - room.foreign - sum(one.state.get(room.uuid, 0) for one in others)
         size = who.state.get(room.uuid, 0)
         if who.residency is Residency.SUSPENDED:
@@ -175,6 +192,8 @@ class Node:
     gave_up: list[str] = field(default_factory=list)
     #: Bytes of each tenant's state that it only keeps in reserve after a cell.
     caches: dict[str, int] = field(default_factory=dict)
+    #: Tasks that give way to cells.
+    lending: set[str] = field(default_factory=set)
     #: When a cell or a task computed last, or nobody waited.
     went_on: float = 1000.0
 
@@ -191,6 +210,7 @@ class Node:
         exclusive: bool = False,
         devices: tuple[str, ...] = (),
         elsewhere: bool = False,
+        lends: bool = False,
     ) -> None:
         number = f"{next(self.ids):06d}"
         self.requests[number] = Request(
@@ -202,6 +222,8 @@ class Node:
             exclusive=exclusive,
             elsewhere=elsewhere,
         )
+        if lends:
+            self.lending.add(name)
         self.todo[number] = seconds
         self.settle()
 
@@ -224,6 +246,9 @@ class Node:
         for lends in answer.lends:
             self._lend(self.requests.pop(lends.request), lends.devices)
         for moves in answer.suspends:
+            if moves.in_place and moves.pauses is not None:
+                self.leases[moves.pauses] = replace(self.leases[moves.pauses], pausing=True)
+                continue
             self.tenants[moves.tenant] = replace(self.tenants[moves.tenant], residency=Residency.SUSPENDING)
             self.moving[moves.tenant] = moves.pauses
         for trim in answer.trims:
@@ -254,13 +279,15 @@ class Node:
             state=LeaseState.ACTIVE,
             since=self.now,
             exclusive=asked.exclusive,
+            lends=who.id in self.lending,
+            began=self.leases[name].began if name in self.leases else self.now,
             computed=computed,
         )
         self.todo[name] = self.todo.pop(asked.id)
         if who.residency is Residency.SUSPENDED:
             self.tenants[who.id] = replace(who, residency=Residency.RESUMING)
             self.moving[who.id] = name
-        elif who.residency is Residency.NONE and not asked.exclusive:
+        elif who.residency is Residency.NONE and (not asked.exclusive or who.id in self.lending):
             state = dict.fromkeys(devices, self.sizes[who.id])
             self.tenants[who.id] = replace(who, residency=Residency.RESIDENT, home=devices, state=state, needs=0)
 
@@ -273,19 +300,33 @@ class Node:
             state = who.state if pauses is not None else {uuid: size - who.cache.get(uuid, 0) for uuid, size in who.state.items()}
             self.tenants[name] = replace(who, residency=Residency.SUSPENDED, state=state, cache={}, trimming=False)
             if pauses is not None and pauses in self.leases:
-                lent = self.leases[pauses]
-                computed = lent.computed + self.now - lent.since
-                self.leases[pauses] = replace(lent, state=LeaseState.PAUSED, computed=computed)
-                number = f"{next(self.ids):06d}"
-                self.requests[number] = Request(id=number, tenant=name, gpus=len(who.home), asked_at=self.now, resumes=pauses)
-                self.todo[number] = self.todo.pop(pauses)
+                self._pause(pauses)
         self.settle()
+
+    def _pause(self, name: str) -> None:
+        lent = self.leases[name]
+        computed = lent.computed + self.now - lent.since
+        self.leases[name] = replace(lent, state=LeaseState.PAUSED, pausing=False, computed=computed)
+        number = f"{next(self.ids):06d}"
+        self.requests[number] = Request(
+            id=number,
+            tenant=lent.tenant,
+            gpus=len(lent.devices),
+            devices=lent.devices if lent.exclusive else (),
+            asked_at=self.now,
+            exclusive=lent.exclusive,
+            resumes=name,
+        )
+        self.todo[number] = self.todo.pop(name)
 
     def pass_time(self, seconds: float) -> None:
         """Time goes by: cells compute, moves end, finished leases are given back."""
         self.now += seconds
         for name in list(self.moving):
             self.finish_move(name)
+        for name in [name for name, held in self.leases.items() if held.pausing]:
+            self._pause(name)
+            self.settle()
         for name, who in list(self.tenants.items()):
             if who.trimming and who.residency is Residency.RESIDENT:
                 self.finish_trim(name)
@@ -301,7 +342,10 @@ class Node:
         took = self.now - held.since + held.computed
         who, reserve = self.tenants[held.tenant], self.caches.get(held.tenant, 0)
         cache = {uuid: min(reserve, size) for uuid, size in who.state.items()} if reserve else {}
-        self.tenants[held.tenant] = replace(who, last_used=self.now, typical=took, cache=cache, trimming=False)
+        if held.exclusive:  # its processes end with it
+            self.tenants[who.id] = replace(who, residency=Residency.NONE, home=(), state={}, cache={}, trimming=False)
+        else:
+            self.tenants[who.id] = replace(who, last_used=self.now, typical=took, cache=cache, trimming=False)
         self.served += 1
 
     def finish_trim(self, name: str) -> None:

@@ -8,7 +8,20 @@ from dataclasses import replace
 import pytest
 from lending_node import GIB, MEMORY, Node, check, device, lease, request, resident, snapshot, suspended, tenant
 
-from carrel.domain.lease import Expire, LeaseState, Lend, Lending, LendingRules, LendingSnapshot, Residency, Suspend, Tenant, Trim
+from carrel.domain.lease import (
+    Expire,
+    LeaseState,
+    Lend,
+    Lending,
+    LendingRules,
+    LendingSnapshot,
+    Lent,
+    Request,
+    Residency,
+    Suspend,
+    Tenant,
+    Trim,
+)
 from carrel.policy.lend import lend
 from carrel.policy.lend_reasons import LENDING_REASONS, ordinal
 
@@ -368,3 +381,178 @@ def test_a_job_that_has_not_begun_does_not_wait_for_a_cell_while_another_gpu_is_
     assert not answer(tenant("c"), elsewhere=False).queue[0].stuck
     assert answer(resident("c", "gpu1", size=2)).queue[0].stuck, "what lies there can be moved"
     assert not answer(resident("c", "gpu1", size=2), rules=LendingRules(host_memory=GIB)).queue[0].stuck, "and here it cannot"
+
+
+# --- tasks that give way to cells ---------------------------------------------------------------------------------------------
+
+SHARING = LendingRules(task_turn=10, task_share=0.5, pause_in_place=True)
+
+
+def lending_task(since: float = NOW - 100, began: float | None = None, computed: float = 0.0, **more: object) -> Lent:
+    first = since if began is None else began
+    return lease("task", "gpu0", since=since, began=first, computed=computed, exclusive=True, lends=True, **more)
+
+
+def waits_for(task: Lent, size: int = 12, rules: LendingRules = SHARING, **more: object) -> Lending:
+    tenants = [resident("task", size=size), tenant("a", needs=8 * GIB)]
+    return decide(snapshot(1, tenants, [request("a", NOW - 1)], [task], rules=rules, **more))
+
+
+def test_a_task_gives_way_to_a_cell_when_it_has_had_its_turn() -> None:
+    assert waits_for(lending_task(since=NOW - 10)).suspends == (Suspend(tenant="task", request="r-a", pauses="l-task"),)
+    early = waits_for(lending_task(since=NOW - 7))
+    assert not early.suspends
+    assert early.again_at == NOW + 3
+    assert early.queue[0].reason.message == (
+        "waiting for a GPU: 1st in line, about 3 s (a task of another user has its turn, then gives way)"
+    )
+
+
+def test_a_task_that_does_not_lend_is_waited_for() -> None:
+    answer = waits_for(replace(lending_task(), lends=False))
+    assert not answer.suspends
+    assert answer.again_at is None
+    assert waits_for(lending_task(), rules=LendingRules(task_share=1.0)).suspends, "its first turn is over"
+
+
+def test_a_task_is_only_paused_where_both_fit() -> None:
+    assert waits_for(lending_task(), size=6).suspends == (Suspend(tenant="task", request="r-a", pauses="l-task", in_place=True),)
+    tenants = [resident("task", size=6), tenant("a", needs=8 * GIB)]
+    paused = replace(lending_task(), state=LeaseState.PAUSED)
+    waiting = request("task", NOW, devices=("gpu0",), exclusive=True, resumes="l-task")
+    answer = decide(snapshot(1, tenants, [request("a", NOW - 1), waiting], [paused], rules=SHARING))
+    assert answer.lends == (Lend(request="r-a", devices=("gpu0",)),)
+    assert not answer.suspends
+
+
+def test_a_task_keeps_its_share_of_a_long_cell() -> None:
+    """Of 100 s it was paused for 60: the cell that was paused for it comes again when that is half of its time, in 20 s."""
+    tenants = [resident("task", size=6), resident("a", size=4)]
+    paused = lease("a", "gpu0", since=NOW - 80, computed=60.0, state=LeaseState.PAUSED)
+    waiting = request("a", NOW - 20, resumes="l-a")
+
+    def answer(task: Lent, asks: Request = waiting) -> Lending:
+        return decide(snapshot(1, tenants, [asks], [task, paused], rules=SHARING))
+
+    lent = lending_task(since=NOW - 20, began=NOW - 100, computed=20.0)
+    assert not answer(lent).suspends
+    assert answer(lent).again_at == NOW + 20
+    assert answer(replace(lent, since=NOW - 40, began=NOW - 120)).suspends
+    assert answer(lent, request("a", NOW - 1)).suspends, "a cell that begins waits for the task's turn only"
+
+
+def test_a_task_takes_back_no_more_than_its_share() -> None:
+    """A cell computes in its place; the task has computed for 30 s, which is half of its time until 60 s after it began."""
+
+    def answer(began: float, share: float = 0.5) -> Lending:
+        task = replace(lending_task(since=began, began=began, computed=30.0), state=LeaseState.PAUSED)
+        cell = lease("a", "gpu0", since=NOW - 500)
+        waiting = request("task", NOW - 500, devices=("gpu0",), exclusive=True, resumes="l-task")
+        tenants = [resident("task", size=6, elastic=True), resident("a", size=4)]
+        return decide(snapshot(1, tenants, [waiting], [task, cell], rules=replace(SHARING, task_share=share)))
+
+    assert [one.tenant for one in answer(NOW - 600).suspends] == ["a"]
+    assert not answer(NOW - 50).suspends
+    assert answer(NOW - 50).again_at == NOW + 10
+    assert not answer(NOW - 600, share=0.0).suspends
+    assert answer(NOW - 600, share=0.0).again_at is None
+
+
+def test_a_task_that_has_had_its_share_keeps_no_gpu_from_a_cell() -> None:
+    """It waits for its first GPU; its second is free meanwhile, for a cell that asks later."""
+    task = replace(
+        lending_task(since=NOW - 500, began=NOW - 500, computed=450.0), devices=("gpu0", "gpu1"), state=LeaseState.PAUSED
+    )
+    waiting = request("task", NOW - 50, devices=("gpu0", "gpu1"), exclusive=True, resumes="l-task")
+    both = tenant("task", residency=Residency.RESIDENT, home=("gpu0", "gpu1"), state={"gpu0": 6 * GIB, "gpu1": 6 * GIB})
+    tenants = [both, resident("a", size=4), resident("b", "gpu1", size=4)]
+    leases = [task, lease("a", "gpu0", since=NOW - 20)]
+    answer = decide(snapshot(2, tenants, [waiting, request("b", NOW - 1)], leases, rules=SHARING))
+    assert answer.lends == (Lend(request="r-b", devices=("gpu1",)),)
+    assert [one.request for one in answer.queue] == ["r-task"]
+
+
+def test_a_task_that_is_owed_its_share_keeps_a_gpu_only_when_it_can_have_all_of_them() -> None:
+    def answer(since: float) -> Lending:
+        task = replace(lending_task(since=NOW - 500, computed=10.0), devices=("gpu0", "gpu1"), state=LeaseState.PAUSED)
+        waiting = request("task", NOW - 490, devices=("gpu0", "gpu1"), exclusive=True, resumes="l-task")
+        both = tenant("task", residency=Residency.RESIDENT, home=("gpu0", "gpu1"), state={"gpu0": 6 * GIB, "gpu1": 6 * GIB})
+        tenants = [both, resident("a", size=4), resident("b", "gpu1", size=4)]
+        leases = [task, lease("a", "gpu0", since=since)]
+        return decide(snapshot(2, tenants, [waiting, request("b", NOW - 1)], leases, rules=SHARING))
+
+    early = answer(NOW - 20)
+    assert early.lends == (Lend(request="r-b", devices=("gpu1",)),), "the cell on gpu0 has 40 s of its slice left"
+    assert early.again_at == NOW + 40
+    late = answer(NOW - 60)
+    assert not late.lends
+    assert [one.tenant for one in late.suspends] == ["a"]
+
+
+def test_a_session_begins_where_no_other_session_comes_back_to() -> None:
+    """gpu0 is free, but another session's home; on gpu1 a task computes alone, and gives way."""
+    task = replace(lending_task(), devices=("gpu1",))
+
+    def answer(*tenants: Tenant, **more: object) -> Lending:
+        return decide(snapshot(2, [resident("task", "gpu1", size=6), *tenants], [request("a", NOW - 1)], [task], **more))
+
+    newcomer = tenant("a", needs=8 * GIB)
+    crowded = answer(newcomer, resident("b", size=4), rules=SHARING)
+    assert [one.tenant for one in crowded.suspends] == ["task"]
+    assert not crowded.lends
+    assert answer(newcomer, suspended("b", size=4), rules=SHARING).suspends, "also where its state is in host memory now"
+    assert answer(newcomer, rules=SHARING).lends == (Lend(request="r-a", devices=("gpu0",)),)
+    early = answer(newcomer, resident("b", size=4), rules=replace(SHARING, task_turn=1000))
+    assert early.lends == (Lend(request="r-a", devices=("gpu0",)),), "nobody waits for a turn while a GPU is free"
+
+
+def test_a_turn_is_worth_the_moves_that_it_costs() -> None:
+    rules = replace(SHARING, move_rate=1.0 * GIB)
+    assert not waits_for(lending_task(since=NOW - 95), size=12, rules=rules).suspends, "12 s away and 12 s back: 96 s"
+    assert waits_for(lending_task(since=NOW - 97), size=12, rules=rules).suspends
+    assert waits_for(lending_task(since=NOW - 11), size=6, rules=rules).suspends, "nothing is moved"
+
+
+def test_a_task_goes_on_when_the_cell_is_over() -> None:
+    paused = replace(lending_task(), state=LeaseState.PAUSED)
+    waiting = request("task", NOW - 5, devices=("gpu0",), exclusive=True, resumes="l-task")
+
+    def answer(task: Tenant, **more: object) -> Lending:
+        return decide(snapshot(1, [task, resident("a", size=4)], [waiting], [paused], rules=SHARING, **more))
+
+    assert answer(resident("task", size=6)).suspends == (Suspend(tenant="a", request="r-task"),), "it may need more than it has"
+    assert answer(resident("task", size=6, elastic=True)).lends, "it asks for more when it needs it"
+    held = snapshot(1, [resident("task", size=6), resident("a", size=4, suspendable=False)], [waiting], [paused], rules=SHARING)
+    assert decide(held).lends, "what cannot move does not keep it from going on"
+
+
+def test_of_tasks_that_give_way_the_one_that_gives_up_the_fewest_gpus_does() -> None:
+    wide = lease("wide", "gpu0", "gpu1", since=NOW - 500, began=NOW - 500, exclusive=True, lends=True)
+    narrow = lease("narrow", "gpu2", since=NOW - 90, began=NOW - 90, exclusive=True, lends=True)
+    big = tenant("wide", residency=Residency.RESIDENT, home=("gpu0", "gpu1"), state={"gpu0": 12 * GIB, "gpu1": 12 * GIB})
+    tenants = [big, resident("narrow", "gpu2", size=12), tenant("a", needs=8 * GIB)]
+    answer = decide(snapshot(3, tenants, [request("a", NOW - 1)], [wide, narrow], rules=SHARING))
+    assert [one.tenant for one in answer.suspends] == ["narrow"]
+
+
+def test_a_task_whose_state_has_nowhere_to_go_is_waited_for() -> None:
+    answer = waits_for(lending_task(), rules=replace(SHARING, host_memory=8 * GIB))
+    assert not answer.suspends
+    assert answer.queue[0].reason.code == "HostMemoryFull"
+
+
+def test_a_task_and_cells_share_a_gpu() -> None:
+    """A task of ten minutes, and a cell of 5 s each 20 s beside it: all end, and the task takes less than a third longer."""
+    node = Node([device(0)], replace(SHARING, pause_in_place=True))
+    node.join("task", "eve", MEMORY // 4)
+    node.join("a", "ada", MEMORY // 4)
+    node.ask("task", 1, 600.0, exclusive=True, devices=("gpu0",), lends=True)
+    began, asked = node.now, 0
+    while node.leases or node.requests:
+        if asked < 30 and node.now - began >= 20 * (asked + 1) and not any(one.tenant == "a" for one in node.requests.values()):
+            node.ask("a", 1, 5.0)
+            asked += 1
+        node.pass_time(0.5)
+    assert node.served == 31
+    assert node.now - began < 800
+    assert max(waited for name, waited in node.waited.items() if name != "000000") <= SHARING.task_turn

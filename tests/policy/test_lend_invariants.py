@@ -54,6 +54,7 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
             room=draw(st.sampled_from([0, GIB, MEMORY])),
             needs=draw(st.sampled_from([0, 0, GIB, 12 * GIB])),
             suspendable=draw(st.booleans()),
+            elastic=draw(st.booleans()),
             last_used=draw(times),
             typical=draw(st.sampled_from([None, 2.0, 100.0, 9000.0])),
         )
@@ -69,16 +70,23 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
                     devices=where,
                     state=state,
                     since=draw(times),
-                    exclusive=residency is Residency.NONE and draw(st.booleans()),
+                    exclusive=state is LeaseState.ACTIVE and draw(st.booleans()),
+                    lends=draw(st.booleans()),
+                    began=draw(times.map(lambda value: value - 300)),
+                    computed=draw(st.sampled_from([0.0, 10.0, 200.0])),
                     ends_by=draw(st.sampled_from([None, NOW + 30, NOW + 9000])),
                     held_until=draw(times.map(lambda value: value + 100)) if state is LeaseState.HELD else None,
                 )
             )
-        paused = kind == "paused" and residency is Residency.SUSPENDED
+        paused = kind == "paused" and residency in (Residency.SUSPENDED, Residency.RESIDENT)
+        task = draw(st.booleans())
         if paused:
-            leases.append(Lent(id=f"l{number}", tenant=name, devices=home, state=LeaseState.PAUSED, since=draw(times)))
+            away = Lent(
+                id=f"l{number}", tenant=name, devices=home, state=LeaseState.PAUSED, since=draw(times), exclusive=task, lends=task
+            )
+            leases.append(away)
         if kind in ("ask", "both") or paused:
-            exclusive = residency is Residency.NONE and draw(st.booleans())
+            exclusive = task if paused else residency is Residency.NONE and draw(st.booleans())
             requests.append(
                 Request(
                     id=f"r{number}",
@@ -97,7 +105,14 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
         requests=sorted(requests, key=lambda one: one.asked_at),
         leases=leases,
         host_used=draw(sizes),
-        rules=LendingRules(time_slice=draw(st.sampled_from([0.0, 60.0])), host_memory=draw(st.sampled_from([None, 20 * GIB]))),
+        rules=LendingRules(
+            time_slice=draw(st.sampled_from([0.0, 60.0])),
+            host_memory=draw(st.sampled_from([None, 20 * GIB])),
+            task_share=draw(st.sampled_from([0.0, 0.5, 1.0])),
+            task_turn=draw(st.sampled_from([0.0, 30.0])),
+            pause_in_place=draw(st.booleans()),
+            move_rate=draw(st.sampled_from([None, 1.0 * GIB])),
+        ),
         typical_lease=draw(st.sampled_from([None, 5.0])),
     )
 
@@ -159,7 +174,8 @@ def test_everybody_is_served_in_the_end(seed: int, time_slice: float, count: int
     """Sessions and tasks at random; newcomers keep coming for a while; in the end nobody waits."""
     dice = random.Random(seed)
     devices = [DeviceRoom(uuid=f"gpu{number}", memory=MEMORY) for number in range(count)]
-    node = Node(devices, LendingRules(time_slice=time_slice))
+    rules = LendingRules(time_slice=time_slice, pause_in_place=dice.random() < 0.5, task_turn=dice.choice([1.0, 10.0]))
+    node = Node(devices, rules)
     for number in range(8):
         node.join(f"t{number}", dice.choice("abc"), dice.randrange(1, 12) * GIB)
     asked = 0
@@ -175,7 +191,12 @@ def test_everybody_is_served_in_the_end(seed: int, time_slice: float, count: int
             task = not node.tenants[name].home and dice.random() < 0.2
             uuids = [one.uuid for one in devices]
             node.ask(
-                name, gpus, dice.choice([1.0, 5.0, 90.0]), exclusive=task, devices=tuple(dice.sample(uuids, gpus)) if task else ()
+                name,
+                gpus,
+                dice.choice([1.0, 5.0, 90.0]),
+                exclusive=task,
+                devices=tuple(dice.sample(uuids, gpus)) if task else (),
+                lends=task and dice.random() < 0.7,
             )
             asked += 1
         node.pass_time(dice.choice([0.5, 2.0, 10.0]))
@@ -195,13 +216,17 @@ def live(seed: int, steps: int) -> Node:
     count, time_slice, hold_time = dice.choice([1, 1, 2]), dice.choice([5.0, 20.0]), dice.choice([30.0, 90.0])
     host = dice.choice([0, 8, 12, 24, 40]) * GIB
     devices = [DeviceRoom(uuid=f"gpu{number}", memory=MEMORY) for number in range(count)]
-    node = Node(devices, LendingRules(time_slice=time_slice, host_memory=host), hold_time=hold_time)
+    rules = LendingRules(time_slice=time_slice, host_memory=host, task_turn=5.0, pause_in_place=dice.random() < 0.5)
+    node = Node(devices, rules, hold_time=hold_time)
+    if dice.random() < 0.5:
+        node.join("task", "d", dice.randrange(1, 14) * GIB)
+        node.ask("task", 1, 150.0, exclusive=True, devices=("gpu0",), lends=True)
     for number in range(dice.randrange(2, 7)):
         size = dice.randrange(1, 14)
         node.join(f"t{number}", dice.choice("abc"), size * GIB, cache=dice.randrange(size) * GIB)
     for _ in range(steps):
         busy = {one.tenant for one in [*node.requests.values(), *node.leases.values()]}
-        idle = [name for name in node.tenants if name not in busy]
+        idle = [name for name in node.tenants if name not in busy and name != "task"]
         if idle and dice.random() < 0.5:
             node.ask(dice.choice(idle), 1, dice.choice([1.0, 5.0, 90.0]))
         step = dice.choice([0.5, 2.0, 7.0])
@@ -228,10 +253,16 @@ def test_somebody_runs_in_ten_thousand_histories() -> None:
 class Lending(RuleBasedStateMachine):
     """Any order of asking, computing, moving and dying; `Node` checks every answer and that no device is lent twice."""
 
-    @initialize(count=st.integers(1, 3), time_slice=st.sampled_from([0.0, 5.0]), host=st.sampled_from([None, 40 * GIB]))
-    def begin(self, count: int, time_slice: float, host: int | None) -> None:
+    @initialize(
+        count=st.integers(1, 3),
+        time_slice=st.sampled_from([0.0, 5.0]),
+        host=st.sampled_from([None, 40 * GIB]),
+        in_place=st.booleans(),
+    )
+    def begin(self, count: int, time_slice: float, host: int | None, in_place: bool) -> None:
         devices = [DeviceRoom(uuid=f"gpu{number}", memory=MEMORY) for number in range(count)]
-        self.node = Node(devices, LendingRules(time_slice=time_slice, host_memory=host))
+        rules = LendingRules(time_slice=time_slice, host_memory=host, task_turn=2.0, pause_in_place=in_place)
+        self.node = Node(devices, rules)
         self.count = count
 
     @rule(owner=st.sampled_from("abc"), size=st.integers(1, 14))
@@ -240,8 +271,8 @@ class Lending(RuleBasedStateMachine):
             self.node.join(f"t{next(self.node.ids)}", owner, size * GIB)
 
     @precondition(lambda self: self.node.tenants)
-    @rule(data=st.data(), seconds=st.sampled_from([1.0, 30.0]), task=st.booleans())
-    def ask(self, data: st.DataObject, seconds: float, task: bool) -> None:
+    @rule(data=st.data(), seconds=st.sampled_from([1.0, 30.0]), task=st.booleans(), lends=st.booleans())
+    def ask(self, data: st.DataObject, seconds: float, task: bool, lends: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.node.tenants)))
         home = self.node.tenants[name].home
         gpus = len(home) or data.draw(st.integers(1, self.count))
@@ -249,7 +280,12 @@ class Lending(RuleBasedStateMachine):
         if any(one.tenant == name and one.exclusive for one in self.node.leases.values()):
             return
         self.node.ask(
-            name, gpus, seconds, exclusive=exclusive, devices=tuple(f"gpu{n}" for n in range(gpus)) if exclusive else ()
+            name,
+            gpus,
+            seconds,
+            exclusive=exclusive,
+            devices=tuple(f"gpu{n}" for n in range(gpus)) if exclusive else (),
+            lends=exclusive and lends,
         )
 
     @precondition(lambda self: self.node.moving)

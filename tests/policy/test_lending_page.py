@@ -20,6 +20,9 @@ def test_the_numbers_are_those_of_the_rules() -> None:
     rules, settings = LendingRules(), {setting.name: setting.default for setting in SETTINGS}
     assert (rules.time_slice, rules.margin, rules.unknown_room) == (60.0, 1024**3, 0.5)
     assert settings["time_slice"] == 60
+    assert (settings["task_turn"], settings["task_share"]) == (rules.task_turn, rules.task_share * 100) == (2, 10)
+    assert "`task_turn` (2 s)" in PAGE
+    assert "(`task_share`, 10 percent)" in PAGE
     assert "`time_slice`, 60 s" in PAGE
     assert "with 1 GiB beside it" in PAGE
     assert "half of the GPU" in PAGE

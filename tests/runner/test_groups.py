@@ -3,6 +3,7 @@
 import re
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,12 @@ def lines(lab):
 
 def alive(pids):
     return [pid for pid in pids if Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()]
+
+
+def words_of(process):
+    with suppress(OSError):  # it ended meanwhile
+        return (process / "cmdline").read_bytes()
+    return b""
 
 
 def listening(process):
@@ -218,7 +225,7 @@ def test_strangers_disturb_nothing(lab):
     for rank in b"01":
         lab.wrote(launch, b"%c: began" % rank)
     plan = str(lab.home.attempt(launch).group).encode()
-    leaders = [path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if plan in path.read_bytes()]
+    leaders = [path for path in Path("/proc").glob("[0-9]*") if plan in words_of(path)]
     (port,) = {port for leader in leaders for port in listening(leader)}
     with socket.create_connection(("127.0.0.1", port)) as silent, socket.create_connection(("127.0.0.1", port)) as loud:
         loud.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)

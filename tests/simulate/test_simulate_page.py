@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from carrel.cli.main import main
+from carrel.domain.lease import LendingRules
 from carrel.domain.qos import QoS
 from carrel.domain.rules import LabRules
 from carrel.simulate.generator import generate_jobs
@@ -22,7 +23,8 @@ from carrel.simulate.measures import Measures, measure
 from carrel.simulate.notebooks.modes import SWAP_SECONDS
 from carrel.simulate.outcome import Outcome, Run
 from carrel.simulate.policies import POLICIES
-from carrel.simulate.report import notebooks_table, policies_table
+from carrel.simulate.report import notebooks_table, policies_table, together_table
+from carrel.simulate.together.mode import BUS, DRIVER, MODES
 from carrel.simulate.traces import FORMS
 
 pytestmark = pytest.mark.slow
@@ -114,6 +116,32 @@ def test_every_column_is_explained_and_no_other() -> None:
     assert told == set(policies_table([full()]).heads[1:])
     notebooks = section("Notebooks")
     assert all(f"`{head}`" in notebooks for head in notebooks_table([]).heads[1:])
+
+
+def test_every_number_of_notebooks_with_tasks_is_explained() -> None:
+    told = section("Notebooks with tasks behind them")
+    for name, *_ in together_table([]).rows:
+        noun, _, statistic = name.partition(", ")
+        assert f"`{noun}`" in told, noun
+        assert not statistic or f"`{statistic}`" in told, name
+    for mode in MODES:
+        assert f"`{mode.name}`" in told
+    way = re.search(
+        r"([\d.]+) GB/s each way and ([\d.]+) s for a stop; ([\d.]+) GB/s out, ([\d.]+) GB/s back, ([\d.]+) s and ([\d.]+) s",
+        told,
+    )
+    assert way is not None
+    assert [float(number) for number in way.groups()] == [
+        BUS.out / 1e9,
+        BUS.fixed_out,
+        DRIVER.out / 1e9,
+        DRIVER.back / 1e9,
+        DRIVER.fixed_out,
+        DRIVER.fixed_back,
+    ]
+    rules = LendingRules()
+    assert f"(`task_turn`, {rules.task_turn:g} s)" in told
+    assert f"(`task_share`, {rules.task_share:g})" in told
 
 
 def test_every_policy_and_form_is_explained_and_no_other() -> None:

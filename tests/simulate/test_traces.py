@@ -61,6 +61,17 @@ def test_jobs_that_are_submitted_together_keep_the_order_of_the_file() -> None:
     assert [job.id for job in trace.jobs] == list(range(992))
 
 
+def test_philly_is_recognised_and_begins_at_its_first_job(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.csv"
+    header = "timestamp,duration,num_gpus,gpu_time,cluster"
+    path.write_text(f"{header}\n2017-10-08 01:24:30,60.0,2,120.0,a\n2017-10-09 01:24:31,5.5,1,5.5,a\n")
+    jobs = read_trace(path).jobs
+    assert [(job.submitted, job.duration, job.gpus) for job in jobs] == [(0, 60, 2), (86401, 5.5, 1)]
+    path.write_text(f"{header}\nyesterday,60.0,2,120.0,a\n")
+    with pytest.raises(Invalid, match="line 2: timestamp is 'yesterday'"):
+        read_trace(path)
+
+
 def test_tiresias_is_recognised_and_in_seconds() -> None:
     trace = read_trace(TRACES / "tiresias" / "60_job.csv")
     assert len(trace.jobs) == 60

@@ -1,4 +1,8 @@
-"""One real Slurm cluster for all tests here."""
+"""A real Slurm cluster for the tests here: one for those of the engine, one for those of whole labs.
+
+Two groups of pytest-xdist ("slurm-engine" and "slurm-lab") of about the same length; each stays on one worker, which has its own
+cluster. A test that starts a cluster for itself alone needs no group.
+"""
 
 import os
 
@@ -8,6 +12,17 @@ from slurm_lab import Lab
 from carrel.testing.slurm_site import PACKAGES, SlurmSite, missing_for_rest, missing_programs
 from carrel.testing.unix_users import common_ground, python_for_all
 from carrel.testing.waiting import wait_until
+
+GROUPS = {"slurm-engine", "slurm-lab"}
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "shared_site" in getattr(item, "fixturenames", ()):
+            groups = {str(mark.args[0]) for mark in item.iter_markers("xdist_group")}
+            if len(groups & GROUPS) != 1 or groups - GROUPS:
+                told = f"{item.nodeid} uses a shared cluster: it belongs to one of the groups {', '.join(sorted(GROUPS))}."
+                raise pytest.UsageError(f"{told} Give it pytest.mark.xdist_group, or each worker starts a cluster for it.")
 
 
 @pytest.fixture(scope="session")

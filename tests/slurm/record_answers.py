@@ -37,6 +37,7 @@ def make_jobs(site):
     submit("requeued", "sleep 600", "--requeue", "--nodelist=node2", "--open-mode=append")
     submit("suspended", "sleep 600", "--nodelist=node3")
     submit("array", "exit $SLURM_ARRAY_TASK_ID", "--array=0-2")
+    submit("waiting-array", "true", "--hold", "--array=1,10-200:2%3", "--comment=carrel.lab.array.ab12")
     submit("never", "true", f"--dependency=afterok:{bad}")
     submit("never-killed", "true", f"--dependency=afterok:{bad}", "--kill-on-invalid-dep=yes")
     forged = f"1|COMPLETED|None|||root|carrel.lab.1.1|~{MARK}x|good"
@@ -61,10 +62,10 @@ def record(site, jobs, directory):
     everything = ",".join(str(number) for number in jobs.values())
     fields = f"--format={','.join(SACCT_FIELDS)}"
     commands = {
-        "squeue": ["squeue", "-t", "all", "-r", "-o", squeue_format(MARK)],
+        "squeue": ["squeue", "-t", "all", "-o", squeue_format(MARK)],
         "sacct": ["sacct", "-X", "-D", "-a", "-P", "-j", numbers, fields],
         "sacct-two-lines": ["sacct", "-X", "-D", "-a", "-P", "-j", everything, fields],
-        "squeue-job": ["squeue", "-t", "all", "-r", "-j", str(jobs["ours"]), "-o", squeue_format(MARK)],
+        "squeue-job": ["squeue", "-t", "all", "-j", str(jobs["ours"]), "-o", squeue_format(MARK)],
         "scontrol-node": ["scontrol", "-o", "show", "node"],
         "scontrol-partition": ["scontrol", "-o", "show", "partition"],
         "squeue.json": ["squeue", "--json"],
@@ -74,7 +75,7 @@ def record(site, jobs, directory):
     for name, command in commands.items():
         json_form = name.endswith(".json")
         # `sacct --json` of 22.05 fails with any other time format than its own.
-        variables = {} if json_form else {"SLURM_TIME_FORMAT": "%s"}
+        variables = {"SLURM_BITSTR_LEN": "0", **({} if json_form else {"SLURM_TIME_FORMAT": "%s"})}
         text = site.run(*command, environ=variables).out.replace(str(site.root), "/site")
         if json_form:
             answer = json.loads(text)

@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from carrel import Client
 from carrel.client.transport import LabUnreachable
+from carrel.domain.array import ArrayElement
 from carrel.domain.errors import Unavailable
 from carrel.domain.ports import Attempt
 from carrel.engines.slurm.commands import SlurmCommands
@@ -24,13 +26,14 @@ from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.chaos]
+pytestmark = [pytest.mark.slurm, pytest.mark.chaos]
 
 
 @pytest.mark.parametrize(
     "options",
     [
         pytest.param({}, id="batch"),
+        pytest.param({"array": "1-30"}, id="array"),
         pytest.param({"immediate": lambda _launch: True}, id="immediate"),
         pytest.param({"immediate": lambda _launch: True, "hold": lambda _launch: 60.0}, id="held"),
     ],
@@ -38,6 +41,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm"), pytest.mark.c
 def test_each_job_runs_once_to_its_own_end(slurm_programs: None, tmp_path: Path, options: dict[str, Any]) -> None:
     """The controller, a node's daemon and the engine itself."""
     home = LabHome(tmp_path)
+    options = dict(options)
+    array = options.pop("array", "")
     with SlurmSite(nodes=2, node_timeout=300) as site:
 
         def make() -> SlurmEngine:
@@ -50,6 +55,13 @@ def test_each_job_runs_once_to_its_own_end(slurm_programs: None, tmp_path: Path,
             make_launch(home, f"echo {number} >> {home.root}/ran; sleep {number % 4}; exit {number % 3}", job_id=number)
             for number in range(1, 31)
         ]
+        if array:
+            launches = [
+                replace(
+                    launch, name="sweep", element=ArrayElement(array_id=1, index=launch.job_id, array=array), more_elements=True
+                )
+                for launch in launches
+            ]
         first = make()
         ear = Ear(first)
         for launch in launches[:20]:

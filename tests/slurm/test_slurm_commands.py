@@ -12,7 +12,7 @@ from carrel.engines.slurm.states import end_of, is_live
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 
 SCRIPT = "#!/bin/sh\nsleep 600\n"
 
@@ -25,6 +25,12 @@ def faults(site, tmp_path):
 @pytest.fixture
 def commands(faults):
     return SlurmCommands(environ=faults.environ, json=False)
+
+
+@pytest.fixture
+def hasty(site):
+    """For a controller that does not answer."""
+    return SlurmCommands(environ={**site.environ, "SLURM_CONF": str(site.layout.hasty_conf)}, json=False)
 
 
 def submit(site, commands, name, script=SCRIPT, *options):
@@ -210,25 +216,25 @@ def test_a_submission_whose_answer_is_lost_may_have_made_a_job(site, faults, com
     assert find(commands.listing(), "carrel.lab.3.1")
 
 
-def test_a_dead_controller_is_down_and_comes_back(site, commands):
+def test_a_dead_controller_is_down_and_comes_back(site, commands, hasty):
     number = submit(site, commands, "survivor")
     site.wait_for(number, "RUNNING")
     site.wait_until_saved(number)
     site.kill("slurmctld")
     with pytest.raises(SlurmDown):
-        commands.listing()
+        hasty.listing()
     with pytest.raises(SlurmDown):
-        submit(site, commands, "never")
+        submit(site, hasty, "never")
     site.start_controller()
     assert find(commands.listing(), "survivor")
     assert not find(commands.listing(), "never")
 
 
-def test_a_controller_that_hangs_is_slow(site, commands):
+def test_a_controller_that_hangs_is_slow(site, hasty):
     os.kill(site.pid("slurmctld"), signal.SIGSTOP)
     try:
         with pytest.raises(SlurmSlow):
-            commands.listing()
+            hasty.listing()
     finally:
         os.kill(site.pid("slurmctld"), signal.SIGCONT)
 

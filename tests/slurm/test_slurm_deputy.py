@@ -4,11 +4,12 @@ import os
 import pwd
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from carrel.domain.array import ArrayElement
 from carrel.domain.errors import NotFound
 from carrel.domain.job import JobState
 from carrel.domain.launch import Preparing
@@ -26,7 +27,7 @@ from carrel.testing.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.xdist_group("slurm"),
+    pytest.mark.xdist_group("slurm-engine"),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users"),
 ]
 ALICE, BOB = USERS["alice"], USERS["bob"]
@@ -107,6 +108,24 @@ def engine(home, site, python):
 @pytest.fixture
 def ear(engine):
     return Ear(engine)
+
+
+def test_elements_of_an_array_are_one_array_of_slurms_of_their_owner(site, home, engine, ear):
+    launches = [
+        replace(
+            make_launch(home, "echo $SLURM_ARRAY_TASK_ID", job_id=number, more_elements=number < 5),
+            name="sweep",
+            element=ArrayElement(array_id=1, index=number, array="1-5"),
+        )
+        for number in range(1, 6)
+    ]
+    for launch in launches:
+        engine.start(launch, token=TOKEN)
+    for launch in launches:
+        assert ear.ended(launch).state is JobState.COMPLETED
+        assert home.attempt(launch).log.read_text() == f"{launch.job_id}\n"
+    (number,) = {(home.attempt(launch).path / "slurm").read_text().split()[-1] for launch in launches}
+    assert set(site.run("squeue", "-h", "-t", "all", f"--jobs={number}", "-o", "%F %u").out.split()) == {number, ALICE}
 
 
 def said(story, words):

@@ -156,7 +156,7 @@ def said(story, words):
 
 
 class TestOnTheCluster:
-    pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+    pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 
     @pytest.mark.parametrize("immediate", [False, True], ids=["batch", "immediate"])
     def test_a_prolog_that_fails_costs_a_job_nothing(self, site, home, make, immediate):
@@ -224,7 +224,7 @@ class TestOnTheCluster:
 
 
 @pytest.mark.slurm
-@pytest.mark.xdist_group("slurm")
+@pytest.mark.xdist_group("slurm-engine")
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("size", [12, pytest.param(200, marks=pytest.mark.soak)])
 def test_every_job_ends_as_its_marker_says(limited: SlurmSite, lab: Lab, tmp_path: Path, size: int) -> None:

@@ -26,7 +26,7 @@ from carrel.wire.v1 import EnvironmentRequest, ResourceRequest, SessionRequest
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.xdist_group("slurm"),
+    pytest.mark.xdist_group("slurm-lab"),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users"),
 ]
 #: Who the lab runs as: a user that every Debian has, and that is not root.

@@ -23,7 +23,7 @@ from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.waiting import PATIENCE, wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 
 GIB = 1024**3
 

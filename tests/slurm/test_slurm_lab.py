@@ -17,7 +17,7 @@ from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import ResourceRequest, SessionRequest
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 
 
 def test_the_same_command_runs_here_and_on_the_cluster(lab: Lab, site: SlurmSite, tmp_path: Path) -> None:
@@ -262,5 +262,5 @@ def test_doctor_says_that_programs_or_the_controller_are_missing(lab: Lab, site:
     assert done.returncode == 1
     assert checks(done)["programs"]["remedy"].startswith("Install Slurm's commands here")
     site.kill("slurmctld")
-    done = doctor(lab)
+    done = doctor(lab, SLURM_CONF=str(site.layout.hasty_conf))
     assert (done.returncode, list(checks(done))[-1]) == (1, "controller")

@@ -80,7 +80,7 @@ def test_limits_are_asked_for_once_in_a_while_and_silence_says_nothing() -> None
 
 
 @pytest.mark.slurm
-@pytest.mark.xdist_group("slurm")
+@pytest.mark.xdist_group("slurm-engine")
 def test_the_database_is_asked_for_the_limit_that_holds_a_job(site: SlurmSite) -> None:
     commands = SlurmCommands(environ=site.environ)
     first, second = (site.submit("sleep 600", "--qos=short", "--time=1", "--mem=64M") for _ in range(2))

@@ -22,6 +22,7 @@ from carrel.engines.slurm.listing import (
     slurm_name,
     squeue_format,
 )
+from carrel.engines.slurm.numbers import indices_text, read_numbers
 from carrel.engines.slurm.states import STATES, end_of, has_ended, is_live, waits_for
 
 pytestmark = pytest.mark.quick
@@ -96,6 +97,29 @@ def test_lines_in_the_names_of_jobs_are_no_jobs():
     assert not find(listing, "carrel.lab.1.1")
     assert not find(listing, "carrel.lab.8.1")
     assert not find(parse_json(answer("squeue.json")), "carrel.lab.8.1")
+
+
+def test_elements_that_wait_together_are_listed_each():
+    number = json.loads(answer("numbers.json"))["waiting-array"]
+    expected = [f"{number}_{index}" for index in (1, *range(10, 201, 2))]
+    for jobs in (parse_squeue(answer("squeue"), MARK), parse_json(answer("squeue.json")), parse_sacct(answer("sacct"))):
+        assert [job.shown for job in jobs if job.name == "waiting-array"] == expected
+    (one,) = find(parse_squeue(answer("squeue"), MARK), "carrel.lab.array.ab12", "root", task=12)
+    assert (one.id, one.task, one.state) == (number, 12, "PENDING")
+    assert not find(parse_squeue(answer("squeue"), MARK), "carrel.lab.array.ab12", "root", task=11)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "12_", "12_[]", "12_[1-]", "12_[3-1]", "12_[1,2...]", "12_[1-9:0]", "12_[0-99999999]", "a", "12_x"]
+)
+def test_a_list_of_elements_that_was_cut_short_is_no_number(text):
+    with pytest.raises(ValueError, match="number|list"):
+        read_numbers(text)
+
+
+@given(st.sets(st.integers(0, 4_000_000), min_size=1, max_size=60))
+def test_indices_are_written_as_slurm_reads_them(indices):
+    assert read_numbers(f"7_[{indices_text(list(indices))}]") == [(7, index) for index in sorted(indices)]
 
 
 def test_a_job_of_ours_is_known_by_its_comment_or_by_the_name_that_an_earlier_release_gave_it():
@@ -324,7 +348,7 @@ jobs = st.builds(
 
 @given(st.lists(jobs, max_size=5), st.text(max_size=30))
 def test_a_listing_says_what_was_written(listing, noise):
-    lines = [squeue_format(MARK).replace("%A|%T|%r|%N|%S|%u|%k|", "JOBID|STATE|REASON|NODELIST|START_TIME|USER|COMMENT|")]
+    lines = [squeue_format(MARK).replace("%i|%T|%r|%N|%S|%u|%k|", "JOBID|STATE|REASON|NODELIST|START_TIME|USER|COMMENT|")]
     lines += [
         "|".join((MARK, str(job.id), job.state, job.reason, job.nodes, str(job.starts_at or "N/A"), job.user, job.comment))
         + f"|~{MARK}|{job.name}"

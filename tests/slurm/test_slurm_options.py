@@ -188,7 +188,7 @@ def test_what_is_on_the_list_is_passed_as_it_is(option, value):
 
 
 @pytest.mark.slurm
-@pytest.mark.xdist_group("slurm")
+@pytest.mark.xdist_group("slurm-engine")
 def test_the_list_knows_every_option_of_the_installed_sbatch(shared_site):
     """An option of a newer Slurm is refused until somebody has thought about it; one that does not exist is not offered."""
     words = shared_site.run("sbatch", "--help").out
@@ -203,7 +203,7 @@ def test_the_list_knows_every_option_of_the_installed_sbatch(shared_site):
 
 
 @pytest.mark.slurm
-@pytest.mark.xdist_group("slurm")
+@pytest.mark.xdist_group("slurm-engine")
 def test_slurm_does_what_the_options_say(site):
     options = SlurmOptions(
         partition="main",

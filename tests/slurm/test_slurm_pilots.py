@@ -19,7 +19,7 @@ from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 SHORT = Resources(cpus=1, memory=256 * 1024**2, time=60)
 
 
@@ -102,6 +102,29 @@ def test_short_tasks_follow_each_other_in_one_allocation(home, site, engine, ear
     assert sorted(name.split(".")[2] for name in jobs_of(site, home) if ".hold." in name) == ["hold", "hold"]
 
 
+def test_a_held_allocation_is_called_as_the_task_in_it(home, site, engine, ear):
+    def name_in_slurm():
+        return site.run("squeue", "-h", f"--jobs={number(home, first)}", "-o", "%j|%k").out.strip()
+
+    go_on = home.root / "go-on"
+    command = f'echo "$SLURM_JOB_NAME"; while [ ! -e {go_on} ]; do sleep 0.1; done'
+    first = replace(make_launch(home, command, resources=SHORT), name="train")
+    second = replace(make_launch(home, command, job_id=2, resources=SHORT), name="evaluate it, twice")
+    engine.start(first, token=TOKEN)
+    wait_until(lambda: home.attempt(first).log.exists() and home.attempt(first).log.read_text())
+    identity = f"carrel.{lab_of(home)}.hold."
+    assert name_in_slurm().startswith(f"train|{identity}")
+    go_on.touch()
+    assert ear.ended(first).state is JobState.COMPLETED
+    go_on.unlink()
+    engine.start(second, token=TOKEN)
+    wait_until(lambda: name_in_slurm().startswith(f"evaluate it_ twice|{identity}"))
+    go_on.touch()
+    assert ear.ended(second).state is JobState.COMPLETED
+    assert number(home, second) == number(home, first)
+    assert [home.attempt(launch).log.read_text() for launch in (first, second)] == ["train\n", "evaluate it_ twice\n"]
+
+
 def test_an_allocation_without_work_is_given_back(home, site):
     engine = holding_engine(home, site.environ, hold=0.5)
     try:
@@ -117,7 +140,7 @@ def test_an_allocation_without_work_is_given_back(home, site):
     finally:
         engine.close()
     wait_until(lambda: not jobs_of(site, home))
-    wait_until(lambda: not list(home.spool.root.glob("carrel.*.sh")))
+    wait_until(lambda: not list(home.spool.root.glob("carrel.*")))
 
 
 def test_many_tasks_share_what_the_cluster_gives(home, site, engine, ear):

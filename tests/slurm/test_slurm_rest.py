@@ -4,10 +4,12 @@ import os
 import re
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from carrel.domain.array import ArrayElement
 from carrel.domain.errors import CarrelError, Invalid
 from carrel.domain.job import JobState
 from carrel.engines.deputy.configuration import read_configuration
@@ -28,7 +30,7 @@ from carrel.testing.slurm_site import REST_PACKAGES, USERS, missing_for_rest
 from carrel.testing.unix_users import common_ground, run_as
 from carrel.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 
 SCRIPT = "#!/bin/sh\nsleep 600\n"
 
@@ -310,6 +312,39 @@ def test_the_engine_submits_by_slurmrestd_and_finds_what_was_not_answered(site, 
         engine.close()
     assert len(faults.calls("sbatch")) == 1
     assert (home.root / "ran").read_text() == "ran\n" * 3
+
+
+def test_slurmrestd_makes_arrays_whose_elements_run_and_are_cancelled(site, faults, front, tmp_path):
+    home = LabHome(tmp_path / "home")
+    commands = SlurmCommands(environ=faults.environ, json=False, timeout=60)
+    transport = SlurmRest(read_address(front.address), commands)
+    lab = f"t{abs(hash(str(home.root))):x}"
+    engine = SlurmEngine(
+        spool=home.spool, run_dir=home.run, lab=lab, environ=faults.environ, commands=commands, transport=transport, interval=0.3
+    )
+    command = f"echo $SLURM_ARRAY_TASK_ID; while [ ! -e {home.root}/go ]; do sleep 0.1; done"
+    launches = [
+        replace(
+            make_launch(home, command, job_id=number, more_elements=number < 4),
+            name="sweep",
+            element=ArrayElement(array_id=1, index=number, array="1-4"),
+        )
+        for number in range(1, 5)
+    ]
+    try:
+        ear = Ear(engine)
+        for launch in launches:
+            engine.start(launch, token=TOKEN)
+        for launch in launches:
+            ear.wrote(launch, home.attempt(launch).log, f"{launch.job_id}\n".encode())
+        engine.cancel(3, 1, by="alice")
+        assert ear.ended(launches[2]).state is JobState.CANCELLED
+        (home.root / "go").touch()
+        for launch in (launches[0], launches[1], launches[3]):
+            assert ear.ended(launch).state is JobState.COMPLETED
+    finally:
+        engine.close()
+    assert (front.submissions(), faults.calls("sbatch")) == (1, [])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")

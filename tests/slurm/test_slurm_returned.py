@@ -24,7 +24,7 @@ from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-engine")]
 
 SHORT = Resources(cpus=1, memory=256 * 1024**2, time=60)
 HOLD = {"held": 60.0, "immediate": 0.0}

@@ -29,23 +29,23 @@ class TestRoom:
 
     def test_nobody_waits_before_slurm_has_refused_one(self):
         assert self.room.keeps_back(PLACE, (1, 1)) == ""
-        assert self.room.next() is None
+        assert self.room.next() == []
         assert self.room.next_at() is None
 
     def test_one_refusal_stands_for_all_who_ask_for_the_same(self):
         self.wait(4, 5, 6)
         assert self.room.keeps_back(PLACE, (7, 1)) == "AssocMaxSubmitJobLimit"
         assert self.room.keeps_back(("physics", "high", "gpu"), (8, 1)) == ""
-        assert self.room.next() is None
+        assert self.room.next() == []
 
     def test_each_end_lets_one_try_in_order(self):
         self.wait(6, 4, 5)
         self.room.ended()
         for job in (4, 5):
-            assert self.room.next() == (job, 1)
+            assert self.room.next() == [(job, 1)]
             assert self.room.keeps_back(PLACE, (job, 1)) == ""
             self.room.taken(PLACE, (job, 1))
-            assert self.room.next() is None
+            assert self.room.next() == []
             self.room.ended()
         assert self.room.keeps_back(PLACE, (9, 1)) != ""  # who comes later does not go first
 
@@ -55,7 +55,7 @@ class TestRoom:
         for _ in range(10):
             began, self.now = self.now, self.room.next_at()
             pauses.append(self.now - began)
-            assert self.room.next() == (1, 1)
+            assert self.room.next() == [(1, 1)]
             self.room.refused(PLACE, (1, 1), "AssocMaxSubmitJobLimit")
         assert pauses == sorted(pauses)
         assert pauses[-1] == LATE
@@ -64,7 +64,7 @@ class TestRoom:
         self.wait(1, 2, 3)
         self.now = self.room.next_at()
         for job in (1, 2, 3):
-            assert self.room.next() == (job, 1)
+            assert self.room.next() == [(job, 1)]
             self.room.taken(PLACE, (job, 1))
         assert self.room.next_at() is None
 
@@ -72,13 +72,13 @@ class TestRoom:
         self.wait(1, 2)
         self.room.leave((1, 1))
         self.room.ended()
-        assert self.room.next() == (2, 1)
+        assert self.room.next() == [(2, 1)]
         self.room.leave((2, 1))
         assert self.room.next_at() is None
 
 
 @pytest.mark.slurm
-@pytest.mark.xdist_group("slurm")
+@pytest.mark.xdist_group("slurm-engine")
 def test_more_jobs_than_slurm_takes_wait_and_run_in_order(limited: SlurmSite, tmp_path) -> None:
     home = LabHome(tmp_path)
     commands = SlurmCommands(environ=limited.environ, json=False, timeout=60)

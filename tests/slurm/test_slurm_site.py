@@ -12,7 +12,7 @@ import pytest
 from carrel.testing.slurm_site import SiteError, SlurmSite, sweep
 from carrel.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user takes root")
 
@@ -71,7 +71,7 @@ def test_the_controller_is_killed_and_started_again(site):
     site.wait_for(job, "RUNNING")
     site.wait_until_saved(job)
     site.kill("slurmctld")
-    assert site.run("squeue", check=False).code != 0
+    assert site.run("squeue", check=False, environ={"SLURM_CONF": str(site.layout.hasty_conf)}).code != 0
     (site.shared / "go-on").write_text("go\n")
     site.start_controller()
     assert site.wait_for(job, "COMPLETED", "FAILED", "NODE_FAIL") == "COMPLETED"

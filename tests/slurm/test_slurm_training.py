@@ -17,9 +17,9 @@ from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.testing.builders import Ear, LabHome
 from carrel.testing.engine_contract import TOKEN
-from carrel.testing.notebook_scripts import make_environment
+from carrel.testing.slurm_site import SlurmSite
 
-pytestmark = [pytest.mark.slurm, pytest.mark.heavy, pytest.mark.xdist_group("slurm")]
+pytestmark = [pytest.mark.slurm, pytest.mark.heavy, pytest.mark.xdist_group("heavy")]
 
 GIB = 1024**3
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_torch"
@@ -67,8 +67,15 @@ print(max(float((first[name] - other[name]).abs().max()) for other in others for
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory) -> Path:
-    return make_environment(tmp_path_factory.mktemp("torch") / "venv", ["torch==2.13.0", "numpy>=2"])
+def site(slurm_programs):
+    """A cluster of its own: these tests are with others that need the same large environment, not with those of Slurm."""
+    with SlurmSite(nodes=2, accounting=False) as site:
+        yield site
+
+
+@pytest.fixture
+def python(heavy_python) -> Path:
+    return heavy_python
 
 
 class Training:

@@ -178,4 +178,6 @@ class Status:
 def _shown(row: dict[str, Any], viewer: Identity) -> dict[str, Any]:
     if viewer.may_see(row["owner"]):
         return {**row, "mine": row["owner"] == viewer.owner}
-    return {**row, **{name: blank for name, blank in _BLANK.items() if name in row}, "mine": False}
+    shown = {**row, **{name: blank for name, blank in _BLANK.items() if name in row}, "mine": False}
+    # What a process says of itself is for its owner; others read words of ours.
+    return {**shown, "why_not": row["stays"]} if "why_not" in row else shown

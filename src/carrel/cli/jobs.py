@@ -167,6 +167,7 @@ def _print_job(job: JobDetail, others: Sequence[JobView], *, simulated: bool) ->
             ("started", words.local(job.started_at)),
             ("ended", words.local(job.ended_at)),
             ("ran", words.spent(job, now)),
+            ("paused", words.paused(job, now)),
             ("command", "\n".join(clean(line) for line in job.command.splitlines())),
             ("entry point", job.entry_point),
             ("parameters", "\n".join(clean(f"{name}={value}") for name, value in job.parameters.items())),

@@ -11,7 +11,8 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home
-from carrel.cli.simulated import Asked, check_report, check_together
+from carrel.cli.simulated import Asked, TaskRules, check_report, check_together
+from carrel.domain.units import parse_size
 
 if TYPE_CHECKING:
     from carrel.simulate.report import Comparison
@@ -52,6 +53,26 @@ def simulate_command(
     notebooks: Annotated[
         bool, typer.Option("--notebooks", help="Compare when notebooks give GPUs back; TRACE holds cells.", show_default=False)
     ] = False,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TRACE",
+            help="With --notebooks: a queue of tasks behind them; a trace file, or `generated`.",
+            show_default=False,
+        ),
+    ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="With --tasks: size of each GPU state.  [5 to 70 GB]", show_default=False),
+    ] = None,
+    task_turn: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="With --tasks: how long a task computes at least.", show_default=False),
+    ] = None,
+    task_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="X", help="With --tasks: what a task keeps from long cells.", show_default=False),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Generated jobs.  [1000]", show_default=False)] = None,
     load: Annotated[
         float | None,
@@ -76,10 +97,12 @@ def simulate_command(
     """
     options = {
         **{"--form": form, "--policy": policy, "--what-if": what_if, "--rules": rules},
-        **{"--jobs": jobs, "--load": load, "--seed": seed},
+        **{"--jobs": jobs, "--load": load, "--seed": seed, "--tasks": tasks},
+        **{"--state": state, "--task-turn": task_turn, "--task-share": task_share},
     }
     given = [name for name, value in options.items() if value is not None and value != []]
-    check_together(trace, given, notebooks=notebooks)
+    check_together(trace, given, notebooks=notebooks, tasks=tasks is not None)
+    changes = TaskRules(turn=task_turn, share=task_share, state=None if state is None else parse_size(state))
     if report is not None:
         check_report(report, trace)
     asked = Asked(
@@ -94,7 +117,9 @@ def simulate_command(
     )
     bar = _Bar()
     try:
-        if notebooks:
+        if tasks is not None:
+            comparison = asked.together(tasks, changes, bar.show)
+        elif notebooks:
             comparison = asked.notebooks(bar.show)
         elif what_if:
             comparison = asked.change(what_if, bar.show)
@@ -120,13 +145,15 @@ def simulate_command(
 
 def _print(comparison: Comparison, *, compared: bool) -> None:
     from carrel.cli.screen import clean
-    from carrel.simulate.report import compare, notebooks_table, policies_table
+    from carrel.simulate.report import compare, notebooks_table, policies_table, together_table
 
     print(clean(comparison.title))
     for note in comparison.trace.notes:
         print(f"  {clean(note)}")
     measures = comparison.measures()
-    if comparison.notebooks:
+    if comparison.together:
+        print(f"\n{together_table(comparison.together)}")
+    elif comparison.notebooks:
         print(f"\n{notebooks_table(comparison.notebooks)}")
     elif compared:
         before, after = measures

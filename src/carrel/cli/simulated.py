@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from carrel.client import Client
     from carrel.domain.node import Node
     from carrel.domain.rules import LabRules
+    from carrel.simulate.notebooks.forming import NotebookSession
     from carrel.simulate.report import Comparison
     from carrel.simulate.study import Progress
     from carrel.simulate.trace import Trace
@@ -30,6 +31,20 @@ _CLUSTER = re.compile(r"(\d{1,5})x(\d{1,3})")
 _USUAL = "8x8"
 #: More GPUs than any lab has fill the memory before anything is simulated.
 _MOST_GPUS = 1_000_000
+
+
+#: Tasks that are generated, in the place of a file.
+GENERATED = "generated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRules:
+    """What is changed for tasks behind notebooks; None: nothing."""
+
+    turn: float | None = None
+    share: float | None = None
+    #: Bytes of each GPU state.
+    state: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +97,15 @@ class Asked:
 
     def notebooks(self, progress: Progress) -> Comparison:
         """Cells in each mode of notebooks."""
+        from carrel.simulate.study import compare_notebooks
+
+        trace, sessions, gpus = self._cells()
+        return compare_notebooks(trace, sessions, gpus=gpus, facts=self._facts(), progress=progress)
+
+    def _cells(self) -> tuple[Trace, Sequence[NotebookSession], int | None]:
+        """The cells, the sessions that they are, and how many GPUs there are."""
         from carrel.simulate.notebooks.forming import form_sessions, named_sessions
         from carrel.simulate.notebooks.generator import generate_week
-        from carrel.simulate.study import compare_notebooks
         from carrel.simulate.traces import read_trace
 
         if self.trace == LAB:
@@ -101,7 +122,30 @@ class Asked:
         if self.gpus is not None:
             nodes, per_node = _cluster(self.gpus)
             gpus = nodes * per_node
-        return compare_notebooks(trace, sessions, gpus=gpus, facts=self._facts(), progress=progress)
+        return trace, sessions, gpus
+
+    def together(self, tasks: str, changes: TaskRules, progress: Progress) -> Comparison:
+        """Cells, and a queue of tasks behind them, on the same GPUs."""
+        from carrel.simulate.generator import generate_jobs
+        from carrel.simulate.study import compare_together
+        from carrel.simulate.together.mode import States, modes_with
+        from carrel.simulate.traces import read_trace
+
+        modes = modes_with(task_turn=changes.turn, task_share=changes.share)
+        states = None if changes.state is None else States(cells=(changes.state,), tasks=(changes.state,))
+        trace, sessions, gpus = self._cells()
+        queue = generate_jobs(self.seed, jobs=self.jobs) if tasks == GENERATED else read_trace(Path(tasks))
+        return compare_together(
+            trace,
+            sessions,
+            queue,
+            gpus=gpus,
+            states=states,
+            modes=modes,
+            seed=self.seed,
+            facts=self._facts(),
+            progress=progress,
+        )
 
     def _work(self) -> tuple[Trace, tuple[Node, ...]]:
         """The trace, and the machines that it runs on."""
@@ -176,13 +220,15 @@ class Asked:
         return facts
 
 
-def check_together(trace: str | None, given: Sequence[str], *, notebooks: bool) -> None:
+def check_together(trace: str | None, given: Sequence[str], *, notebooks: bool, tasks: bool = False) -> None:
     """Raise `Invalid` for options of those `given` (with their dashes) that would be ignored."""
     one = "Leave out one of the two."
     clashes = (
         (trace is not None, ("--jobs", "--load", "--seed"), "is about what is generated, and a trace is named", one),
         (trace in (None, LAB), ("--form",), "says how to read a file, and none is named", "Name a file, or leave it out."),
         (notebooks, ("--policy", "--what-if", "--rules", "--jobs", "--load"), "is about jobs, and --notebooks is not", one),
+        (not notebooks, ("--tasks",), "puts tasks behind notebooks, and --notebooks is not given", "Add --notebooks."),
+        (not tasks, ("--state", "--task-turn", "--task-share"), "is about tasks behind notebooks", "Add --tasks."),
         ("--what-if" in given, ("--policy",), "is given with --what-if, which is about the lab's own policy", one),
     )
     for met, options, fact, remedy in clashes:

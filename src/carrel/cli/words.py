@@ -34,6 +34,12 @@ def spent(job: v1.JobView | v1.AttemptView, now: datetime) -> str:
     return format_duration(((job.ended_at or stopped or now) - job.started_at).total_seconds() - job.suspended_seconds)
 
 
+def paused(job: v1.JobView, now: datetime) -> str:
+    """For how long others had its GPUs or its place while it stood still; "" where they had not."""
+    seconds = job.suspended_seconds + ((now - job.suspended_at).total_seconds() if job.suspended_at else 0.0)
+    return f"{format_duration(seconds)}, while others had its GPUs or its place" if seconds > 0 else ""
+
+
 def count(number: int, noun: str) -> str:
     """ "1 GPU", "3 GPUs"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -11,6 +11,7 @@ from carrel.domain.job import Job
 from carrel.domain.launch import Launch, LaunchLimits, LaunchPaths, LaunchTracking
 from carrel.domain.node import Device, Node
 from carrel.domain.partition import on_cluster
+from carrel.domain.qos import JobKind, Lends, QoS
 from carrel.domain.task import TaskSpec
 
 _PREFIX = "carrel-job"
@@ -37,8 +38,8 @@ class LaunchSettings:
     on_cluster: LaunchSettings | None = None
 
 
-def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings) -> Launch:
-    """The launch of the job's present attempt, on the node and devices that it has leased."""
+def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings, qos: QoS | None = None) -> Launch:
+    """The launch of the job's present attempt, on the node and devices that it has leased; `qos` is its class as it is now."""
     if settings.on_cluster is not None and on_cluster(job.node):
         settings = settings.on_cluster
     here = next((node for node in nodes if node.name == job.node), None)
@@ -56,24 +57,34 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         resources=job.resources,
         devices=tuple(known.get(uuid) or _vanished(uuid) for uuid in job.devices),
         paths=settings.paths,
-        limits=_limits(task, nodes, settings),
+        limits=_limits(task, nodes, settings, job.resources.total_gpus if lends(job, qos) else 0),
         gateway=settings.gateway,
         tracking=_tracking(job, task, settings),
         remote=settings.remote,
         download_python=settings.download_python,
         session_ports=settings.session_ports,
+        lends=lends(job, qos),
         element=job.element,
         variables=settings.variables,
     )
 
 
-def _limits(task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings) -> LaunchLimits:
-    if task.session is None:
-        return settings.limits if task.warning is None else replace(settings.limits, warning=task.warning)
-    if not settings.suspends:
-        return settings.limits
+def lends(job: Job, qos: QoS | None) -> bool:
+    """True when the running job gives its devices to cells for a while. Processes on several nodes cannot be paused as one."""
+    gives = qos is not None and qos.lends is Lends.CELLS
+    return gives and job.preemptible and job.kind is not JobKind.SESSION and job.resources.nodes == 1
+
+
+def _limits(task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings, lent: int) -> LaunchLimits:
+    """`lent`: GPUs that the task gives to cells for a while."""
+    limits = (
+        settings.limits if task.warning is None or task.session is not None else replace(settings.limits, warning=task.warning)
+    )
+    moving = task.session.gpus if task.session is not None else lent
+    if not settings.suspends or not moving:
+        return limits
     largest = max((device.memory for node in nodes for device in node.devices if not device.simulated), default=0)
-    return replace(settings.limits, suspended=task.session.gpus * largest)
+    return replace(limits, suspended=moving * largest)
 
 
 def _tracking(job: Job, task: TaskSpec, settings: LaunchSettings) -> LaunchTracking | None:

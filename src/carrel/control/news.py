@@ -9,12 +9,14 @@ from typing import Any
 from carrel.control.ports import AttemptChange, NewEvent
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import (
+    Continued,
     Damaged,
     Ended,
     EnvironmentReady,
     InputsReady,
     Journaled,
     Observation,
+    Paused,
     Preparing,
     Resumed,
     Sampled,
@@ -27,6 +29,7 @@ from carrel.domain.qos import PreemptMode
 #: Attempts in a row whose runners may be killed before their commands begin, without that costing the job a retry.
 BEGUN_AGAIN = 3
 _RUNNING = Reason(code="Running", message="Its command is running.")
+_PAUSED = Reason(code="GpuLent", message="Cells of notebooks have its GPUs for a while; it goes on where it was.")
 #: Endings that another attempt may turn into a success; a walltime or a memory limit would only be met again.
 _RETRIED = frozenset({JobState.FAILED, JobState.NODE_FAIL})
 
@@ -134,6 +137,13 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
             job = replace(job, state=JobState.RUNNING, reason=_RUNNING, suspended_at=None, suspended_seconds=seconds)
             draft.fields |= {"state": job.state, "reason": job.reason, "suspended_at": None, "suspended_seconds": seconds}
             draft.events.append(state_event(job))
+        case Paused():
+            job = replace(_as_running(draft, job, entry), reason=_PAUSED, suspended_at=entry.at)
+            draft.fields |= {"state": job.state, "reason": job.reason, "suspended_at": entry.at}
+        case Continued():
+            seconds = job.suspended_seconds + record.seconds
+            job = replace(_as_running(draft, job, entry), reason=_RUNNING, suspended_at=None, suspended_seconds=seconds)
+            draft.fields |= {"state": job.state, "reason": job.reason, "suspended_at": None, "suspended_seconds": seconds}
         case Ended():
             draft.fields |= {"usage": record.usage, "outputs": record.outputs, "uncollected": record.uncollected}
             draft.end = (record, entry.at)
@@ -225,12 +235,12 @@ def _at_walltime(ended: Ended) -> bool:
 def _after_preemption(job: Job, ended: Ended) -> dict[str, Any]:
     """Nobody's fault: the job is in line again, and has as many retries as before. Unless somebody wanted its end meanwhile.
 
-    It gave way to another, or its GPU could not be cleared of others' state before it began.
+    It gave way to another, its GPU could not be cleared of others' state before it began, or its own state was lost on the way.
     """
     if job.cancelled_by is not None:
         reason = Reason(code="Cancelled", message=f"Cancelled by {job.cancelled_by} while it gave way to another job.")
         return {"state": JobState.CANCELLED, "reason": reason}
-    code = ended.reason.code if ended.reason.code == "GpuBlocked" else "Preempted"
+    code = ended.reason.code if ended.reason.code in ("GpuBlocked", "GpuStateLost") else "Preempted"
     reason = Reason(code=code, message=f"{ended.reason.message} It is in line again.")
     return {"state": JobState.PENDING, "reason": reason}
 
@@ -242,8 +252,10 @@ def after_stops(job: Job, change: AttemptChange) -> Job:
         return replace(
             job, preemption=None, suspended_at=None, suspended_seconds=seconds if job.state is not JobState.PENDING else 0.0
         )
+    if change.suspended_at is not None:
+        return replace(job, suspended_at=change.suspended_at)
     if job.state is JobState.SUSPENDED:
-        return replace(job, suspended_at=change.suspended_at if change.suspended_at is not None else job.suspended_at)
+        return job
     if change.suspended_seconds is not None:
         return replace(job, suspended_at=None, suspended_seconds=change.suspended_seconds)
     return job

@@ -143,7 +143,7 @@ class Scheduler:
             if row is None or task is None:  # pragma: no cover - a foreign key forbids it
                 raise Conflict(f"Job {job.id} holds resources but attempt {job.attempt} is not in the database.")
             since = (job.started_at or now if on_cluster(job.node) else row.leased_at) + job.suspended_seconds
-            if job.stopped:
+            if job.stopped or job.suspended_at is not None:
                 # Charged for as long as it ran, and not since then.
                 since += now - (job.suspended_at or now)
                 self.use.put(replace(job, preemption=None), now=now, since=since, borrowed=row.lease_seconds)
@@ -151,7 +151,7 @@ class Scheduler:
                 self.use.put(job, now=now, since=since, borrowed=row.lease_seconds)
             self._put(job, now)
             self._queue.seen(job.id, offset=row.journal_offset, log_size=row.log_size)
-            launch = build_launch(job, task, nodes, self._settings.launch)
+            launch = self._build(job, task, nodes)
             token = job_token(self._settings.secret, job.id, job.attempt)
             adopted.append((Attempt(job_id=job.id, number=job.attempt, offset=row.journal_offset), launch, token))
             if job.cancelled_by is not None or job.preemption is not None or job.state is JobState.SUSPENDED:
@@ -464,7 +464,11 @@ class Scheduler:
         while self._unstarted:
             job, task = self._unstarted[0]
             try:
-                launch = build_launch(job, task, nodes, self._settings.launch)
+                launch = self._build(job, task, nodes)
+                if launch.element is not None and len(self._unstarted) > 1:
+                    following = self._unstarted[1][0]
+                    same = following.element is not None and following.element.array_id == launch.element.array_id
+                    launch = replace(launch, more_elements=same and following.node == job.node)
                 self._engine.start(launch, token=job_token(self._settings.secret, job.id, job.attempt))
                 known = self._queue.job(job.id)
                 if known is not None and known.cancelled_by is not None:  # asked for before the engine knew of it
@@ -475,6 +479,9 @@ class Scheduler:
                 _log.exception("Job %d could not be started.", job.id)
                 self._not_started(job, JobState.FAILED, Reason(code="LaunchFailed", message=str(error)), now)
             self._unstarted.popleft()
+
+    def _build(self, job: Job, task: TaskSpec, nodes: Sequence[Node]) -> Launch:
+        return build_launch(job, task, nodes, self._settings.launch, self._settings.rules.current.qos.get(job.qos))
 
     def _not_started(self, job: Job, state: JobState, reason: Reason, now: float) -> None:
         """The engine has started nothing: the attempt is over; a job that goes on is placed again a little later."""

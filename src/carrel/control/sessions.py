@@ -364,6 +364,9 @@ def _blank(row: Mapping[str, Any], caller: Caller) -> Mapping[str, Any]:
     if mine or caller.may_see(str(row.get("owner", ""))):
         return {**row, "mine": mine}
     hidden = {name: "" for name in ("owner", "label", "kernel", "cell") if name in row}
+    if "why_not" in row:
+        # What a process says of itself is for its owner; others read words of ours.
+        hidden["why_not"] = str(row.get("stays", ""))
     return {**row, **hidden, "job": None, "pid": 0, "mine": False}
 
 

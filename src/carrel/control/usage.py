@@ -106,7 +106,7 @@ class UsageBook:
 
     def put(self, job: Job, *, now: float, since: float | None = None, borrowed: float = 0.0) -> None:
         """The job is now as given: it holds resources (from `since` on, by default from `now`), or holds none any more. One
-        that is stopped holds nothing that is charged.
+        that is stopped, or whose devices cells have, holds nothing that is charged.
 
         `borrowed`: what its cells were charged from `since` until `now`, in devices × seconds.
         """
@@ -115,7 +115,7 @@ class UsageBook:
             held = self._open.get(job.id)
             # What Slurm has in its own queue has nothing yet.
             queued = on_cluster(job.node) and job.started_at is None
-            holds = job.state.holds_resources and not job.stopped and not queued
+            holds = job.state.holds_resources and job.suspended_at is None and not job.stopped and not queued
             if holds and held is None:
                 wanted = job.resources
                 rate = self._rate(job.kind, wanted.total_gpus, wanted.cpus * wanted.nodes)

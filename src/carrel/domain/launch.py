@@ -85,6 +85,8 @@ class Launch:
     tracking: LaunchTracking | None = None
     #: True lets uv fetch a Python that the machine lacks.
     download_python: bool = False
+    #: True for a task that gives its devices to cells for a while and goes on.
+    lends: bool = False
     #: Positions on the node of the GPUs of which Slurm has given it shares, where the node's broker lends them to its cells.
     shares: tuple[int, ...] = ()
     #: True when the lab's machine is another one: a session takes its connections over the network then.
@@ -93,6 +95,8 @@ class Launch:
     session_ports: str = ""
     #: Which element of which array it is, if any.
     element: ArrayElement | None = None
+    #: True when the lab hands over another element of that array right after this one, which an engine may wait for.
+    more_elements: bool = False
     #: Environment variables that the lab sets for the command, beyond those of the task.
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -195,6 +199,19 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Paused:
+    """Cells have the command's devices for a while; its walltime stands still."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continued:
+    """The command has its devices again, with its GPU state as it was."""
+
+    #: For how long it was paused.
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """The attempt is over, and how. Always the last record of a journal."""
 
@@ -220,7 +237,20 @@ class Damaged:
     size: int
 
 
-JournalRecord = Claimed | Preparing | EnvironmentReady | InputsReady | Started | Sampled | Suspended | Resumed | Ended | Damaged
+JournalRecord = (
+    Claimed
+    | Preparing
+    | EnvironmentReady
+    | InputsReady
+    | Started
+    | Sampled
+    | Suspended
+    | Resumed
+    | Paused
+    | Continued
+    | Ended
+    | Damaged
+)
 
 #: Name of each record in a journal line.
 RECORD_TYPES: dict[str, type] = {
@@ -232,6 +262,8 @@ RECORD_TYPES: dict[str, type] = {
     "sampled": Sampled,
     "suspended": Suspended,
     "resumed": Resumed,
+    "paused": Paused,
+    "continued": Continued,
     "ended": Ended,
     "damaged": Damaged,
 }

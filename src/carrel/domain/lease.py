@@ -88,6 +88,8 @@ class Tenant:
     last_used: float = 0.0
     #: Seconds that its recent cells took (a mean in which the newest weighs most); None before there were any.
     typical: float | None = None
+    #: True when it asks for more room where it meets a full device: then its task goes on beside the states of others.
+    elastic: bool = False
 
     @property
     def moved(self) -> int:
@@ -127,6 +129,12 @@ class Lent:
     #: Unix seconds at which it was granted, or went on after a pause.
     since: float
     exclusive: bool = False
+    #: Exclusive only: the task gives its devices to cells for a while and then goes on.
+    lends: bool = False
+    #: Unix seconds at which it was granted first.
+    began: float = 0.0
+    #: It is being paused where its state is; nothing more need be done for it to leave its devices.
+    pausing: bool = False
     #: When it is over at the latest (a task's walltime), Unix seconds; None when nobody knows.
     ends_by: float | None = None
     #: Seconds that it had computed in all by `since`: 0, unless it was paused before.
@@ -143,6 +151,12 @@ class LendingRules:
 
     #: How long a cell computes before it can be suspended in mid-flight for others that wait; 0: never.
     time_slice: float = 60.0
+    #: Share of its time that a task keeps although long cells want its devices; seconds for which it computes before a cell that
+    #: begins pauses it. docs/simulate.md has the figures.
+    task_share: float = 0.1
+    task_turn: float = 2.0
+    #: True where a process can be stopped while its state stays on the device.
+    pause_in_place: bool = False
     #: A suspended state comes back only where this much is free beside it: a failed restore cannot be repaired.
     margin: int = 1024**3
     #: Share of a device's memory that a cell of unknown appetite should have, and without which it does not begin.
@@ -180,12 +194,14 @@ class Lend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspend:
-    """Decision: move this tenant's state to host memory, because of `request`. It computes nothing now, or its slice is over."""
+    """Decision: move this tenant's state to host memory, because of `request`. It computes nothing now, or its turn is over."""
 
     tenant: str
     request: str
     #: The lease that is paused by it, or None when the tenant is idle.
     pauses: str | None = None
+    #: It is only paused: its state stays on the device, since both fit.
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

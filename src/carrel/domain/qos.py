@@ -25,6 +25,15 @@ class PreemptMode(StrEnum):
     SUSPEND = "suspend"
 
 
+class Lends(StrEnum):
+    """To whom a running task gives its GPUs for a while."""
+
+    #: To cells of notebooks: the task is paused, and goes on where it was.
+    CELLS = "cells"
+    #: To nobody: cells wait for its end.
+    NOBODY = "nobody"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QoS:
     """A class of service: which jobs it takes, for how long, how many, how urgent. None means no limit."""
@@ -56,3 +65,5 @@ class QoS:
     preempt_exempt_time: int = 0
     #: Seconds between SIGTERM and SIGKILL for a job of this class that is requeued (Slurm's GraceTime).
     preempt_grace: int = 60
+    #: To whom its running tasks give their GPUs for a while; those that cannot be interrupted (`--no-preempt`), to nobody.
+    lends: Lends = Lends.CELLS

@@ -261,6 +261,7 @@ def qos_view(qos: QoS, *, default: bool) -> v1.QoSView:
         preempt_mode=qos.preempt_mode.value,
         preempt_exempt_time=qos.preempt_exempt_time,
         preempt_grace=qos.preempt_grace,
+        lends=qos.lends.value,
     )
 
 

@@ -132,6 +132,10 @@ class _Link:
         except ValueError as error:
             raise Lost(f"the broker sent what is no message: {error}") from error
 
+    def fileno(self) -> int:
+        """Its descriptor, for poll(2)."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """Close it; for the broker the holder is done then."""
         with suppress(OSError):
@@ -165,22 +169,54 @@ class Broker:
         on_wait: Callable[[Wait], None] | None = None,
         stop: Callable[[], bool] | None = None,
         elsewhere: bool = False,
+        lends: bool = False,
     ) -> Lease | None:
         """Wait for a lease and return it, or None when `stop` said so (looked at five times in a second).
 
         A runner names its `devices`; `ends_by` (Unix seconds) tells the others when they are free at the latest. Raises an error
         of `carrel.domain.errors` when it is refused, and `Unavailable` when there is no broker. With `elsewhere` it is
-        refused, with the detail code `BLOCKED`, where nothing that can be done now would clear the devices.
+        refused, with the detail code `BLOCKED`, where nothing that can be done now would clear the devices. With `lends` cells
+        may have the devices for a while: `hear` then says "paused", and "resumed" when they are back.
         """
         with self._guard:
             request = f"{time.time_ns():x}.{next(self._ids)}"
             asking = {"request": request, "devices": list(devices), "gpus": gpus, "cell": cell, "ends_by": ends_by}
-            asking["elsewhere"] = elsewhere
+            asking |= {"elsewhere": elsewhere, "lends": lends}
             self._asked = request
             try:
                 return self._wait_for(request, asking, on_wait, stop or (lambda: False))
             finally:
                 self._asked = None
+
+    def fileno(self) -> int | None:
+        """A descriptor that is readable when `hear` has something to say; None while there is no connection."""
+        return None if self._link is None else self._link.fileno()
+
+    def hear(self) -> Sequence[Message]:
+        """What the broker has said by itself since the last call ("paused", "resumed", "notice"); does not wait.
+
+        Where the connection is gone it tries once to make another: what the welcome then says of our leases is among the
+        messages, as "paused" or "resumed". It is to be called again after a while where `fileno` is None.
+        """
+        with self._guard:
+            if self._link is None:
+                return self._again()
+            found: list[Message] = []
+            try:
+                while (message := self._link.receive(0.0)) is not None:
+                    found.append(message)
+            except Lost:
+                self._drop()
+            return found
+
+    def _again(self) -> Sequence[Message]:
+        try:
+            self._link = _Link(self._path, self._hello)
+        except (Lost, errors.CarrelError):
+            return ()
+        self._give_back(self._link)
+        held = [message for message in self._link.welcome.get("leases", ()) if str(message["lease"]) in self._held]
+        return [{**message, "op": "paused" if message.get("state") == "paused" else "resumed"} for message in held]
 
     def release(self, lease: Lease, *, outcome: str = "ok") -> None:
         """Give a lease back; it is over when this returns. Raises `Unavailable` when there is no broker to tell."""

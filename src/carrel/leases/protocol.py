@@ -18,9 +18,10 @@ Client to broker
 ``acquire``  request (id, unique in the connection's process), gpus (int, 0: what the session asked for), cell (id of the
              execute_request, "" for a task), devices (list of UUIDs: exactly these; roles "runner" only), ends_by (Unix seconds
              or null), elsewhere (bool; runners: refuse with code "blocked" where nothing that can be done now would clear the
-             devices, since the job can be placed on others). Answers: any number of ``queued``, then one of ``granted``,
-             ``refused``. The same request again (after a connection was lost) is the same request, and a lease that was granted
-             for it is granted again, with its fence.
+             devices, since the job can be placed on others), lends (bool; runners: cells may have the devices for a while, as
+             ``paused`` and ``resumed`` say). Answers: any number of ``queued``, then one of ``granted``, ``refused``. The same
+             request again (after a connection was lost) is the same request, and a lease that was granted for it is granted
+             again, with its fence.
 ``cancel``   request. Answer: ``cancelled``. When ``granted`` was on its way already, the lease must be released.
 ``release``  lease, fence; cell, outcome ("ok", "error", "aborted"), cuda (bool: the process has a CUDA state), blockers (list of
              words why its state cannot be moved: "managed memory", "CUDA IPC", "distributed", "JAX"), background (int: threads
@@ -59,7 +60,8 @@ Broker to client
 ``prepare``  id, timeout (seconds): somebody needs room on the device, and the process' state may be moved off it while it is
              idle; let go of what is not needed (collect garbage, empty caches), then say ``prepared``. Going on without an
              answer is allowed.
-``paused``   lease, message: suspended in mid-flight; the GPU calls of the cell block until ``resumed`` (lease, devices, fence).
+``paused``   lease, message: suspended in mid-flight; the GPU calls of the cell, or of the task, block until ``resumed`` (lease,
+             devices, fence).
 ``notice``   level ("info", "warning", "error"), message: one line for the user (an idle timer runs out, a stranger is on the
              device).
 ``lost``     message: the process' GPU state cannot be brought back; the kernel has to be restarted.
@@ -82,6 +84,53 @@ Broker to client
              charges (for an observer of the whole node; an older broker has none): job, attempt, owner, seconds (devices ×
                seconds that the session's cells have borrowed until now: held leases too, pauses not; it grows unless the
                broker's journal is lost, and is kept for a while after the session's end)
+
+A process with the residency library
+------------------------------------
+A library (`carrel-residency`, in C) stops calls to the driver at a gate while the process has no lease, and moves its GPU
+memory when it is told to. The broker refuses its role for now, and no kernel and no task has the library loaded yet.
+
+It speaks over a connection of its own, of role "residency"; the kernel's hook has its own. Values are flat: texts, numbers,
+bools, and lists of texts or numbers; a line to it has at most 64 KiB. Descriptors go with the first byte of their message
+(SCM_RIGHTS), in the order of its lists. An order's ``id`` comes back in its answer; orders are carried out one after the
+other. If the connection is lost nothing changes in the process; it connects again and says everything.
+
+From the library:
+
+``hello``     v, role, token; gate ("open", "closed"), place (where its movable memory is: "none", "in", "out", "lost"),
+              paused, waiting (bool: calls wait at the gate), request (if one was not answered), lease and fence (if it has
+              one), devices (UUIDs that it sees; [] before cuInit), movable and stays (bytes for each device; a context itself
+              is in neither), reasons (why memory stays, in words of ours), leaked (bytes that the driver did not take back),
+              pieces and sizes of the pool that it has, with their descriptors.
+``acquire``   request. The first call came to a closed gate. The same request again after a lost connection is the same
+              request.
+``cancel``    request: nobody waits any more. If ``granted`` was on its way, ``release`` follows.
+``release``   lease, fence, place, devices, movable, stays, reasons, leaked. The device is idle; the gate is closed.
+``quiet``     id, ok, why, seconds, place, devices, movable, stays, reasons, leaked. Answer to ``pause``.
+``pieces``    id, ok, why, result (CUresult), bytes (of all its pieces), seconds.
+``pieces_back`` id, ok, why, bytes (that are left).
+``progress``  id, done, of (bytes of a move).
+``moved``     id, ok, place, why, bytes, seconds, leaked. Answer to ``out`` and ``in``. Not ok: it was taken back, and all is
+              where ``place`` says; "lost" if neither side could be made whole now (``in`` may be tried again).
+``going``     id, ok (the gate is open), place.
+
+To the library:
+
+``welcome``   v, linger (seconds without work on the device after which it gives a lease back; 0.2). ``refused`` without a
+              request instead: the process goes on as without the library.
+``queued``    request, message: kept for whoever asks the process why it waits.
+``granted``   request, lease, fence, devices (UUIDs: a process that has none yet sees these from its cuInit on). The gate
+              opens if the memory is not out; bring it in first.
+``refused``   request, message, remedy: the calls that wait end with CUDA_ERROR_DEVICE_UNAVAILABLE.
+``pause``     id, timeout (seconds): close the gate, let the calls inside return and captures end, wait for the end of all
+              work. After an ok the gate is closed until ``go`` or ``granted``; otherwise it is as it was.
+``pieces``    id, pieces (numbers), sizes (bytes), with descriptors of shared memory: map and register them.
+``pieces_back`` id, pieces: let go of them; not ok while the state lies there.
+``out``       id: the memory goes to the pool, piece by piece, and the device's memory with it. The process must be paused.
+``in``        id, patience (seconds in which a full device is tried again: another's memory may still be leaving).
+``go``        id, lease, fence (without a lease: as before the pause, but not paused).
+``wanted``    Somebody waits for the device: a cell that runs but has not used it for a second gives it back.
+``lost``      message: the state cannot come back; each call ends with CUDA_ERROR_CONTEXT_IS_DESTROYED.
 """
 
 from __future__ import annotations
@@ -100,6 +149,8 @@ BLOCKED = "blocked"
 KERNEL = "kernel"
 #: Role of the runner of a task or of a reserved session: it holds the devices that placement gave it.
 RUNNER = "runner"
+#: Role of a process with the residency library, beside its kernel's or runner's own connection.
+RESIDENCY = "residency"
 #: Role of those who only look.
 OBSERVER = "observer"
 

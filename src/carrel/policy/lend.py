@@ -31,6 +31,7 @@ from carrel.policy import lend_reasons as reasons
 from carrel.policy.lend_order import InLine, held_by_owner, in_line, patience
 from carrel.policy.lend_outlook import Outlook
 from carrel.policy.lend_room import Obstacle, Plan, Rooms
+from carrel.policy.lend_tasks import lends_from, owed_from, stands_back
 
 _OBSTACLES = {
     Obstacle.FIXED: (reasons.NO_ROOM, "state that cannot be moved fills it"),
@@ -48,7 +49,7 @@ def lend(snapshot: LendingSnapshot, now: float) -> Lending:
     The same snapshot gives the same answer, in whatever order its sequences are.
     """
     walk = _Walk(snapshot, now)
-    for place in in_line(snapshot, walk.held):
+    for place in walk.line():
         walk.consider(place)
     return Lending(
         lends=tuple(walk.lends),
@@ -97,7 +98,17 @@ class _Walk:
         self._patience = patience(snapshot)
         #: Devices that are lent in this walk, or for which somebody further ahead is first in line.
         self._claimed: set[str] = set()
-        self._expired: set[str] = set()
+        self._ending: set[str] = set()
+        #: Tasks that are paused because they lent their devices, by their lease.
+        self._lent = {lease.id: lease for lease in snapshot.leases if lease.lends and lease.state is LeaseState.PAUSED}
+
+    def line(self) -> list[InLine]:
+        """Everybody who waits, first in line first; behind them the tasks that lent their devices and have had their share."""
+        line = in_line(self._snapshot, self.held)
+        if self._lent:
+            rules = self._snapshot.rules
+            line.sort(key=lambda place: stands_back(place.request, self._lent.get(place.request.resumes or ""), rules, self._now))
+        return line
 
     def consider(self, place: InLine) -> None:
         """Lend to this request, or make room for it, or let it wait."""
@@ -138,12 +149,15 @@ class _Walk:
         vacant = [uuid for uuid in unclaimed if uuid not in self._rooms.leases]
         plans = {uuid: self._rooms.plan(request, tenant, (uuid,)) for uuid in vacant}
         good = sorted((uuid for uuid in vacant if plans[uuid].obstacle is None), key=lambda uuid: self._cost(uuid, plans[uuid]))
+        leased = [uuid for uuid in unclaimed if uuid in self._rooms.leases]
         if len(good) >= request.gpus:
-            devices = tuple(good[: request.gpus])
+            devices = self._least_crowded(place, good, leased)
+            if any(uuid in self._rooms.leases for uuid in devices):
+                self._take_turn(place, tenant, devices)
+                return
             plan = plans[devices[0]] if len(devices) == 1 else self._rooms.plan(request, tenant, devices)
             self._enter(place, tenant, devices, plan)
             return
-        leased = [uuid for uuid in unclaimed if uuid in self._rooms.leases]
         if len(good) + len(leased) < request.gpus:
             obstacle = next(plan.obstacle for plan in plans.values() if plan.obstacle is not None)
             self._wait(place, (), *_OBSTACLES[obstacle], stuck=True)
@@ -151,18 +165,38 @@ class _Walk:
         ranked = sorted(leased, key=lambda uuid: self._clearing_rank(place, uuid))
         self._take_turn(place, tenant, (*good, *ranked[: request.gpus - len(good)]))
 
+    def _least_crowded(self, place: InLine, good: Sequence[str], leased: Sequence[str]) -> tuple[str, ...]:
+        """Which of the `good` devices, the best first, or of those that tasks give up now.
+
+        A session comes back to the devices of its first cell. To begin at once where others come back to, and to wait for them
+        each time, is worse than to have a task give way that is there alone.
+        """
+        number = place.request.gpus
+        rooms = self._rooms
+        if place.request.exclusive or all(rooms.homes(uuid) == 0 for uuid in good[:number]):
+            return tuple(good[:number])
+        ready = [uuid for uuid in leased if (lease := rooms.leases[uuid]).lends and self._gives_way_now(place, lease)]
+        ranked = sorted(ready, key=lambda uuid: self._clearing_rank(place, uuid))
+        return tuple(sorted((*good, *ranked), key=rooms.homes)[:number])
+
+    def _gives_way_now(self, place: InLine, lease: Lent) -> bool:
+        return lease.pausing or self._rooms.is_leaving(lease.tenant) or self._due(place, lease) <= self._now
+
     def _cost(self, uuid: str, plan: Plan) -> tuple[int, int, int, str]:
         """Prefer what is ready, then what moves the least, then the device that the fewest call home."""
         moved = sum(victim.moved for victim in plan.victims)
         return (0 if plan.ready else 1, moved, self._rooms.homes(uuid), uuid)
 
-    def _clearing_rank(self, place: InLine, uuid: str) -> tuple[float, float, str]:
+    def _clearing_rank(self, place: InLine, uuid: str) -> tuple[float, int, float, float, str]:
         """Which leased device comes free first: by when it can be cleared, then by when it should end by itself."""
         lease = self._rooms.leases[uuid]
-        if self._rooms.is_leaving(lease.tenant):
-            return (-_NEVER, 0.0, uuid)
+        if self._rooms.is_leaving(lease.tenant) or lease.pausing:
+            return (-_NEVER, 0, 0.0, 0.0, uuid)
         due = self._due(place, lease)
-        return (max(due, self._now), self._outlook.clears(uuid, self._quantum(place)), f"{lease.since:020.6f}{uuid}")
+        # Of tasks that give way, one whose device few sessions come back to, and that gives up the fewest devices for it.
+        homes, wide = (self._rooms.homes(uuid), float(len(lease.devices))) if lease.exclusive else (0, 0.0)
+        clears = self._outlook.clears(uuid, self._quantum(place))
+        return (max(due, self._now), homes, wide, clears, f"{lease.since:020.6f}{uuid}")
 
     # --- free devices -------------------------------------------------------------------------------------------------------
 
@@ -202,17 +236,22 @@ class _Walk:
         if clearing.due > self._now and not clearing.leaving and self._is_free_elsewhere(place.request, tenant, devices):
             self._wait(place, (), clearing.code, clearing.cause, stuck=True)
             return
-        if clearing.task:
+        # A task that takes its devices back from cells can do so only once all of these have had their slice.
+        too_early = clearing.due > self._now and place.request.resumes in self._lent
+        if clearing.task or too_early:
             # Nobody knows when a task ends early: what is free meanwhile is not kept idle for hours.
             self._claim([uuid for uuid in devices if uuid in leases])
         else:
             self._claim(devices)
         if clearing.due <= self._now:
             for suspend in clearing.suspends:
-                self._rooms.leave(self._snapshot.tenants[suspend.tenant])
+                if suspend.in_place:
+                    self._ending.add(suspend.pauses or "")
+                else:
+                    self._rooms.leave(self._snapshot.tenants[suspend.tenant])
                 self.suspends.append(suspend)
             for expire in clearing.expires:
-                self._expired.add(expire.lease)
+                self._ending.add(expire.lease)
                 self.expires.append(expire)
         elif clearing.due < _NEVER:
             self.again_at = min(self.again_at, clearing.due)
@@ -231,22 +270,25 @@ class _Walk:
                 continue
             seen.add(lease.id)
             holder = self._snapshot.tenants[lease.tenant]
-            if self._rooms.is_leaving(holder.id) or lease.id in self._expired:
+            if self._rooms.is_leaving(holder.id) or lease.pausing or lease.id in self._ending:
                 found.leaving = True
                 found.code, found.cause = reasons.MOVING, "GPU state is being moved to make room"
                 continue
             due = self._due(place, lease)
             found.due = max(found.due, due)
-            found.task = found.task or (lease.exclusive and not self._ends_soon(lease))
+            found.task = found.task or (lease.exclusive and due == _NEVER and not self._ends_soon(lease))
             whose = "another" if holder.owner != own else "your own"
-            found.code, found.cause = _words(place.request, lease, whose, "" if lease.by_choice else holder.stays)
+            found.code, found.cause = _words(place.request, lease, whose, "" if lease.by_choice else holder.stays, due)
             if due <= self._now and lease.state is LeaseState.HELD:
                 found.expires.append(Expire(lease=lease.id, request=place.request.id))
+            elif due <= self._now and self._stays(place, lease):
+                found.suspends.append(Suspend(tenant=holder.id, request=place.request.id, pauses=lease.id, in_place=True))
             elif due <= self._now:
                 host -= sum(holder.state.values())
                 asking = self._snapshot.tenants[place.request.tenant]
                 if host < 0 or not self._rooms.may_return(holder, asking, lease.devices):
                     found.due = _NEVER
+                    found.task = found.task or lease.exclusive
                     found.code, found.cause = _OBSTACLES[Obstacle.HOST]
                 found.suspends.append(Suspend(tenant=holder.id, request=place.request.id, pauses=lease.id))
         return found
@@ -284,10 +326,14 @@ class _Walk:
         if lease.state is LeaseState.HELD:
             return _NEVER if lease.held_until is None else lease.held_until
         holder = self._snapshot.tenants[lease.tenant]
+        if lease.exclusive:
+            if place.request.exclusive:
+                return _NEVER
+            moves, begins = not self._stays(place, lease), place.request.resumes is None
+            return lends_from(lease, holder, self._snapshot.rules, moves=moves, begins=begins)
         slice_ = self._snapshot.rules.time_slice
         if (
-            lease.exclusive
-            or slice_ <= 0
+            slice_ <= 0
             or lease.tenant == place.request.tenant
             or not holder.suspendable
             or holder.residency is not Residency.RESIDENT
@@ -295,7 +341,17 @@ class _Walk:
             return _NEVER
         # Paused, it asks again at once: whoever would not come before it then gains nothing by its pause.
         again = self._patience * (self.held[holder.owner] - len(lease.devices) + 1)
-        return max(lease.since + self._quantum(place), place.turn - again)
+        due = max(lease.since + self._quantum(place), place.turn - again)
+        lent = self._lent.get(place.request.resumes or "")
+        return due if lent is None else max(due, owed_from(lent, self._snapshot.rules))
+
+    def _stays(self, place: InLine, lease: Lent) -> bool:
+        """True when the request finds its room beside the state of the lease's holder, which then need not move for it."""
+        asking = self._snapshot.tenants[place.request.tenant]
+        if not self._snapshot.rules.pause_in_place or (place.request.exclusive and not asking.elastic):
+            return False
+        wanted = place.request.devices or asking.home or lease.devices
+        return self._rooms.fits_beside(asking, [uuid for uuid in lease.devices if uuid in wanted])
 
     # --- bookkeeping --------------------------------------------------------------------------------------------------------
 
@@ -338,11 +394,12 @@ def quantum(place: InLine, time_slice: float) -> float:
     return max(time_slice, min(place.expected, LONGEST_TURN * time_slice))
 
 
-def _words(request: Request, lease: Lent, whose: str, stays: str) -> tuple[str, str]:
+def _words(request: Request, lease: Lent, whose: str, stays: str, due: float) -> tuple[str, str]:
     if lease.tenant == request.tenant:
         return reasons.OWN_CELL, "another cell of this notebook has it"
     if lease.exclusive:
-        return reasons.TASK, f"a task of {'another user' if whose == 'another' else 'your own'} has it"
+        task = f"a task of {'another user' if whose == 'another' else 'your own'}"
+        return reasons.TASK, f"{task} has it" if due == _NEVER else f"{task} has its turn, then gives way"
     if lease.state is LeaseState.HELD:
         why = f" and cannot be moved: {stays}" if stays else ""
         return reasons.HELD, f"GPU state of {whose} session is held on it{why}"

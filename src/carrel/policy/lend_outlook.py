@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from carrel.domain.lease import LeaseState, LendingSnapshot, Lent, Residency
+from carrel.policy.lend_tasks import lends_from
 
 _NEVER = float("inf")
 
@@ -46,7 +47,9 @@ class Outlook:
 
     def _ends_in(self, lease: Lent, quantum: float) -> float:
         if lease.exclusive:
-            return _NEVER if lease.ends_by is None else max(0.0, lease.ends_by - self._now)
+            holder = self._snapshot.tenants[lease.tenant]
+            gives_way = lends_from(lease, holder, self._snapshot.rules, moves=True)
+            return max(0.0, min(gives_way, _NEVER if lease.ends_by is None else lease.ends_by) - self._now)
         if lease.state is LeaseState.HELD:
             return _NEVER if lease.held_until is None else max(0.0, lease.held_until - self._now)
         holder = self._snapshot.tenants[lease.tenant]

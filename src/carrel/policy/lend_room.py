@@ -60,12 +60,16 @@ class Rooms:
         #: Those that ask themselves are suspended last.
         self._asking = {request.tenant for request in snapshot.requests}
         self._residents: dict[str, list[Tenant]] = {uuid: [] for uuid in self.devices}
+        self._homes: dict[str, int] = {}
         self._leaving: set[str] = set()
         self._trimming = {tenant.id for tenant in snapshot.tenants.values() if tenant.trimming}
         self.host_left: float = float("inf")
         if self._rules.host_memory is not None:
             self.host_left = self._rules.host_memory - snapshot.host_used
+        tasks = {lease.tenant for lease in snapshot.leases if lease.exclusive}
         for tenant in sorted(snapshot.tenants.values(), key=lambda tenant: tenant.id):
+            for uuid in tenant.home if tenant.id not in tasks else ():
+                self._homes[uuid] = self._homes.get(uuid, 0) + 1
             if tenant.residency in _ON_DEVICE:
                 for uuid in tenant.home:
                     if uuid in self._residents:
@@ -88,8 +92,8 @@ class Rooms:
         return tenant in self._leaving
 
     def homes(self, uuid: str) -> int:
-        """How many tenants have their state on the device now."""
-        return len(self._residents[uuid])
+        """How many sessions come back to the device, also those whose state is in host memory now."""
+        return self._homes.get(uuid, 0)
 
     def free(self, uuid: str) -> int:
         """Bytes of the device that nobody takes now."""
@@ -128,11 +132,18 @@ class Rooms:
     def plan(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> Plan:
         """How `request` gets room on `devices`, none of which is in a lease: as much as it should have, else what it needs."""
         if request.exclusive:
-            return self._clear(tenant, devices)
+            alone = self._clear(tenant, devices)
+            if request.resumes is None or not (tenant.elastic or alone.obstacle):
+                return alone
+            # It lent its devices, and goes on: beside what is there, where that cannot move or need not.
         plan = self._room(tenant, devices, least=False)
         if plan.obstacle in (Obstacle.HOST, Obstacle.FIXED):
             return self._room(tenant, devices, least=True)
         return plan
+
+    def fits_beside(self, tenant: Tenant, devices: Sequence[str]) -> bool:
+        """True when `tenant` finds all the room that it should have although nobody who computes on `devices` leaves them."""
+        return self._room(tenant, devices, least=False).obstacle is None
 
     def _room(self, tenant: Tenant, devices: Sequence[str], *, least: bool) -> Plan:
         victims: list[Tenant] = []
@@ -200,6 +211,8 @@ class Rooms:
 
         What lies on their devices has to go to host memory for that while they are still there.
         """
+        if self.host_left == float("inf"):
+            return 0.0
         away = {one.id for one in gone} | self._leaving | {tenant.id}
         fresh = tenant.residency is Residency.NONE
         total = 0
@@ -305,8 +318,10 @@ class Rooms:
 
 
 def _is_away(tenant: Tenant, lease: Lent) -> bool:
-    """True when the lease's cell is paused, or is being paused."""
-    return lease.state is LeaseState.PAUSED or (lease.state is LeaseState.ACTIVE and tenant.residency is Residency.SUSPENDING)
+    """True when the lease's cell is paused and its state is in host memory, or is on its way there."""
+    if lease.state is LeaseState.PAUSED:
+        return tenant.residency is not Residency.RESIDENT
+    return lease.state is LeaseState.ACTIVE and tenant.residency is Residency.SUSPENDING
 
 
 #: Of the kernels seen so far, this share took no more than what the first cell of another should have.

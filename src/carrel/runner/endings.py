@@ -72,6 +72,9 @@ def _judge(outcome: Outcome, launch: Launch, cancelled_by: str | None, killings:
             "OutOfMemory",
             f"It used {format_size(outcome.memory)} of memory and had asked for {asked}.",
         )
+    if outcome.cause is Cause.STATE_LOST:
+        said = "Its GPU state could not be brought back after cells of notebooks had its GPUs, so it was ended"
+        return JobState.PREEMPTED, "GpuStateLost", f"{said} after {format_duration(outcome.seconds)}."
     if outcome.cause is Cause.PREEMPTED and outcome.status != 0 and not killings.here:
         return JobState.PREEMPTED, "Preempted", f"{_taken(outcome.preemption)} after {format_duration(outcome.seconds)}."
     if outcome.cause is Cause.TIME or (outcome.warned and outcome.status != 0):

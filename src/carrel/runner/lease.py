@@ -48,7 +48,7 @@ def take_lease(
     devices = [device.uuid for device in launch.devices]
     try:
         ends_by = time.time() + launch.resources.time
-        lease = broker.acquire(devices=devices, ends_by=ends_by, on_wait=tell, stop=stop, elsewhere=elsewhere)
+        lease = broker.acquire(devices=devices, ends_by=ends_by, on_wait=tell, stop=stop, elsewhere=elsewhere, lends=launch.lends)
     except BaseException:
         broker.close()
         raise

@@ -129,6 +129,8 @@ class Life:
         self._group: Group | None = None
         #: Holds the devices against cells of sessions; closing it gives them back.
         self._lease: Broker | None = None
+        #: As `watch.HeldDevices` has it.
+        self.freezes = any(device.simulated for device in launch.devices)
 
     def live(self) -> None:
         """Do everything, and write how it ended."""
@@ -292,6 +294,19 @@ class Life:
         self._reporter.record(Started(pid=pid, hardware=hardware, seeds=seeds(variables)))
         outcome = watch.run()
         return self._judge(outcome, kills_before)
+
+    @property
+    def lent(self) -> bool:
+        """A broker has lent the command's devices, and may have more to say."""
+        return self._lease is not None
+
+    def fileno(self) -> int | None:
+        """Where the broker says that cells have the command's devices, and that they are back."""
+        return self._lease.fileno() if self._lease is not None else None
+
+    def hear(self) -> Sequence[str]:
+        """What the broker has said of the lease."""
+        return [str(message["op"]) for message in self._lease.hear()] if self._lease is not None else []
 
     def give_back(self) -> None:
         """While the command is stopped others may have its devices."""

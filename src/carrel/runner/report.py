@@ -74,6 +74,19 @@ class Doorbell:
         except (OSError, ValueError):
             pass  # the engine looks by itself now and then
 
+    def close(self) -> None:
+        """Let go of what it rang with; it does not ring again. A runner need not: it ends with its process."""
+        self._path = self._network = ""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._far is not None:
+            self._far[0].close()
+            self._far = None
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
+
     def _open(self) -> None:
         import socket  # most of what rings first does so when the command runs already
 

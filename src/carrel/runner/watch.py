@@ -6,16 +6,16 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from carrel.domain.errors import CarrelError
 from carrel.domain.job import Preemption
-from carrel.domain.launch import LaunchLimits, Resumed, Sampled, Suspended
+from carrel.domain.launch import Continued, LaunchLimits, Paused, Resumed, Sampled, Suspended
 from carrel.domain.qos import PreemptMode
-from carrel.domain.units import format_size
+from carrel.domain.units import format_duration, format_size
 from carrel.runner.cgroups import JobCgroup
 from carrel.runner.limits import MemoryGuard, deadlines
 from carrel.runner.report import Reporter
@@ -34,6 +34,8 @@ _SETTLE = 0.25
 #: Seconds that processes have to vanish after SIGKILL; longer means that the kernel holds them (state D, ps(1)).
 _VANISH = 60.0
 _FOREVER = float("inf")
+#: Seconds until a broker that is gone is looked for again.
+_BROKER = 1.0
 #: Seconds of sleep at the most (poll(2) counts milliseconds in 31 bits).
 _LONGEST = 3600.0
 
@@ -45,6 +47,8 @@ class Cause(Enum):
     PREEMPTED = "preempted"
     TIME = "time"
     MEMORY = "memory"
+    #: Its GPU state could not be brought back after a pause.
+    STATE_LOST = "state lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +74,25 @@ class Outcome:
 
 
 class HeldDevices(Protocol):
-    """The devices of a command, which others may have while it is stopped."""
+    """The devices of a command, which others may have while it is stopped or paused."""
+
+    #: True where nothing but a stop keeps the command from computing while it is paused: simulated devices.
+    freezes: bool
+
+    @property
+    def lent(self) -> bool:
+        """There is a broker that has lent them, and may have more to say."""
+        ...
+
+    def fileno(self) -> int | None:
+        """Readable when `hear` has news; None while the broker cannot be heard: then it is asked again after a while."""
+        ...
+
+    def hear(self) -> Sequence[str]:
+        """What has become of the devices since the last call: "paused" (cells have them), "resumed" (they are back), "lost" (they
+        are, and what the command had on them is not).
+        """
+        ...
 
     def give_back(self) -> None:
         """Nothing of the command uses them any more."""
@@ -124,6 +146,10 @@ class Watch:
         #: Since when it is stopped, and for how long it was before.
         self._stopped_at: float | None = None
         self._stopped = 0.0
+        #: Since when cells have its devices, how often they had, and for how long in all.
+        self._paused_at: float | None = None
+        self._pauses = 0
+        self._paused = 0.0
         self._start = monotonic()
         self._deadlines = deadlines(self._start, walltime, limits.warning)
         self._status: int | None = None
@@ -139,6 +165,10 @@ class Watch:
         self._poll.register(signals.fd, select.POLLIN)
         os.set_blocking(output, False)
         self._poll.register(output, select.POLLIN)
+        self._broker = hold.fileno()
+        self._broker_at = _FOREVER
+        if self._broker is not None:
+            self._poll.register(self._broker, select.POLLIN)
 
     def run(self) -> Outcome:
         """Return when the command and everything that it started is gone, and its output is in the log."""
@@ -148,6 +178,10 @@ class Watch:
             self._wait(self._next_due())
             self._on_time(self._monotonic())
         ended = self._monotonic()
+        self._end_pause()
+        if self._pauses:
+            times = "once" if self._pauses == 1 else f"{self._pauses} times"
+            self._log.note(f"Cells of notebooks had its GPUs {times}, for {format_duration(self._paused)} in all.")
         if self._on_sample is not None:
             self._on_sample()
         left, stuck = self._kill_the_rest()
@@ -179,6 +213,8 @@ class Watch:
                 self._signals.drain()
                 self._look_for_wishes()
                 self._reap()
+            elif fd == self._broker:
+                self._hear()
             else:
                 self._read()
 
@@ -211,12 +247,64 @@ class Watch:
             if pid == self._pid:
                 self._status = os.waitstatus_to_exitcode(status)
 
+    def _hear(self) -> None:
+        """Do what the broker says of the devices, and listen on."""
+        for word in self._hold.hear():
+            if word == "paused" and self._paused_at is None and self._stopped_at is None:
+                self._pause()
+            elif word == "resumed":
+                self._end_pause()
+            elif word == "lost" and self._cause in (None, Cause.PREEMPTED):
+                self._cause, self._kill_at = Cause.STATE_LOST, self._monotonic()
+        fd = self._hold.fileno()
+        if fd != self._broker:
+            if self._broker is not None:
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(self._broker)
+            if fd is not None:
+                self._poll.register(fd, select.POLLIN)
+            self._broker = fd
+        self._broker_at = self._monotonic() + _BROKER if fd is None and self._hold.lent else _FOREVER
+
+    def _pause(self) -> None:
+        """Cells have the devices: the command's next use of them waits, and its walltime stands still."""
+        if not self._pauses:
+            self._log.note(
+                "Cells of notebooks have its GPUs for a while; it goes on where it is. (--no-preempt keeps them from it.)"
+            )
+        self._pauses += 1
+        self._paused_at = self._monotonic()
+        if self._hold.freezes:
+            stop_all(os.getpid())
+        self._reporter.record(Paused())
+
+    def _end_pause(self) -> None:
+        if self._paused_at is None:
+            return
+        seconds, self._paused_at = self._monotonic() - self._paused_at, None
+        self._paused += seconds
+        self._make_up(seconds)
+        self._reporter.record(Continued(seconds=round(seconds, 3)))
+        if self._hold.freezes and self._cause is None:
+            continue_all(os.getpid())
+
+    def _make_up(self, seconds: float) -> None:
+        """The command could not compute for so long: that is no walltime of its own."""
+        self._stopped += seconds
+        ends = self._deadlines
+        self._deadlines = replace(ends, warn_at=ends.warn_at + seconds, end_at=ends.end_at + seconds)
+
+    @property
+    def _frozen(self) -> bool:
+        """Its processes are stopped, and others have its devices."""
+        return self._stopped_at is not None or (self._paused_at is not None and self._hold.freezes)
+
     def _look_for_wishes(self) -> None:
         """Do what others want of the job: its end, its place, or that it goes on."""
         if self._signals.cancelled_by() is not None:
             if self._cause in (None, Cause.PREEMPTED):
                 self._cause = Cause.CANCELLED
-                if self._stopped_at is not None:  # where others are by now it must not run again, not even to end
+                if self._frozen:  # where others are by now it must not run again, not even to end
                     self._kill_at = self._monotonic()
                 else:
                     self._kill_at = min(self._kill_at, self._monotonic() + self._limits.grace)
@@ -236,21 +324,24 @@ class Watch:
     def _give_way(self, wish: Preemption) -> None:
         now = self._monotonic()
         self._cause, self._preemption = Cause.PREEMPTED, wish
-        self._kill_at = min(now + wish.grace, self._deadlines.end_at)
+        self._kill_at = now if self._frozen else min(now + wish.grace, self._deadlines.end_at)
         self._log.note(
             f'SIGTERM: a job of QoS "{wish.qos}" takes this place; SIGKILL in {max(0.0, self._kill_at - now):.0f} s. '
             "The job goes back to the queue."
         )
-        self._ask_to_end()
+        if not self._frozen:
+            self._ask_to_end()
 
     def _stop(self, wish: Preemption) -> None:
         self._log.note(f'SIGSTOP: a job of QoS "{wish.qos}" has this place; the job goes on when it is free again.')
         self._preemption = wish
         if self._before_stop is not None and self._status is None:
             self._before_stop(self._pid)
+        self._end_pause()
         stop_all(os.getpid())
         self._stopped_at = self._monotonic()
         self._hold.give_back()
+        self._hear()
         self._reporter.record(Suspended())
 
     def _go_on(self, since: float) -> None:
@@ -261,10 +352,9 @@ class Watch:
             self._log.note(f"The job cannot go on here: {error} It goes back to the queue.")
             self._cause, self._kill_at = Cause.PREEMPTED, self._monotonic()
             return
-        seconds = self._monotonic() - since
-        self._stopped, self._stopped_at = self._stopped + seconds, None
-        ends = self._deadlines
-        self._deadlines = replace(ends, warn_at=ends.warn_at + seconds, end_at=ends.end_at + seconds)
+        seconds, self._stopped_at = self._monotonic() - since, None
+        self._make_up(seconds)
+        self._hear()
         self._log.note(f"SIGCONT: the job goes on after {seconds:.0f} s.")
         self._reporter.record(Resumed(seconds=round(seconds, 3)))
         continue_all(os.getpid())
@@ -284,13 +374,16 @@ class Watch:
         due = min(self._sample_at, self._look_at, self._kill_at, self._settle_at, self._deadlines.end_at)
         if not self._warned and self._cause is None:
             due = min(due, self._deadlines.warn_at)
-        if self._stopped_at is not None:  # its walltime does not run
+        if self._stopped_at is not None or self._paused_at is not None:  # its walltime does not run
             due = min(self._sample_at, self._look_at, self._kill_at, self._settle_at)
+        due = min(due, self._broker_at)
         bell = self._reporter.doorbell.due
         return due if bell is None else min(due, bell)
 
     def _on_time(self, now: float) -> None:
         self._reporter.doorbell.tick(now)
+        if now >= self._broker_at:
+            self._hear()
         if now >= self._settle_at:
             self._log.settle()
             self._settle_at = now + 4 * _SETTLE if self._log.unsettled else _FOREVER
@@ -308,7 +401,7 @@ class Watch:
                 self._memory = too_much
                 self._cause = Cause.MEMORY
                 self._kill_at = now
-        if self._cause is not None or self._stopped_at is not None:
+        if self._cause is not None or self._stopped_at is not None or self._paused_at is not None:
             return
         if now >= self._deadlines.end_at:
             self._cause = Cause.TIME

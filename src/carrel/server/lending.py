@@ -20,7 +20,7 @@ from carrel.domain.node import Node
 from carrel.domain.placement import GpuState, IdleState
 from carrel.domain.ports import Clock
 from carrel.leases.client import Broker, Watch
-from carrel.leases.protocol import KERNEL, OBSERVER
+from carrel.leases.protocol import KERNEL, OBSERVER, RUNNER
 from carrel.server.home import LabHome
 from carrel.server.settings import Settings
 
@@ -198,7 +198,8 @@ def state_of(status: Mapping[str, Any], *, now: float) -> GpuState:
             stays=_stays(row, now),
         )
         for row in status["tenants"]
-        if row["state"] in _THERE and row["home"]
+        # What a task has on its own devices goes with it, or back to it.
+        if row["state"] in _THERE and row["home"] and row.get("role") != RUNNER
     ]
     left = (status.get("host") or {}).get("left")
     return GpuState(states=tuple(found), host_left=None if left is None else int(left))
@@ -221,7 +222,12 @@ def broker_config(home: LabHome, settings: Settings, node: Node) -> BrokerConfig
         state=str(home.broker),
         spool=str(home.spool),
         secret_file=str(home.path / "secret"),
-        rules=LendingRules(time_slice=float(settings.time_slice), host_memory=int(node.memory * _HOST_SHARE)),
+        rules=LendingRules(
+            time_slice=float(settings.time_slice),
+            task_turn=float(settings.task_turn),
+            task_share=min(settings.task_share, 100) / 100,
+            host_memory=int(node.memory * _HOST_SHARE),
+        ),
         hold_time=float(settings.hold_time),
         simulation=Simulation(rate=float(settings.simulate_swap), faults=read_faults(settings.simulate_faults)),
     )

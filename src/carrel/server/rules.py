@@ -13,7 +13,7 @@ from carrel.domain.account import Account
 from carrel.domain.errors import Invalid
 from carrel.domain.nodelist import check_nodelist
 from carrel.domain.partition import Partition
-from carrel.domain.qos import JobKind, PreemptMode, QoS
+from carrel.domain.qos import JobKind, Lends, PreemptMode, QoS
 from carrel.domain.rules import BACKFILL_TIMES, LabRules
 from carrel.policy.qos import choose_qos
 from carrel.server.slurm import KEYS as SLURM_KEYS
@@ -55,6 +55,7 @@ _QOS_KEYS = {
     "preempt_mode": "mode",
     "preempt_exempt_time": "duration",
     "preempt_grace": "duration",
+    "lends": "choice",
 }
 
 
@@ -298,6 +299,8 @@ def _one_qos(name: str, table: Mapping[str, Any], where: str) -> QoS:
             fields[key] = frozenset(_words(value, f"{where}.preempts")) if value != [] else frozenset()
         elif key == "preempt_mode":
             fields[key] = _mode(value, where)
+        elif key == "lends":
+            fields[key] = _lends(value, where)
         elif key.startswith("preempt_") and value == 0 and not isinstance(value, bool):
             fields[key] = 0
         elif key == "priority" and isinstance(value, int) and not isinstance(value, bool):
@@ -315,6 +318,13 @@ def _mode(value: Any, where: str) -> PreemptMode:
     if value not in modes:
         raise Invalid(f"{where}.preempt_mode is {value!r}.", remedy=f"It must be one of: {', '.join(modes)}.")
     return PreemptMode(value)
+
+
+def _lends(value: Any, where: str) -> Lends:
+    words = [word.value for word in Lends]
+    if value not in words:
+        raise Invalid(f"{where}.lends is {value!r}.", remedy=f"It must be one of: {', '.join(words)}.")
+    return Lends(value)
 
 
 def _kinds(value: Any, where: str) -> frozenset[JobKind]:

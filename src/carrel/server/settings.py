@@ -36,6 +36,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("linger_time", "duration", 60, "How long a GPU is kept for cells after the last one that used it."),
     Setting("session_look_time", "duration", 30, "How often the lab looks which sessions are idle."),
     Setting("time_slice", "duration", 60, "How long a cell computes before it can be suspended for others that wait."),
+    Setting("task_turn", "duration", 2, "How long a task computes, at least, before its GPUs can be lent to cells (again)."),
+    Setting("task_share", "int", 10, "Percent of its time that a task keeps its GPUs although long cells want them."),
     Setting("hold_time", "duration", 1800, "How long GPU state that cannot be moved keeps its GPU while others wait."),
     Setting("preset", "text", None, "Rules to begin with: default or mlerp; tables of the file change and add to them."),
     Setting("default_qos", "text", None, "Class of service for work that names none; the preset says one."),

@@ -9,11 +9,15 @@ from carrel.domain.node import Node
 from carrel.domain.rules import LabRules
 from carrel.simulate.baselines import Piece
 from carrel.simulate.lab import simulate_lab
+from carrel.simulate.notebooks.fit import WEEK
 from carrel.simulate.notebooks.forming import NotebookSession
 from carrel.simulate.notebooks.modes import EAGER, LAZY, RESERVATION, PoolMode, Waits, check, cull, gpus_needed, simulate
 from carrel.simulate.outcome import Outcome
 from carrel.simulate.policies import CARREL, run_policy
 from carrel.simulate.report import Comparison, NotebookRow, words
+from carrel.simulate.together.mode import MODES as TOGETHER
+from carrel.simulate.together.mode import Lent, Mode, States
+from carrel.simulate.together.study import simulate_together
 from carrel.simulate.trace import Trace
 
 #: Told what is simulated now, and the share of everything that is done.
@@ -110,6 +114,44 @@ def compare_notebooks(
         cluster_gpus=count,
         notebooks=rows,
         facts=told_facts,
+    )
+
+
+def compare_together(
+    trace: Trace,
+    sessions: Sequence[NotebookSession],
+    tasks: Trace,
+    *,
+    facts: Mapping[str, str],
+    gpus: int | None = None,
+    states: States | None = None,
+    modes: Sequence[Mode] = TOGETHER,
+    seconds: float = WEEK,
+    seed: int = 1,
+    progress: Progress = _silent,
+) -> Comparison:
+    """Run notebooks with `tasks` behind them for so many `seconds`, in each mode; the tasks come again and again.
+
+    Without `gpus` on the fewest on which reservations let 95 of 100 sessions open without a wait while there are no tasks.
+    Raises `Invalid` when there are no sessions or no tasks that fit, and when a session needs more than `gpus`.
+    """
+    if gpus is None:
+        progress("GPUs for the notebooks", 0.0)
+        gpus = gpus_needed(sessions, RESERVATION, p95_wait=0.0)
+    found = []
+    for number, mode in enumerate(modes):
+        _part(progress, mode.name, number, len(modes))(0.0)
+        found.append(simulate_together(sessions, tasks.jobs, mode, gpus, states=states, seed=seed, until=seconds, again=True))
+    rules = next((mode.rules for mode in modes if isinstance(mode, Lent) and mode.tasks_lend), None)
+    told = {**facts, "Tasks": tasks.name, "Sessions": f"{len(sessions):,}", "Simulated": words.duration(seconds)}
+    if rules is not None:
+        told |= {"Turn of a task": f"{rules.task_turn:g} s", "Share of a task": f"{rules.task_share:g}"}
+    return Comparison(
+        title=f"Notebooks of {trace.name}, and tasks of {tasks.name} behind them, on {words.count(gpus, 'GPU')}",
+        trace=replace(trace, jobs=()),
+        cluster_gpus=gpus,
+        together=found,
+        facts=told,
     )
 
 

@@ -47,6 +47,11 @@ class Layout:
         return self.root / "etc" / "slurm.conf"
 
     @property
+    def hasty_conf(self) -> Path:
+        """The same for commands of which a test knows that nobody will answer: they give up after two seconds."""
+        return self.root / "etc" / "hasty.conf"
+
+    @property
     def munge_socket(self) -> Path:
         """Where munged listens."""
         return self.root / "run" / "munge"
@@ -81,6 +86,7 @@ def write_configuration(layout: Layout) -> None:
             link.symlink_to("/dev/null")
     etc = layout.root / "etc"
     layout.conf.write_text(slurm_conf(layout))
+    layout.hasty_conf.write_text(slurm_conf(layout).replace("MessageTimeout=10", "MessageTimeout=2"))
     (etc / "gres.conf").write_text(gres_conf(layout))
     (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainRAMSpace=no\nConstrainDevices=no\n")
     if layout.prolog:
@@ -175,6 +181,7 @@ GresTypes=gpu{",shard" if layout.shards else ""}
 DefMemPerCPU=256
 KillWait=2
 MinJobAge=60
+MessageTimeout=10
 SlurmdTimeout={layout.node_timeout}
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1,bf_continue
 {accounting}

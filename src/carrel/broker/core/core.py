@@ -20,7 +20,7 @@ from carrel.broker.core.moves import Moves
 from carrel.broker.core.rows import TenantRow
 from carrel.broker.core.words import device_fields, text_of, words_of
 from carrel.domain.errors import Conflict
-from carrel.domain.lease import Residency, Tier
+from carrel.domain.lease import Lending, Residency, Tier
 from carrel.leases.protocol import VERSION
 from carrel.suspension.ports import Moved, Target, Use
 from carrel.suspension.survival import staying_modules
@@ -188,23 +188,34 @@ class Core:
         return Effects(line, tells, tuple(actions), wake)
 
     def _decide(self, now: float) -> None:
-        lender = self.lender
-        lending = lender.decide()
+        lending = self.lender.decide()
+        # Who is paused where its state is gives its devices up at once: what that makes possible is decided again.
+        while lending is not None and any(suspend.in_place for suspend in lending.suspends):
+            self._begin(lending, now)
+            lending = self.lender.decide()
         if lending is None:
             return
+        self._begin(lending, now)
+        if lending.queue or any(lease.wanted_since for lease in self.book.leases.values()):
+            self._holding.review(lending.queue, now)
+        for expire in lending.expires:
+            self._holding.expire(self.book.leases[expire.lease], now)
+        self.lender.tell(lending, now)
+
+    def _begin(self, lending: Lending, now: float) -> None:
+        """Begin the moves and pauses that were decided."""
+        lender = self.lender
         for tenant, lease in lender.resuming:
             self._moves.resume(tenant, lease)
         lender.resuming.clear()
         for suspend in lending.suspends:
             row = self.book.tenants[suspend.tenant]
+            if suspend.in_place:
+                lender.pause(row, self.book.leases[suspend.pauses or ""], now)
+                continue
             row.residency = Residency.SUSPENDING
             self.book.touch(row)
             self._moves.suspend(row.id, suspend.pauses)
         for trim in lending.trims:
             lender.trimming.add(trim.tenant)
             self._moves.trim(trim.tenant)
-        if lending.queue or any(lease.wanted_since for lease in self.book.leases.values()):
-            self._holding.review(lending.queue, now)
-        for expire in lending.expires:
-            self._holding.expire(self.book.leases[expire.lease], now)
-        lender.tell(lending, now)

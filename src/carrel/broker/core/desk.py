@@ -146,6 +146,7 @@ class Desk:
                 exclusive=row.role == RUNNER,
                 ends_by=float(ends_by) if isinstance(ends_by, (int, float)) else None,
                 elsewhere=row.role == RUNNER and message.get("elsewhere") is True,
+                lends=row.role == RUNNER and message.get("lends") is True and self.tier is not Tier.HOLD,
             )
             if not self._take_up(row, asked):
                 self.book.add_request(asked)

@@ -18,7 +18,7 @@ from carrel.broker.core.stuck import Stuck
 from carrel.broker.core.words import granted_fields, lost_fields
 from carrel.domain.lease import DeviceRoom, LeaseState, Lending, LendingSnapshot, Queued, Residency, Tier
 from carrel.domain.node import Device
-from carrel.leases.protocol import KERNEL
+from carrel.leases.protocol import KERNEL, RUNNER
 from carrel.policy.lend import lend
 
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
@@ -109,15 +109,19 @@ class Lender:
         else:
             lease = self.new_lease(row, asked, devices, now)
             self.book.add_lease(lease)
-        row.sees = devices
+        row.sees, row.lends = devices, lease.lends
         self.book.touch(row)
         if row.residency is Residency.SUSPENDED:
             row.residency, lease.pending = Residency.RESUMING, True
             self.resuming.append((row.id, lease.id))
             return
-        if self.tier is Tier.SIMULATED and row.role == KERNEL and row.residency is Residency.NONE and row.simulated != 0:
+        made_up = self.tier is Tier.SIMULATED and (row.role == KERNEL or row.lends)
+        if made_up and row.residency is Residency.NONE and row.simulated != 0:
             self.settle_in(row, devices)
-        self.announce(row, lease, now)
+        if asked.resumes is not None:
+            self.say(row.id, "resumed", lease=lease.id, devices=list(lease.devices), fence=lease.fence)
+        else:
+            self.announce(row, lease, now)
 
     def announce(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
         """The lease can be used: its holder is told, and the wait is over."""
@@ -164,7 +168,13 @@ class Lender:
             )
             for device in self.devices.values()
         ]
-        rules = replace(self._config.rules, host_memory=self.host.limit(), move_rate=self.rate)
+        rules = replace(
+            self._config.rules,
+            host_memory=self.host.limit(),
+            move_rate=self.rate,
+            # Without a gate in the driver's calls only what computes nothing can be stopped where it is.
+            pause_in_place=self.tier is Tier.SIMULATED,
+        )
         return LendingSnapshot(
             devices=devices,
             tenants=tenants,
@@ -237,6 +247,12 @@ class Lender:
         memory = {uuid: self.devices[uuid].memory for uuid in devices}
         return {uuid: min(first, size) if first else int(size * share) for uuid, size in memory.items()}
 
+    def pause(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
+        """The lease's devices are free for others; it asks for them again at once."""
+        self.book.pause(lease, now)
+        self.book.add_request(resumption(row, lease, now))
+        self.say(row.id, "paused", lease=lease.id, message="paused: others had waited for their turn; it goes on later")
+
     def keep_in_place(self, row: TenantRow) -> None:
         """A state that cannot be moved holds its devices, when nobody else has a lease on them."""
         unmovable = row.residency is Residency.RESIDENT and not self.movable(row)
@@ -275,6 +291,9 @@ class Lender:
             row.residency, row.home = Residency.RESIDENT, lease.devices
             row.state = self._guess(row, lease.devices)
         self.book.drop_lease(lease, now, outcome=outcome)
+        if row.role == RUNNER and row.residency is Residency.RESIDENT:
+            # Its command is over, or stopped; what it still has there is nobody's to move.
+            row.residency, row.home, row.state = Residency.NONE, (), {}
         self.book.touch(row)
         if paused or pending or row.role != KERNEL or lease.ending:
             return
@@ -310,5 +329,23 @@ class Lender:
             since=now,
             waited=max(0.0, now - asked.asked_at),
             exclusive=asked.exclusive,
+            lends=asked.lends,
+            began=now,
             ends_by=asked.ends_by,
         )
+
+
+def resumption(row: TenantRow, lease: LeaseRow, now: float) -> RequestRow:
+    """What a paused lease asks for: to go on."""
+    return RequestRow(
+        id=f"{row.id}/{lease.id} goes on",
+        request=lease.request,
+        tenant=row.id,
+        gpus=len(lease.devices),
+        devices=lease.devices if lease.exclusive else (),
+        cell=lease.cell,
+        asked_at=now,
+        exclusive=lease.exclusive,
+        lends=lease.lends,
+        resumes=lease.id,
+    )

@@ -64,6 +64,11 @@ def sort_out(use: Use, parents: Mapping[int, int]) -> Seen:
     return Seen(tenants, strangers, foreign)
 
 
+def _counted(row: TenantRow) -> bool:
+    """True for those whose state on a device can be moved: kernels, and tasks that give way while they have a lease."""
+    return row.role == KERNEL or row.lends
+
+
 class Looks:
     """Says when to look, and corrects the book by what was seen."""
 
@@ -110,7 +115,7 @@ class Looks:
         """What the room on each device is less by: also what tenants take there whose state the book does not count."""
         found = dict(seen.foreign)
         for row in self._book.tenants.values():
-            if row.residency is Residency.LOST or row.role != KERNEL:
+            if row.residency is Residency.LOST or not _counted(row):
                 for uuid, size in seen.tenants.get(row.pid, {}).items():
                     found[uuid] = found.get(uuid, 0) + size
         return found
@@ -120,7 +125,7 @@ class Looks:
         if row.unverified and all(uuid in use.used for uuid in row.home) and not there:
             row.unverified = False
             self._book.touch(row)
-        if self._lender.tier is Tier.SIMULATED or row.role != KERNEL:
+        if self._lender.tier is Tier.SIMULATED or not _counted(row):
             return
         leased = bool(self._book.leases_of(row.id))
         if row.residency is Residency.NONE and there:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from carrel.broker.core.effects import NEVER, Action, Gather, MoveBack, MoveOut
-from carrel.broker.core.lender import Lender
+from carrel.broker.core.lender import Lender, resumption
 from carrel.broker.core.rows import LeaseRow, RequestRow, TenantRow
 from carrel.broker.core.words import sizes_of
 from carrel.domain.lease import LeaseState, Residency
@@ -158,9 +158,7 @@ class Moves:
         lease = self._book.leases.get(pauses or "")
         if lease is None or lease.tenant != row.id or lease.state is not LeaseState.ACTIVE:
             return
-        self._book.pause(lease, now)
-        self._book.add_request(_resumption(row, lease, now))
-        self._lender.say(row.id, "paused", lease=lease.id, message="paused: others had waited for their turn; it goes on later")
+        self._lender.pause(row, lease, now)
 
     def _stay(self, row: TenantRow) -> None:
         row.residency = Residency.RESIDENT
@@ -217,7 +215,7 @@ class Moves:
         if lease.used > 0.0:
             lease.since = now
             self._book.pause(lease, now)
-            request = _resumption(row, lease, now)
+            request = resumption(row, lease, now)
         else:
             request = RequestRow(
                 id=f"{row.id}/{lease.request}",
@@ -228,6 +226,8 @@ class Moves:
                 asked_at=lease.asked_at,
                 exclusive=lease.exclusive,
                 ends_by=lease.ends_by,
+                lends=lease.lends,
+                devices=lease.devices if lease.exclusive else (),
             )
             self._book.withdraw(lease)
         request.retry_at = row.retry_at
@@ -262,18 +262,6 @@ def _targets(row: TenantRow) -> tuple[Target, ...]:
     """The tenant's process first, then its children that were moved along."""
     members = [member.split("-") for member in row.members]
     return (Target(pid=row.pid, start=row.start), *(Target(pid=int(pid), start=int(start)) for pid, start in members))
-
-
-def _resumption(row: TenantRow, lease: LeaseRow, now: float) -> RequestRow:
-    return RequestRow(
-        id=f"{row.id}/{lease.id} goes on",
-        request=lease.request,
-        tenant=row.id,
-        gpus=len(lease.devices),
-        cell=lease.cell,
-        asked_at=now,
-        resumes=lease.id,
-    )
 
 
 def _shares(state: dict[str, int], devices: Sequence[str], total: int) -> dict[str, int]:

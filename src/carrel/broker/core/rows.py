@@ -51,6 +51,8 @@ class TenantRow:
     label: str = ""
     #: Devices that a cell gets.
     gpus: int = 1
+    #: A task that gives its devices to cells for a while.
+    lends: bool = False
     #: The devices that placement gave its job; () for a session that borrows.
     assigned: tuple[str, ...] = ()
     #: The only devices that its cells can use; () for any.
@@ -154,6 +156,8 @@ class RequestRow:
     ends_by: float | None = None
     #: The paused lease that wants to go on, or None.
     resumes: str | None = None
+    #: It gives its devices to cells for a while, once it has them.
+    lends: bool = False
     #: True for a job that can be placed on other devices: it need not wait where nothing helps.
     elsewhere: bool = False
     #: Since when nothing that could be done would help it (Unix seconds); 0: something may.
@@ -197,6 +201,9 @@ class LeaseRow:
     used: float = 0.0
     waited: float = 0.0
     exclusive: bool = False
+    #: The task gives its devices to cells for a while; and when it had them first (Unix seconds).
+    lends: bool = False
+    began: float = 0.0
     ends_by: float | None = None
     held_until: float | None = None
     by_choice: bool = False
@@ -219,6 +226,8 @@ class LeaseRow:
             state=self.state,
             since=self.since,
             exclusive=self.exclusive,
+            lends=self.lends,
+            began=self.began,
             ends_by=self.ends_by,
             computed=self.used,
             held_until=self.held_until,

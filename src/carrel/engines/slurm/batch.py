@@ -1,6 +1,7 @@
 """What a batch script becomes on its node: the guardian of one runner. ``python -c START <attempt>``.
 
-With ``--give-back`` it is a step in an allocation that was made for this attempt alone, which ends with it.
+With ``--element`` the directory is that of an array, and the attempt one of its elements. With ``--give-back`` it is a step
+in an allocation that was made for this attempt alone, which ends with it.
 
 It forks the runner, passes signals on to it, ends what a runner left behind that was killed, and says to Slurm how that went.
 Whoever comes second (Slurm may start a script again, or have two of them) finds the attempt claimed, and does nothing.
@@ -37,6 +38,8 @@ _FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
 START = "import gc, os, sys; gc.disable(); from carrel.engines.slurm.batch import main; os._exit(main(sys.argv[1:]))"
 #: The argument of the guardian of an allocation.
 GIVE_BACK = "--give-back"
+#: The argument of the guardian of an element of an array.
+ELEMENT = "--element"
 #: Seconds that a broker has to take a connection.
 _ANSWER = 2.0
 #: The script of an allocation; and what it becomes, with its own path and a command. When the command has ended and left the
@@ -61,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     """Guard the runner of the attempt whose directory is the first argument; return the exit code for Slurm."""
     gc.freeze()
     gc.enable()
-    directory = AttemptDirectory(Path(arguments[0]))
+    directory = AttemptDirectory(attempt_of(Path(arguments[0]), os.environ) if ELEMENT in arguments[1:] else Path(arguments[0]))
     held = GIVE_BACK in arguments[1:]
     os.umask(0o077)
     if read_claim(directory.claim) is not None:
@@ -97,6 +100,11 @@ def main(arguments: Sequence[str]) -> int:
     if code:
         return code if code > 0 else 128 - code
     return code_of(directory)
+
+
+def attempt_of(array: Path, environ: Mapping[str, str]) -> Path:
+    """Return the directory of the attempt that is this element of an array, as the lab wrote it down before there was one."""
+    return (array / environ["SLURM_ARRAY_TASK_ID"]).readlink()
 
 
 def give_back(directory: AttemptDirectory, *, silent: bool) -> None:

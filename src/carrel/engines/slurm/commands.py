@@ -36,6 +36,7 @@ from carrel.engines.slurm.listing import (
     parse_submitted,
     squeue_format,
 )
+from carrel.engines.slurm.numbers import shown
 
 __all__ = [
     "Garbage",
@@ -84,6 +85,8 @@ _FULL = re.compile(
 )
 #: What sbatch says while it waits by itself until the controller has room (slurm.conf(5), MaxJobCount).
 _QUEUE_FULL = re.compile(r"Slurm job queue full|Slurm temporarily unable to accept job|Job creation temporarily disabled")
+#: Seconds between two looks at what sbatch says: less than the second for which it waits before it asks again.
+_LISTENS = 0.25
 _UNKNOWN_JOB = re.compile(r"Invalid job id specified")
 _OVER = re.compile(r"Job/step already completing or completed|Invalid job id specified")
 
@@ -242,26 +245,28 @@ class SlurmCommands:
         if self._json:
             return parse_json(self._something("squeue", self._run("squeue", "--json", "--states=all", *users)))
         mark = self._mark()
-        answer = self._run("squeue", "--states=all", "--array", *users, f"--format={squeue_format(mark)}", epoch=True)
+        # Not --array: of "4-40:2" squeue of 22.05 then leaves the last element out.
+        answer = self._run("squeue", "--states=all", *users, f"--format={squeue_format(mark)}", epoch=True)
         return parse_squeue(self._something("squeue", answer), mark)
 
-    def job(self, number: int, identity: str) -> SlurmJob | None:
+    def job(self, number: int, identity: str, task: int | None = None) -> SlurmJob | None:
         """Return what the controller knows of one job, or None: it does not know it, or the number is another job's.
+
+        With `task` it is that element of the array.
 
         Numbers are given again after a controller has lost its memory, so the number alone names nobody. Its exit code is not
         told.
         """
         mark = self._mark()
         try:
-            answer = self._run(
-                "squeue", "--states=all", "--array", f"--jobs={number}", f"--format={squeue_format(mark)}", epoch=True
-            )
+            which = f"--jobs={shown(number, task)}"
+            answer = self._run("squeue", "--states=all", which, f"--format={squeue_format(mark)}", epoch=True)
         except (SlurmFailed, SlurmRefused) as error:
             if _UNKNOWN_JOB.search(error.message):
                 return None
             raise
         jobs = parse_squeue(self._something("squeue", answer), mark)
-        return next((job for job in find(jobs, identity) if job.id == number), None)
+        return next((job for job in find(jobs, identity, task=task) if job.id == number), None)
 
     def history(self, numbers: Iterable[int]) -> tuple[SlurmJob, ...]:
         """Return what the accounting database knows of jobs of this user's with these numbers; oldest first.
@@ -301,32 +306,36 @@ class SlurmCommands:
         named = (configuration.get(key, "").partition("(")[0] for key in ("SlurmUser", "SlurmdUser"))
         return frozenset({"root", *named}) - {""}
 
-    def cancel(self, number: int, *, name: str) -> None:
-        """End a job, whatever its state; one that has ended already is no error.
+    def cancel(self, number: int, *, name: str, task: int | None = None) -> None:
+        """End a job, or that element of an array, whatever its state; one that has ended already is no error.
 
         Its identity has to be `name`: a controller that was killed gives numbers again, and nobody else's job must be hit. So it
         is looked at just before.
         """
-        self._cancel([], number, name)
+        self._cancel([], number, name, task)
 
-    def cancel_waiting(self, number: int, *, name: str) -> None:
+    def cancel_waiting(self, number: int, *, name: str, task: int | None = None) -> None:
         """End the job if it has not started."""
-        self._cancel([], number, name, waiting=True)
+        self._cancel([], number, name, task, waiting=True)
 
-    def signal(self, number: int, signal_name: str, *, name: str) -> None:
+    def signal(self, number: int, signal_name: str, *, name: str, task: int | None = None) -> None:
         """Send a signal to the batch script of a job that runs, and to nothing else of it."""
-        self._cancel(["--batch", f"--signal={signal_name}"], number, name)
+        self._cancel(["--batch", f"--signal={signal_name}"], number, name, task)
 
     def wake(self, number: int, *, name: str) -> None:
         """Send all processes in an allocation SIGURG, which means nothing to those that do not ask for it."""
-        self._cancel(["--signal=URG"], number, name)
+        self._cancel(["--signal=URG"], number, name, None)
 
-    def _cancel(self, options: Sequence[str], number: int, name: str, *, waiting: bool = False) -> None:
-        job = self.job(number, name)
+    def rename(self, number: int, name: str) -> None:
+        """Call a job `name` from now on, which means nothing to anybody but people: its number is not looked at before."""
+        self._run("scontrol", "update", f"JobId={number}", f"JobName={name}")
+
+    def _cancel(self, options: Sequence[str], number: int, name: str, task: int | None, *, waiting: bool = False) -> None:
+        job = self.job(number, name, task)
         if job is None or (waiting and job.state != "PENDING"):
             return
         try:
-            self._run("scancel", *options, str(number))
+            self._run("scancel", *options, shown(number, task))
         except SlurmFailed as error:
             if not _OVER.search(error.message):
                 raise
@@ -364,7 +373,14 @@ class SlurmCommands:
 
     def qos_of(self, number: int) -> str:
         """Return the class of service of a job that the controller knows."""
-        return self._run("squeue", "--noheader", f"--jobs={number}", "--format=%q").out.strip()
+        return next(iter(self._run("squeue", "--noheader", f"--jobs={number}", "--format=%q").out.split()), "")
+
+    def array_size(self) -> int:
+        """Return what the indices of arrays are less than (slurm.conf(5), MaxArraySize); 0 where there are none."""
+        found = self.configuration().get("MaxArraySize", "")
+        if not re.fullmatch(r"[0-9]{1,9}", found):
+            raise Garbage("MaxArraySize", found)
+        return int(found)
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
@@ -377,6 +393,8 @@ class SlurmCommands:
         """Run to the end or to the timeout; raise for every exit code but 0."""
         # `sacct --json` of 22.05 cannot read the times that it is given itself when they are in another format.
         environ = {**self._environ, "SLURM_TIME_FORMAT": "%s"} if epoch else self._environ
+        if program in ("squeue", "sacct"):  # lists of elements of arrays are cut short otherwise
+            environ = {**environ, "SLURM_BITSTR_LEN": "0"}
         try:
             process = subprocess.Popen(
                 [program, *arguments],
@@ -392,21 +410,33 @@ class SlurmCommands:
                 f"{program} cannot be started: {error.strerror}.", remedy="Install Slurm's commands here."
             ) from error
         with process:
-            try:
-                out, err = process.communicate(stdin.encode(), timeout=self._timeout)
-            except subprocess.TimeoutExpired as error:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
-                said = process.communicate()[1].decode(errors="replace")
-                if program == "sbatch" and (full := _QUEUE_FULL.search(said)):
-                    raise SlurmFull(f"sbatch failed: {full[0]}.", reason=full[0], perhaps=True) from error
-                raise SlurmSlow(
-                    f"{program} did not answer within {self._timeout:g} s.", remedy="Slurm's controller is slow or hangs."
-                ) from error
+            out, err = self._hear(program, process, stdin.encode())
         answer = _Answer(process.returncode, out.decode(errors="replace"), err.decode(errors="replace").strip())
         if answer.code:
             raise _failure(program, answer)
         return answer
+
+    def _hear(self, program: str, process: subprocess.Popen[bytes], stdin: bytes) -> tuple[bytes, bytes]:
+        """Return what a program says until it ends. It is killed after the timeout, and sbatch as soon as it only waits."""
+        until, given = time.monotonic() + self._timeout, stdin
+        while True:
+            left = until - time.monotonic()
+            try:
+                return process.communicate(given, timeout=min(left, _LISTENS) if program == "sbatch" else left)
+            except subprocess.TimeoutExpired as error:
+                given = b""
+                said = (error.stderr or b"").decode(errors="replace")
+                full = _QUEUE_FULL.search(said) if program == "sbatch" else None
+                if full is None and until > time.monotonic():
+                    continue
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+                process.communicate()
+                if full is not None:
+                    raise SlurmFull(f"sbatch failed: {full[0]}.", reason=full[0], perhaps=True) from error
+                raise SlurmSlow(
+                    f"{program} did not answer within {self._timeout:g} s.", remedy="Slurm's controller is slow or hangs."
+                ) from error
 
 
 def _name_of(user: str) -> str:

@@ -19,7 +19,8 @@ from carrel.domain.placement import GpuState
 from carrel.domain.ports import Attempt, Clock
 from carrel.engines.attempts import Watched, clear, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells, NetworkDoorbells
-from carrel.engines.slurm.batch import START
+from carrel.engines.slurm.arrays import leave_array, sweep_arrays
+from carrel.engines.slurm.batch import ELEMENT, START
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.followed import Followed
 from carrel.engines.slurm.follower import Follower
@@ -115,6 +116,8 @@ class SlurmEngine:
             follower=self._follower,
             options=options,
             command=self._command,
+            element_command=self._element_command,
+            lab=lab,
             allocations=Allocations(
                 commands=self._commands,
                 command=self._command,
@@ -140,6 +143,7 @@ class SlurmEngine:
             clock=clock,
         )
         self._nodes: tuple[Node, ...] = ()
+        sweep_arrays(lab, self._spool.root)
 
     def nodes(self) -> tuple[Node, ...]:
         """The cluster's nodes as Slurm has them now; as they were last when it does not answer."""
@@ -216,7 +220,9 @@ class SlurmEngine:
 
         With the job itself `over`, what its attempts kept for each other goes too.
         """
-        self._follower.forget((job_id, attempt))
+        followed = self._follower.forget((job_id, attempt))
+        if followed is not None and followed.array:
+            leave_array(followed)
         self._reconciler.ended()
         directory = self._spool.attempt(job_id, attempt)
         clear(directory)
@@ -239,6 +245,9 @@ class SlurmEngine:
 
     def _command(self, followed: Followed) -> list[str]:
         return [self._python, "-P", "-c", START, str(followed.directory.path)]
+
+    def _element_command(self, array: Path) -> list[str]:
+        return [self._python, "-P", "-c", START, str(array), ELEMENT]
 
     def _deliver(self, observations: Sequence[Observation]) -> None:
         for receiver in self._receivers:

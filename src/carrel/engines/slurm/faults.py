@@ -93,13 +93,13 @@ def fault_of(job: SlurmJob, end: SlurmEnd, out_of_use: Mapping[str, str], *, mod
         return f"{end.reason.message.removesuffix('.')}"
     if end.state is JobState.CANCELLED and out_of_use:
         why = "; ".join(f"{node}: {reason}" for node, reason in sorted(out_of_use.items()))
-        return f"Slurm could not start it and took the node out of use ({why}; Slurm job {job.id})"
+        return f"Slurm could not start it and took the node out of use ({why}; Slurm job {job.shown})"
     if end.state is not JobState.FAILED or modules_failed or job.reason == "BadConstraints":
         return ""
     if job.reason in SITES_FAULT:
-        return f"Slurm could not start it{where}: {job.reason} (job {job.id})"
+        return f"Slurm could not start it{where}: {job.reason} (job {job.shown})"
     if job.nodes and (end.exit_code or end.signal):
-        return f"Its script did not get as far as Carrel{where} (Slurm job {job.id})"
+        return f"Its script did not get as far as Carrel{where} (Slurm job {job.shown})"
     return ""
 
 

@@ -13,6 +13,7 @@ from carrel.domain.launch import Ended, Preparing
 from carrel.engines.attempts import Watched
 from carrel.engines.slurm.batch import RELEASED, TERMINATED
 from carrel.engines.slurm.listing import SlurmJob
+from carrel.engines.slurm.numbers import shown
 from carrel.engines.slurm.states import SlurmEnd
 from carrel.spool import AttemptDirectory, append_entry, read_claim, take_claim
 from carrel.spool.lines import read_lines
@@ -45,6 +46,8 @@ class Followed:
     batch_only: bool = False
     #: What its own job is called, while a pilot runs it in another; "" otherwise.
     own: str = ""
+    #: The array of Slurm's in which it is an element, by its identity; "" where its job is its own.
+    array: str = ""
     #: The srun that made its allocation and put its runner there, -1 when it is not known; and when it was started.
     srun: int = -1
     srun_at: float = 0.0
@@ -76,6 +79,27 @@ class Followed:
     def directory(self) -> AttemptDirectory:
         """Where the attempt lives."""
         return self.watched.directory
+
+    @property
+    def identity(self) -> str:
+        """What its job's comment says in Slurm."""
+        return self.array or self.name
+
+    @property
+    def task(self) -> int | None:
+        """Its index in an array of Slurm's, which is the one in the lab's; None where its job is its own."""
+        element = self.watched.launch.element
+        return element.index if self.array and element is not None else None
+
+    @property
+    def shown(self) -> str:
+        """Its number as Slurm shows it."""
+        return shown(self.number or 0, self.task)
+
+    @property
+    def array_directory(self) -> Path:
+        """Where the elements of its array are written down."""
+        return self.directory.path.parents[1] / self.array
 
     @property
     def number_file(self) -> Path:
@@ -111,6 +135,11 @@ class Followed:
             self.held = held
             self.name = f"{self.name}{HELD}" if held else self.name.removesuffix(HELD)
 
+    def join(self, array: str) -> None:
+        """It is to be an element of that array, which Slurm may know from now on; that is written down."""
+        self.array = array
+        self.remember(None)
+
     def board(self, pilot: str, number: int) -> None:
         """A pilot runs it, in the job `number` that is called `pilot`; that is written down."""
         if not self.own:
@@ -129,6 +158,7 @@ class Followed:
         words = [
             *(["held"] if self.held else []),
             *([f"pilot={self.name}"] if self.own else []),
+            *([f"array={self.array}"] if self.array else []),
             *([number] if number else []),
             *([f"srun={self.srun}"] if self.srun > 0 else []),
             *([f"again={self.again}"] if self.again else []),
@@ -146,7 +176,7 @@ class Followed:
     def unask(self) -> None:
         """It was not asked for after all: no job of its identity exists."""
         self.number_file.unlink(missing_ok=True)
-        self.asked = False
+        self.asked, self.array = False, ""
 
     def recall(self) -> None:
         """Read what an earlier engine wrote down."""
@@ -167,15 +197,23 @@ class Followed:
             name, _, value = word.partition("=")
             if name == "again" and value.isascii() and value.isdigit():
                 self.again = int(value)
+            elif name == "array":
+                self.array = value
             elif name == "avoid" and value:
                 self.avoid = (value,)
 
     def is_its(self, job: SlurmJob) -> bool:
         """Return whether `job`, which has its number, is the attempt's: numbers are given again.
 
-        Accounting has no comments (slurm.conf(5), AccountingStoreFlags): there the directory tells, and a pilot's name.
+        Accounting has no comments (slurm.conf(5), AccountingStoreFlags): there the directory tells, which a pilot has to itself.
         """
-        return job.identity == self.name or (not self.own and job.directory == str(self.directory.path))
+        if job.task != self.task:
+            return False
+        if self.own:
+            place = self.directory.path.parents[1] / self.name
+        else:
+            place = self.array_directory if self.array else self.directory.path
+        return job.identity == self.identity or job.directory == str(place)
 
     def cancelled_by(self) -> str | None:
         """Who asked for the end, or None."""

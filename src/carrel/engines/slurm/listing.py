@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from carrel.domain.errors import Unavailable
+from carrel.engines.slurm.numbers import read_numbers, shown
 
 
 class Garbage(Unavailable):
@@ -28,7 +29,10 @@ class Garbage(Unavailable):
 class SlurmJob:
     """One job as one answer of Slurm's has it."""
 
+    #: Of an element of an array, the array's.
     id: int
+    #: The element's index; None where the job is no element.
+    task: int | None = None
     #: The first word of the state, in full ("CANCELLED", not "CA" or "CANCELLED by 0").
     state: str
     name: str = ""
@@ -50,6 +54,11 @@ class SlurmJob:
     starts_at: int | None = None
 
     @property
+    def shown(self) -> str:
+        """Its number as Slurm shows it: "12", or "12_3" of an element."""
+        return shown(self.id, self.task)
+
+    @property
     def identity(self) -> str:
         """What the lab calls the job: its comment, or its name where a release submitted it that said so there."""
         return self.comment if self.comment.startswith(OURS) else self.name
@@ -60,9 +69,9 @@ OURS = "carrel."
 #: Bytes of a job's name in Slurm: accounting has room for 255.
 _LONGEST_NAME = 200
 _STATE = re.compile(r"[A-Z][A-Z_]{2,}")
-_SQUEUE_FIELDS = ("%A", "%T", "%r", "%N", "%S", "%u", "%k")
+_SQUEUE_FIELDS = ("%i", "%T", "%r", "%N", "%S", "%u", "%k")
 #: The fields of sacct that `parse_sacct` reads; the free ones are the last.
-SACCT_FIELDS = ("JobIDRaw", "State", "ExitCode", "Reason", "NodeList", "Start", "User", "JobName", "WorkDir")
+SACCT_FIELDS = ("JobID", "State", "ExitCode", "Reason", "NodeList", "Start", "User", "JobName", "WorkDir")
 _LARGEST = 2**63
 _NOTHING_FOUND = 9003
 
@@ -96,10 +105,10 @@ def parse_squeue(text: str, mark: str) -> tuple[SlurmJob, ...]:
     lines = [line for line in text.split("\n") if line.startswith(f"{mark}|")]
     if not lines or not lines[0].startswith(f"{mark}|JOBID|STATE|REASON|") or not text.startswith(lines[0]):
         raise Garbage("What squeue answered", text)
-    return tuple(_squeue_line(line) for line in lines[1:])
+    return tuple(job for line in lines[1:] for job in _squeue_line(line))
 
 
-def _squeue_line(line: str) -> SlurmJob:
+def _squeue_line(line: str) -> list[SlurmJob]:
     mark = line.partition("|")[0]
     # A comment with a line end is cut there, and the name with it.
     known, _, name = line.partition(f"|{_inner(mark)}|")
@@ -108,8 +117,8 @@ def _squeue_line(line: str) -> SlurmJob:
         raise Garbage("A line of squeue", line)
     _, number, state, reason, nodes, start, user, comment = fields
     word, by = _state(state)
-    return SlurmJob(
-        id=_number(number, line),
+    job = SlurmJob(
+        id=0,
         state=word,
         cancelled_by=by,
         reason=reason,
@@ -119,6 +128,7 @@ def _squeue_line(line: str) -> SlurmJob:
         name=name,
         comment="" if comment == "(null)" else comment,
     )
+    return _each(job, number, line)
 
 
 def parse_sacct(text: str) -> tuple[SlurmJob, ...]:
@@ -130,18 +140,18 @@ def parse_sacct(text: str) -> tuple[SlurmJob, ...]:
     lines = text.split("\n")
     if lines[0] != "|".join(SACCT_FIELDS) or lines[-1]:
         raise Garbage("What sacct answered", text)
-    return tuple(_sacct_line(line) for line in lines[1:-1])
+    return tuple(job for line in lines[1:-1] for job in _sacct_line(line))
 
 
-def _sacct_line(line: str) -> SlurmJob:
+def _sacct_line(line: str) -> list[SlurmJob]:
     fields = line.split("|", len(SACCT_FIELDS) - 1)
     if len(fields) != len(SACCT_FIELDS):
         raise Garbage("A line of sacct", line)
     number, state, ending, reason, nodes, start, user, name, directory = fields
     word, by = _state(state)
     code, signal = _exit(ending, line)
-    return SlurmJob(
-        id=_number(number, line),
+    job = SlurmJob(
+        id=0,
         state=word,
         cancelled_by=by,
         exit_code=code,
@@ -153,6 +163,7 @@ def _sacct_line(line: str) -> SlurmJob:
         name=name,
         directory=directory,
     )
+    return _each(job, number, line)
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -234,16 +245,24 @@ def parse_json(text: str, *, accounting: bool = False) -> tuple[SlurmJob, ...]:
         if errors:
             raise Garbage(what, json.dumps(errors))
         jobs = answer["jobs"]
-        return tuple(_sacct_object(job) if accounting else _squeue_object(job) for job in _list(jobs))
+        if accounting:
+            return tuple(_sacct_object(job) for job in _list(jobs))
+        return tuple(found for job in _list(jobs) for found in _squeue_object(job))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError) as error:
         raise Garbage(what, text) from error
 
 
-def _squeue_object(job: Mapping[str, Any]) -> SlurmJob:
+def _squeue_object(job: Mapping[str, Any]) -> list[SlurmJob]:
+    array, task = _optional(job.get("array_job_id")), _optional(job.get("array_task_id"))
+    number = f"{array or _whole(job['job_id'])}"
+    if array and task is not None:
+        number = f"{array}_{task}"
+    elif array and (waiting := _text(job.get("array_task_string"))):
+        number = f"{array}_[{waiting}]"
     word, by = _state(_words(job["job_state"]))
     code, signal = _wait_status(job.get("exit_code"))
-    return SlurmJob(
-        id=_whole(job["job_id"]),
+    found = SlurmJob(
+        id=0,
         name=_text(job.get("name")),
         comment=_text(job.get("comment")),
         user=_text(job.get("user_name")),
@@ -255,6 +274,7 @@ def _squeue_object(job: Mapping[str, Any]) -> SlurmJob:
         signal=signal,
         starts_at=_optional(job.get("start_time")) or None,
     )
+    return _each(found, number, number)
 
 
 def _sacct_object(job: Mapping[str, Any]) -> SlurmJob:
@@ -345,10 +365,12 @@ def _exit(text: str, line: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _number(text: str, line: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise Garbage("A job's number", line)
-    return int(text)
+def _each(job: SlurmJob, number: str, line: str) -> list[SlurmJob]:
+    """Return `job` under its number; once for each element where they wait together."""
+    try:
+        return [replace(job, id=found, task=task) for found, task in read_numbers(number)]
+    except ValueError as error:
+        raise Garbage("A job's number", line) from error
 
 
 def _time(text: str) -> int | None:
@@ -359,6 +381,9 @@ def _nodes(text: str) -> str:
     return "" if text in ("(null)", "None assigned", "None", "n/a") else text
 
 
-def find(jobs: Iterable[SlurmJob], identity: str, user: str = "") -> tuple[SlurmJob, ...]:
-    """Return those of `jobs` with the identity that belong to `user` where one is given: anybody can call a job anything."""
-    return tuple(job for job in jobs if job.identity == identity and (not user or job.user == user))
+def find(jobs: Iterable[SlurmJob], identity: str, user: str = "", task: int | None = None) -> tuple[SlurmJob, ...]:
+    """Return those of `jobs` with the identity that belong to `user` where one is given: anybody can call a job anything.
+
+    An array has one identity; `task` says which of its elements is meant.
+    """
+    return tuple(job for job in jobs if job.identity == identity and job.task == task and (not user or job.user == user))

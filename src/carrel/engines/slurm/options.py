@@ -142,7 +142,9 @@ def gres_of(options: SlurmOptions) -> str:
     return ":".join(part for part in ("gpu", options.gpu_type, str(options.gpus)) if part) if options.gpus else ""
 
 
-def sbatch_arguments(options: SlurmOptions, *, name: str, comment: str, directory: str, output: str) -> list[str]:
+def sbatch_arguments(
+    options: SlurmOptions, *, name: str, comment: str, directory: str, output: str, array: str = ""
+) -> list[str]:
     """Return the arguments of sbatch, in a fixed order. What is not asked for is not mentioned.
 
     The environment is the caller's, as the script goes on from it; so the caller gives sbatch a clean one.
@@ -150,6 +152,7 @@ def sbatch_arguments(options: SlurmOptions, *, name: str, comment: str, director
     notice = options.notice
     pairs: Sequence[tuple[str, object]] = (
         ("job-name", name),
+        ("array", array),
         ("comment", comment),
         ("chdir", directory),
         ("output", output),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import json
 import os
 import select
 import signal
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from carrel.engines.slurm.batch import main as guard
+from carrel.engines.slurm.listing import slurm_name
 from carrel.spool import AttemptDirectory
 
 #: What the interpreter is told to do.
@@ -59,7 +61,10 @@ def main(arguments: Sequence[str]) -> int:
         os.waitpid(pid, 0)
         _say(f"{OVER} {line}")
     if line or ending:
-        Path(arguments[0]).unlink(missing_ok=True)
+        script = Path(arguments[0])
+        script.unlink(missing_ok=True)
+        with suppress(OSError):
+            script.with_suffix("").rmdir()  # where it was started
     return 0
 
 
@@ -130,6 +135,8 @@ def _be_guard(directory: AttemptDirectory) -> None:
         os.dup2(null, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        # Slurm set it to the name of the task for which the allocation was made.
+        os.environ["SLURM_JOB_NAME"] = slurm_name(json.loads(directory.launch.read_bytes())["name"])
         status = guard([str(directory.path)])
     except BaseException:
         import traceback

@@ -27,7 +27,7 @@ from carrel.domain.qos import JobKind
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.followed import Followed, runner_of
 from carrel.engines.slurm.immediate import SHORT, may_be_immediate, srun_arguments, watched
-from carrel.engines.slurm.listing import SlurmJob
+from carrel.engines.slurm.listing import SlurmJob, slurm_name
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilot import BEAT, BEGINS, GO, OVER, is_locked
 from carrel.engines.slurm.script import batch_script
@@ -45,6 +45,8 @@ _IN_LINE = 10.0
 _STRAY = 2.0
 #: Seconds for which an allocation is looked for that Slurm may still make for an srun that is gone.
 _MAY_APPEAR = 120.0
+#: Seconds for which a task runs in an allocation that was called after another one, before Slurm is told its name.
+_NAMED = 1.0
 #: Seconds that an allocation is asked for at least, beyond the longest short task.
 _BEYOND = 60
 
@@ -69,7 +71,10 @@ class Pilot:
     until: float
     #: For how many seconds it stays without work.
     hold: float
+    #: What Slurm calls the allocation: the name of the task for which it was made, or of a later one.
+    called: str
     busy: Followed | None = None
+    busy_since: float = 0.0
     begun: bool = False
     idle_since: float = 0.0
 
@@ -78,7 +83,12 @@ class Pilot:
         assert self.process.stdin is not None
         return self.busy is None and not self.process.stdin.closed and self.process.poll() is None
 
-    def give(self, followed: Followed) -> bool:
+    def wants_name(self) -> str:
+        """Return the name of the task that it runs, where its allocation is called otherwise; "" where nothing is to be done."""
+        name = slurm_name(self.busy.watched.launch.name) if self.busy is not None and not self.busy.watched.over else ""
+        return name if self.begun and name != self.called else ""
+
+    def give(self, followed: Followed, now: float) -> bool:
         """Have it run the attempt; False when it is gone."""
         assert self.process.stdin is not None
         followed.board(self.name, self.number)
@@ -88,7 +98,7 @@ class Pilot:
         except OSError:
             followed.leave()
             return False
-        self.busy = followed
+        self.busy, self.busy_since = followed, now
         return True
 
     def beat(self) -> None:
@@ -149,10 +159,8 @@ class Pilots:
 
         Raises what Slurm's commands raise, but for a refusal.
         """
-        launch = followed.watched.launch
-        hold = 0.0 if followed.batch_only or launch.kind is not JobKind.TASK else self._hold(launch)
-        # What modules set is left beside the script, for one attempt.
-        if hold <= 0 or launch.resources.time > SHORT or options.modules or not may_be_immediate(options):
+        hold = self._held_for(followed, options)
+        if hold <= 0:
             return False
         shape = _shape(options)
         if self._give(shape, options, followed):
@@ -169,16 +177,40 @@ class Pilots:
         followed.ask_at = now + 1.0
         return True
 
+    def may_take(self, followed: Followed, options: SlurmOptions) -> bool:
+        """Return whether the attempt is one for a pilot."""
+        return self._held_for(followed, options) > 0
+
+    def _held_for(self, followed: Followed, options: SlurmOptions) -> float:
+        """Return for how many seconds an allocation is held after such a task; 0: not at all."""
+        launch = followed.watched.launch
+        # What modules set is left beside the script, for one attempt.
+        if launch.kind is not JobKind.TASK or launch.resources.time > SHORT or options.modules or not may_be_immediate(options):
+            return 0.0
+        return 0.0 if followed.batch_only else self._hold(launch)
+
     def again_at(self) -> float | None:
         """When to call `tend`, in monotonic seconds, or None."""
-        return min((pilot.idle_since + pilot.hold for pilot in self._pilots if pilot.begun and pilot.is_free()), default=None)
+        idle = [pilot.idle_since + pilot.hold for pilot in self._pilots if pilot.begun and pilot.is_free()]
+        named = [pilot.busy_since + _NAMED for pilot in self._pilots if pilot.wants_name()]
+        return min((*idle, *named), default=None)
 
     def tend(self) -> None:
-        """Send away those that have had nothing to do for a while."""
+        """Send away those that have had nothing to do for a while; call allocations after the tasks in them."""
         now = self._monotonic()
         for pilot in self._pilots:
             if pilot.begun and pilot.is_free() and now - pilot.idle_since >= pilot.hold:
                 pilot.send_away()
+            elif (name := pilot.wants_name()) and now - pilot.busy_since >= _NAMED:
+                pilot.called = name
+                # Beside: who has an allocation needs no controller, and does not wait for one that is slow.
+                threading.Thread(target=self._rename, args=(pilot.number, name), name=f"{pilot.name}-name", daemon=True).start()
+
+    def _rename(self, number: int, name: str) -> None:
+        try:
+            self._slurm.rename(number, name)
+        except CarrelError as error:
+            _log.info("job %d of Slurm's keeps its name: %s", number, error)
 
     def has(self, followed: Followed) -> bool:
         """Return whether a pilot that lives has been given the attempt."""
@@ -192,10 +224,11 @@ class Pilots:
     # --- inside -----------------------------------------------------------------------------------------------------------------
 
     def _give(self, shape: tuple[str, ...], options: SlurmOptions, followed: Followed) -> bool:
-        """Give the attempt to a pilot that has nothing to do, and time enough."""
+        """Give the attempt to a pilot that has nothing to do, and time enough: one that is called like it, if there is one."""
         until = self._monotonic() + (options.time or 0)
-        for pilot in self._pilots:
-            if pilot.shape == shape and pilot.until >= until and pilot.is_free() and pilot.give(followed):
+        name = slurm_name(followed.watched.launch.name)
+        for pilot in sorted(self._pilots, key=lambda pilot: pilot.called != name):
+            if pilot.shape == shape and pilot.until >= until and pilot.is_free() and pilot.give(followed, self._monotonic()):
                 self._leave_line(followed)
                 return True
         return False
@@ -207,34 +240,36 @@ class Pilots:
         soon = sum(pilot.shape == shape and pilot.busy is not None and pilot.busy.watched.over for pilot in self._pilots)
         while len(line.waiting) > soon and sum(not pilot.begun and pilot.shape == shape for pilot in self._pilots) < _ON_THE_WAY:
             try:
-                pilot = self._start(shape, line.options, hold)
+                pilot = self._start(shape, line.options, hold, slurm_name(line.waiting[0].watched.launch.name))
             except SlurmRefused:
                 break
             self._pilots.append(pilot)
-            if not pilot.give(line.waiting[0]):
+            if not pilot.give(line.waiting[0], self._monotonic()):
                 break
             self._leave_line(line.waiting[0])
         return any(pilot.shape == shape for pilot in self._pilots)
 
-    def _start(self, shape: tuple[str, ...], options: SlurmOptions, hold: float) -> Pilot:
+    def _start(self, shape: tuple[str, ...], options: SlurmOptions, hold: float, called: str) -> Pilot:
         name = f"carrel.{self._lab}.{HOLD}.{secrets.token_hex(4)}"
+        place = self._directory / name  # by which accounting knows it, which has no comments
+        place.mkdir(mode=0o700)
         seconds = max(options.time or 0, SHORT + _BEYOND)
         script = self._directory / f"{name}.sh"
         # Written down before there is an allocation: whoever comes next finds that by its name.
         script.write_text(batch_script(watched(script, name, [*self._command, str(script)]), options))
         arguments = srun_arguments(
-            replace(options, time=seconds), name=name, comment=name, directory=str(self._directory), script=str(script)
+            replace(options, time=seconds), name=called, comment=name, directory=str(place), script=str(script)
         )
         try:
             number, process = self._slurm.begin([word for word in arguments if word not in _SPOKEN], conversation=True)
         except SlurmRefused:
-            script.unlink(missing_ok=True)
+            _remove(script)
             raise
         except CarrelError:
             self._strays[script] = self._monotonic()
             raise
         now = self._monotonic()
-        pilot = Pilot(name, number, shape, process, now + seconds, hold, idle_since=now)
+        pilot = Pilot(name, number, shape, process, now + seconds, hold, called, idle_since=now)
         threading.Thread(target=self._listen, args=(pilot, script), name=name, daemon=True).start()
         return pilot
 
@@ -282,7 +317,7 @@ class Pilots:
                     self._slurm.cancel(job.id, name=job.identity)
             elif job is None and now - since > _MAY_APPEAR:
                 del self._strays[script]
-                script.unlink(missing_ok=True)
+                _remove(script)
 
     def _find_strays(self) -> None:
         """Note what an earlier engine has left."""
@@ -290,6 +325,11 @@ class Pilots:
         for note in self._directory.glob(f"carrel.{self._lab}.{HOLD}.*.sh.released"):
             note.unlink(missing_ok=True)
         self._strays = dict.fromkeys(self._directory.glob(f"carrel.{self._lab}.{HOLD}.*.sh"), now)
+        for script in {
+            place.with_name(f"{place.name}.sh") for place in self._directory.glob(f"carrel.{self._lab}.{HOLD}.????????")
+        }:
+            if script not in self._strays:
+                _remove(script)
 
     def _begun(self, pilot: Pilot) -> None:
         pilot.begun = True
@@ -314,9 +354,11 @@ class Pilots:
         if script.exists():  # it was killed, or its srun was: who gives the allocation back is not known
             try:
                 self._slurm.cancel(pilot.number, name=pilot.name)
-                script.unlink(missing_ok=True)
+                _remove(script)
             except CarrelError:
                 self._strays[script] = self._monotonic()
+        else:
+            _remove(script)
         lost = pilot.busy
         if lost is not None and not lost.watched.over and runner_of(lost) is None:
             lost.leave()
@@ -330,6 +372,13 @@ class Pilots:
                 line.waiting.remove(followed)
             if not line.waiting:
                 del self._lines[shape]
+
+
+def _remove(script: Path) -> None:
+    """The allocation is over, or was never made: its script goes, and the directory that is named like it."""
+    script.unlink(missing_ok=True)
+    with suppress(OSError):
+        script.with_suffix("").rmdir()
 
 
 def _shape(options: SlurmOptions) -> tuple[str, ...]:

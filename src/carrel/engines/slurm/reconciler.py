@@ -1,4 +1,4 @@
-"""The thread that talks to Slurm: submits, cancels, and compares what Slurm lists with what the journals say.
+"""The thread that talks to Slurm: has jobs submitted, cancels, and compares what Slurm lists with what the journals say.
 
 What Slurm says changes nothing by itself. A job that is missing, a controller that is silent and a state that nobody knows are
 no ends. An end of Slurm's counts when no runner lives: it is then written into the journal, in the runner's place.
@@ -10,33 +10,30 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from carrel.domain.errors import CarrelError
 from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import Ended, Launch
 from carrel.domain.ports import Clock
-from carrel.engines.attempts import write_cancel, write_launch
-from carrel.engines.slurm.commands import SlurmFull, SlurmMissing, SlurmRefused
-from carrel.engines.slurm.faults import SiteFault, SiteFaults, elsewhere, was_held
+from carrel.engines.attempts import write_cancel
+from carrel.engines.slurm.faults import SiteFault, SiteFaults, was_held
 from carrel.engines.slurm.followed import Followed, cancelled, end_without_runner, never_to_run, runner_of, write_end
 from carrel.engines.slurm.follower import SAYS_WHY, Follower
 from carrel.engines.slurm.immediate import Allocations
-from carrel.engines.slurm.limits import QosLimits, in_words
-from carrel.engines.slurm.listing import SlurmJob, find, slurm_name
-from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
+from carrel.engines.slurm.limits import QosLimits
+from carrel.engines.slurm.listing import SlurmJob
+from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilots import Pilots
-from carrel.engines.slurm.room import Room
-from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.shared import Listing
 from carrel.engines.slurm.states import SlurmEnd, end_of, is_live, waits_for
+from carrel.engines.slurm.submitter import TIMES_AGAIN, Submitter
 from carrel.engines.slurm.transport import Transport
 from carrel.spool.checkpoint import wrote_checkpoint
 
-#: Seconds before sbatch is tried again after it failed: at first, and at most.
-_AGAIN, _AGAIN_AT_MOST = 2.0, 60.0
 #: Seconds that the accounting database has for saying who cancelled a job, which squeue does not know.
 _SAYS_WHO = 10.0
 #: Seconds for which a runner may live on after Slurm has said that its job ended (a node that was cut off).
@@ -46,9 +43,8 @@ _SLOW_TO_END = 30.0
 
 #: Looks between two listings while nothing is to be expected, and looks for which something is, after a job was handed over.
 _AT_REST, _RESTLESS = 4, 12
-#: Seconds after which a job that Slurm has forgotten is submitted again, and how often that is done.
+#: Seconds after which a job that Slurm has forgotten is submitted again.
 FORGOTTEN = 30.0
-_TIMES_AGAIN = 3
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +59,8 @@ class Reconciler:
         follower: Follower,
         options: Callable[[Launch], SlurmOptions],
         command: Callable[[Followed], Sequence[str]],
+        element_command: Callable[[Path], Sequence[str]],
+        lab: str,
         allocations: Allocations,
         pilots: Callable[[Callable[[Callable[[], None]], None], Callable[[Followed], None]], Pilots],
         listing: Listing | None = None,
@@ -71,17 +69,32 @@ class Reconciler:
         monotonic: Clock,
         clock: Clock,
     ) -> None:
-        """`command` is what a batch script becomes, `interval` the seconds between two looks; `user` owns the jobs. `pilots`
-        makes them, from how they speak into the reconciler's thread and how it submits what no pilot will run. `listing` is
-        used where an earlier answer will do."""
+        """`command` is what a batch script becomes, `element_command` the same for an array by the directory in which its
+        elements are written down; `lab` is in its identity. `interval` is the seconds between two looks; `user` owns the jobs.
+        `pilots` makes them, from how they speak into the reconciler's thread and how it submits what no pilot will run.
+        `listing` is used where an earlier answer will do."""
         self._slurm = slurm
         self._follower = follower
         self._options = options
-        self._command = command
         self._allocations = allocations
-        self._pilots = pilots(self._do, self._submit)
         self._limits = QosLimits(qos_of=slurm.qos_of, limits=slurm.limits, monotonic=monotonic)
-        self._room = Room(monotonic)
+        self._submitter = Submitter(
+            slurm=slurm,
+            follower=follower,
+            options=options,
+            command=command,
+            element_command=element_command,
+            lab=lab,
+            allocations=allocations,
+            pilots=partial(pilots, self._do),
+            limits=self._limits,
+            user=user,
+            monotonic=monotonic,
+            end=self._end,
+            cancel=self._cancel,
+            look_by=self._look_by,
+        )
+        self._pilots = self._submitter.pilots
         self._faults = SiteFaults(slurm)
         self._user = user
         self._interval = interval
@@ -91,9 +104,8 @@ class Reconciler:
         self._changed = threading.Condition()
         self._listing = listing or (lambda _since, _numbers: slurm.listing())
         self._look_at = 0.0
-        #: When Slurm was last asked for a listing; since when a listing is not too old; until when something may soon be new.
-        self._listed_at = self._changed_at = -math.inf
-        self._restless_until = -math.inf
+        #: When Slurm was last asked for a listing.
+        self._listed_at = -math.inf
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="carrel-slurm", daemon=True)
 
@@ -103,7 +115,7 @@ class Reconciler:
 
     def submit(self, followed: Followed) -> None:
         """Submit a job for the attempt, unless there is one."""
-        self._do(partial(self._submit, followed))
+        self._do(partial(self._submitter.submit, followed))
 
     def cancel(self, followed: Followed) -> None:
         """Make the runner look at its cancel file; see to it that none begins."""
@@ -111,7 +123,7 @@ class Reconciler:
 
     def ended(self) -> None:
         """A job has ended: Slurm may have room for another one."""
-        self._do(self._room.ended)
+        self._do(self._submitter.ended)
 
     def alert(self, followed: Followed) -> None:
         """Make the runner, if there is one, look at what was left for it."""
@@ -125,7 +137,7 @@ class Reconciler:
         if followed.held:
             self._slurm.wake(number, name=followed.name)
         else:
-            self._slurm.signal(number, "TERM", name=followed.name)
+            self._slurm.signal(number, "TERM", name=followed.identity, task=followed.task)
 
     def close(self) -> None:
         """Stop. A command that is being run ends by itself, in time."""
@@ -155,8 +167,8 @@ class Reconciler:
                     if self._work
                     else self._look
                     if self._look_at <= self._monotonic()
-                    else self._try_the_next
-                    if self._room.next() is not None
+                    else self._submitter.try_next
+                    if self._submitter.has_next()
                     else self._pilots.tend
                 )
             try:
@@ -166,123 +178,12 @@ class Reconciler:
             except Exception:  # noqa: BLE001 - one attempt's trouble must not stop the others
                 _log.exception("the reconciler with Slurm failed and goes on")
 
+    def _look_by(self, at: float) -> None:
+        self._look_at = min(self._look_at, at)
+
     def _due(self) -> float:
-        moments = (self._look_at, self._pilots.again_at(), self._room.next_at())
+        moments = (self._look_at, self._pilots.again_at(), self._submitter.next_at())
         return min(moment for moment in moments if moment is not None)
-
-    def _try_the_next(self) -> None:
-        """Slurm may have room for the first one of a line."""
-        key = self._room.next()
-        followed = None if key is None else self._follower.find(key)
-        if followed is not None:
-            followed.ask_at = 0.0
-            self._guard(followed, self._submit)
-        if key is not None and (followed is None or followed.ask_at < math.inf):
-            self._room.leave(key)  # it was taken, or its trouble is another one
-
-    def _submit(self, followed: Followed) -> None:
-        try:
-            self._submit_now(followed)
-        finally:  # a listing that is older may not have it
-            self._changed_at = self._monotonic()
-            self._restless_until = self._changed_at + _RESTLESS * self._interval
-
-    def _submit_now(self, followed: Followed) -> None:
-        if followed.watched.over or followed.number is not None or runner_of(followed) is not None:
-            return
-        by, asked = followed.cancelled_by(), followed.asked
-        if by is not None and not asked:
-            self._end(followed, cancelled(by))
-            return
-        try:
-            if followed.asked and self._found(followed, self._slurm.listing()):
-                return
-            if by is None:
-                self._ask(followed)
-            else:
-                self._end(followed, cancelled(by))
-        except SlurmRefused as error:
-            if followed.avoid:  # there may be no other node
-                followed.avoid = ()
-                followed.unask()
-                self._submit(followed)
-                return
-            reason = Reason(
-                code="LaunchFailed", message=f"Slurm refused it: {error.reason}.{self._may_be_limits(followed, error)}"
-            )
-            self._end(followed, Ended(state=JobState.FAILED, reason=reason))
-        except (CarrelError, OSError) as error:
-            if isinstance(error, SlurmMissing) and not asked:
-                followed.unask()
-            followed.failures += 1
-            pause = min(_AGAIN_AT_MOST, _AGAIN * 2 ** (followed.failures - 1))
-            followed.ask_at = self._monotonic() + pause
-            self._look_at = min(self._look_at, followed.ask_at)
-            message = error.message if isinstance(error, CarrelError) and not isinstance(error, SlurmMissing) else str(error)
-            self._follower.say(followed, f"It is not submitted to Slurm yet: {message} This is tried again.")
-
-    def _may_be_limits(self, followed: Followed, error: SlurmRefused) -> str:
-        """Where a limit is the reason Slurm does not say which one: say what the QoS allows, if it is known."""
-        if "QOS" not in error.reason and "policy" not in error.reason:
-            return ""
-        found = self._limits.of_qos(self._options(followed.watched.launch).qos)
-        return f" {found}" if found else ""
-
-    def _ask(self, followed: Followed) -> None:
-        launch = followed.watched.launch
-        if not followed.directory.launch.exists():
-            write_launch(followed.watched)
-        options = elsewhere(self._options(launch), followed.avoid)
-        if self._pilots.take(followed, options):  # there may be one already, for which Slurm needs no room
-            self._taken(followed)
-            return
-        place, key = (options.account, options.qos, options.partition), followed.watched.key
-        if words := self._room.keeps_back(place, key):
-            self._wait_for_room(followed, words, options)
-            return
-        if self._allocations.take(followed, options):
-            self._taken(followed)
-            return
-        arguments = sbatch_arguments(
-            options,
-            name=slurm_name(launch.name),
-            comment=followed.name,
-            directory=str(followed.directory.path),
-            output=str(followed.output),
-        )
-        followed.remember(None)
-        try:
-            followed.remember(self._slurm.submit(arguments, batch_script(self._command(followed), options)))
-        except SlurmFull as error:
-            if not error.perhaps:
-                followed.unask()
-            self._room.refused(place, key, error.reason)
-            self._wait_for_room(followed, error.reason, options)
-            return
-        self._room.taken(place, key)
-        self._taken(followed)
-
-    def _taken(self, followed: Followed) -> None:
-        followed.failures = 0
-        if followed.cancelled:
-            self._cancel(followed)
-
-    def _wait_for_room(self, followed: Followed, words: str, options: SlurmOptions) -> None:
-        """It is submitted when its turn comes; the room knows when."""
-        followed.ask_at = math.inf
-        meaning = ": ".join(part for part in (in_words(words), self._limits.value(options.qos, words)) if part)
-        why = f"{words} ({meaning})" if meaning else words
-        self._say(followed, f"Slurm has no room for it yet: {why}. It is submitted when another one has ended.")
-
-    def _found(self, followed: Followed, listing: Sequence[SlurmJob]) -> bool:
-        """Look for a job that an earlier call of sbatch may have made; of several, for one that lives."""
-        jobs = find(listing, followed.name, self._user)
-        live = [job for job in jobs if is_live(job)]
-        jobs = tuple(job for job in jobs if (end := end_of(job)) is None or not end.of_no_script)  # nobody has claimed it
-        if not jobs or (followed.held and not live):  # an allocation that was refused is listed as a job that failed
-            return False
-        followed.remember(max((live or jobs), key=lambda job: job.id).id)
-        return True
 
     def _cancel(self, followed: Followed) -> None:
         if followed.watched.over:
@@ -294,10 +195,10 @@ class Reconciler:
             if followed.asked:
                 followed.ask_at = min(followed.ask_at, now)
             else:
-                self._submit(followed)  # which sees the cancel file
+                self._submitter.submit(followed)  # which sees the cancel file
             return
         if now - followed.cancel_since > followed.watched.launch.limits.grace + _SLOW_TO_END:
-            self._slurm.cancel(followed.number, name=followed.name)
+            self._slurm.cancel(followed.number, name=followed.identity, task=followed.task)
             return
         if followed.held:
             by = followed.cancelled_by() or "somebody"
@@ -309,8 +210,8 @@ class Reconciler:
             self._look_at = now + min(1.0, self._interval)
             return
         # Only what waits is taken out of the queue: a runner that lives ends its command by itself and keeps its outputs.
-        self._slurm.cancel_waiting(followed.number, name=followed.name)
-        self._slurm.signal(followed.number, "TERM", name=followed.name)
+        self._slurm.cancel_waiting(followed.number, name=followed.identity, task=followed.task)
+        self._slurm.signal(followed.number, "TERM", name=followed.identity, task=followed.task)
         self._look_at = now + min(1.0, self._interval)
 
     def _look(self) -> None:
@@ -319,7 +220,7 @@ class Reconciler:
         waiting = self._follower.all()
         for followed in waiting:
             if followed.number is None and now >= followed.ask_at:
-                self._guard(followed, self._submit)
+                self._guard(followed, self._submitter.submit)
         numbered = [followed for followed in waiting if followed.number is not None and not followed.watched.over]
         since = self._wanted_since(numbered, now)
         if since is None:
@@ -330,24 +231,24 @@ class Reconciler:
         except CarrelError as error:
             for followed in numbered:
                 if runner_of(followed) is None:
-                    self._follower.say(followed, f"Slurm cannot be asked about job {followed.number}: {error.message}")
+                    self._follower.say(followed, f"Slurm cannot be asked about job {followed.shown}: {error.message}")
                 else:
                     self._without_evidence(followed)
             return
-        jobs = {job.id: job for job in listing}
+        jobs = {(job.id, job.task): job for job in listing}
         own = [job for job in listing if not self._user or job.user == self._user]
         self._allocations.tend_all(own, {followed.watched.key: followed.number for followed in waiting})
         self._pilots.tend_strays(own)
         missing = []
         for followed in numbered:
-            job = jobs.get(followed.number or 0)
+            job = jobs.get((followed.number or 0, followed.task))
             # A controller that lost its memory gives numbers again: the identity tells whose job it is.
             if job is not None and followed.is_its(job) and (not self._user or job.user == self._user):
                 self._guard(followed, partial(self._compare, job=job))
             else:
                 missing.append(followed)
         if missing:
-            self._compare_with_history(missing)
+            self._compare_with_history(missing, {(job.id, job.identity) for job in own})
 
     def _wanted_since(self, numbered: Sequence[Followed], now: float) -> float | None:
         """Return the age of the listing that is wanted now, as the moment at which it was begun at the earliest; None for none.
@@ -363,34 +264,46 @@ class Reconciler:
             return now
         rest = _AT_REST * self._interval
         # Half a look early: clocks and looks do not agree to the millisecond.
-        if None in alive and now < self._restless_until:
-            return max(self._changed_at, now - self._interval / 2)
+        if None in alive and now < self._submitter.changed_at + _RESTLESS * self._interval:
+            return max(self._submitter.changed_at, now - self._interval / 2)
         if now - self._listed_at < rest - self._interval / 2:
             return None
-        return max(self._changed_at, now - rest + self._interval / 2)
+        return max(self._submitter.changed_at, now - rest + self._interval / 2)
 
-    def _compare_with_history(self, missing: Sequence[Followed]) -> None:
+    def _compare_with_history(self, missing: Sequence[Followed], there: Set[tuple[int, str]]) -> None:
+        """Ask accounting about those whose jobs are `missing` among the numbers and identities that are `there`."""
         try:
-            history = self._slurm.history([followed.number for followed in missing if followed.number is not None])
+            history = self._slurm.history({followed.number for followed in missing if followed.number is not None})
         except CarrelError:
             history = ()
         for followed in missing:
             records = self._records(followed, history)
-            self._guard(followed, partial(self._compare_missing, records=records))
+            taken_out = bool(followed.array) and (followed.number or 0, followed.array) in there
+            self._guard(followed, partial(self._compare_missing, records=records, taken_out=taken_out))
 
     def _records(self, followed: Followed, history: Sequence[SlurmJob]) -> list[SlurmJob]:
         own = [job for job in history if not self._user or job.user == self._user]
         return [job for job in own if job.id == followed.number and followed.is_its(job)]
 
-    def _compare_missing(self, followed: Followed, records: Sequence[SlurmJob]) -> None:
+    def _compare_missing(self, followed: Followed, records: Sequence[SlurmJob], *, taken_out: bool) -> None:
         if records and end_of(records[-1]):
             self._compare(followed, records[-1])
         elif runner_of(followed) is not None:
             self._without_evidence(followed)
         elif (by := followed.cancelled_by()) is not None:
             self._end(followed, cancelled(by))
+        elif taken_out:
+            self._taken_out(followed)
         else:
             self._forgotten(followed)
+
+    def _taken_out(self, followed: Followed) -> None:
+        """Slurm knows its array without it: of an element that is cancelled while it waits, Slurm keeps nothing at all."""
+        now = self._monotonic()
+        followed.missing_since = followed.missing_since or now
+        if now - followed.missing_since > _SAYS_WHO:
+            message = f"Cancelled in Slurm by somebody while it waited (job {followed.shown})."
+            self._end(followed, Ended(state=JobState.CANCELLED, reason=Reason(code="Cancelled", message=message)))
 
     def _forgotten(self, followed: Followed) -> None:
         """No runner began, and Slurm, which answers, knows no such job: a controller that was killed forgets the last ones.
@@ -399,24 +312,13 @@ class Reconciler:
         """
         now = self._monotonic()
         followed.missing_since = followed.missing_since or now
-        message = f"Slurm does not know job {followed.number} any more, and has no record of its end."
+        message = f"Slurm does not know job {followed.shown} any more, and has no record of its end."
         if now - followed.missing_since < FORGOTTEN:
             self._follower.say(followed, f"{message} It is submitted again should that stay so.")
-        elif followed.again >= _TIMES_AGAIN:
+        elif followed.again >= TIMES_AGAIN:
             self._follower.say(followed, f"{message} It was submitted {followed.again + 1} times; cancel it to give it up.")
         else:
-            self._submit_again(followed)
-
-    def _submit_again(self, followed: Followed) -> None:
-        followed.again += 1
-        followed.missing_since = followed.ended_since = None
-        if followed.own:
-            followed.leave()
-        else:
-            followed.hold(False)
-            followed.unask()
-            followed.number = None
-        self._submit(followed)
+            self._submitter.submit_again(followed)
 
     def _guard(self, followed: Followed, function: Callable[[Followed], None]) -> None:
         """Call `function`; one attempt's trouble (a full disk, a command that fails) must not stop the others."""
@@ -434,7 +336,7 @@ class Reconciler:
             if not self._pilots.has(followed):
                 followed.leave()
                 followed.batch_only = True
-                self._submit(followed)
+                self._submitter.submit(followed)
             return
         if followed.own and end is None and alive is False:
             end_seen = SlurmEnd(state=JobState.FAILED, reason=Reason(code="", message=""))
@@ -454,17 +356,17 @@ class Reconciler:
             self._follower.look(followed)
         elif end is not None:
             self._conclude(followed, job, end, alive=alive)
-        elif alive is None and was_held(job) and not followed.cancelled and followed.again < _TIMES_AGAIN:
-            self._slurm.cancel(job.id, name=followed.name)
-            self._start_elsewhere(followed, SiteFault(f"Slurm could not start it, and held it (Slurm job {job.id})"))
+        elif alive is None and was_held(job) and not followed.cancelled and followed.again < TIMES_AGAIN:
+            self._slurm.cancel(job.id, name=followed.identity, task=followed.task)
+            self._submitter.start_elsewhere(followed, SiteFault(f"Slurm could not start it, and held it (Slurm job {job.shown})"))
             return
         elif alive is None and followed.held and job.state == "RUNNING":
             if not self._allocations.tend_waiting(followed):
-                self._submit(followed)
+                self._submitter.submit(followed)
                 return
         elif alive is None:
             said = waits_for(job, self._limits.of_job(job.id, job.reason))
-            self._say(followed, said if is_live(job) else f"Slurm says {job.state} of job {job.id}.")
+            self._submitter.say(followed, said if is_live(job) else f"Slurm says {job.state} of job {job.shown}.")
         elif alive and followed.held:
             self._allocations.tend_running(followed)
         if end is None and followed.cancelled and not followed.watched.over:
@@ -514,30 +416,18 @@ class Reconciler:
 
     def _never_began(self, followed: Followed, job: SlurmJob, end: SlurmEnd) -> None:
         """Submit again what a site's fault kept from beginning, so that nothing of it was lost; else it ends as Slurm says."""
-        again = not followed.cancelled and followed.again < _TIMES_AGAIN
+        again = not followed.cancelled and followed.again < TIMES_AGAIN
         if end.of_no_script and again:
-            self._submit_again(followed)
+            self._submitter.submit_again(followed)
             return
         modules = bool(self._options(followed.watched.launch).modules)
         fault = self._faults.of(followed, job, end, modules=modules)
         if fault.doubtful and not self._has_waited(followed):
             return  # Slurm cancels the job first, and takes the node out of use then
         if fault.message and again:
-            self._start_elsewhere(followed, fault)
+            self._submitter.start_elsewhere(followed, fault)
         else:
             self._end(followed, end_without_runner(followed, end, fault.message))
-
-    def _start_elsewhere(self, followed: Followed, fault: SiteFault) -> None:
-        followed.avoid = tuple(dict.fromkeys((*followed.avoid, *fault.nodes)))
-        followed.batch_only = True
-        times = f"{followed.again + 1} of {_TIMES_AGAIN}"
-        followed.fault = f"{fault.message}. It is submitted again, elsewhere ({times})."
-        self._follower.say(followed, followed.fault)
-        self._submit_again(followed)
-
-    def _say(self, followed: Followed, message: str) -> None:
-        """Say something, and why it was submitted again, if it was."""
-        self._follower.say(followed, f"{message} {followed.fault}".rstrip())
 
     def _without_evidence(self, followed: Followed) -> None:
         """Slurm says nothing. A runner that lives is all that counts; one that is gone is gone after a while."""

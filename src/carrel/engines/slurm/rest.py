@@ -98,15 +98,15 @@ class SlurmRest:
                 _log.debug("job %d is asked for by scontrol: %s", number, error)
         return self._commands.job(number, name)
 
-    def cancel(self, number: int, *, name: str) -> None:
-        """As `SlurmCommands.cancel`."""
-        if not self._end(number, name, waiting=False):
-            self._commands.cancel(number, name=name)
+    def cancel(self, number: int, *, name: str, task: int | None = None) -> None:
+        """As `SlurmCommands.cancel`, which ends elements of arrays."""
+        if task is not None or not self._end(number, name, waiting=False):
+            self._commands.cancel(number, name=name, task=task)
 
-    def cancel_waiting(self, number: int, *, name: str) -> None:
-        """As `SlurmCommands.cancel_waiting`."""
-        if not self._end(number, name, waiting=True):
-            self._commands.cancel_waiting(number, name=name)
+    def cancel_waiting(self, number: int, *, name: str, task: int | None = None) -> None:
+        """As `SlurmCommands.cancel_waiting`, which ends elements of arrays."""
+        if task is not None or not self._end(number, name, waiting=True):
+            self._commands.cancel_waiting(number, name=name, task=task)
 
     # --- by the commands ----------------------------------------------------------------------------------------------------
 
@@ -118,9 +118,9 @@ class SlurmRest:
         """As `SlurmCommands.history`."""
         return self._commands.history(numbers)
 
-    def signal(self, number: int, signal_name: str, *, name: str) -> None:
+    def signal(self, number: int, signal_name: str, *, name: str, task: int | None = None) -> None:
         """As `SlurmCommands.signal`: slurmrestd signals all of a job, and never its batch script alone."""
-        self._commands.signal(number, signal_name, name=name)
+        self._commands.signal(number, signal_name, name=name, task=task)
 
     def wake(self, number: int, *, name: str) -> None:
         """As `SlurmCommands.wake`."""
@@ -133,6 +133,10 @@ class SlurmRest:
     def qos_of(self, number: int) -> str:
         """As `SlurmCommands.qos_of`."""
         return self._commands.qos_of(number)
+
+    def array_size(self) -> int:
+        """As `SlurmCommands.array_size`."""
+        return self._commands.array_size()
 
     def out_of_use(self, nodes: str, since: int | None) -> Mapping[str, str]:
         """As `SlurmCommands.out_of_use`."""

@@ -16,6 +16,7 @@ API = "v0.0.38"
 #: Options of sbatch with a value, and what they are called in a body. Some of sbatch's set two things.
 _KEYS: dict[str, tuple[str, ...]] = {
     "job-name": ("name",),
+    "array": ("array",),
     "comment": ("comment",),
     "chdir": ("current_working_directory",),
     "output": ("standard_output",),

@@ -81,10 +81,14 @@ class Room:
             line.ends += 1
             line.pause = SOON
 
-    def next(self) -> Key | None:
-        """Return which attempt is to be tried now, or None."""
+    def next(self) -> list[Key]:
+        """Return which attempts of a line are to be tried now, in order: as many as have ended, one where none has."""
         now = self._monotonic()
-        return min((min(line.waiting) for line in self._lines.values() if line.ends or now >= line.again_at), default=None)
+        lines = [line for line in self._lines.values() if line.ends or now >= line.again_at]
+        if not lines:
+            return []
+        line = min(lines, key=lambda line: min(line.waiting))
+        return sorted(line.waiting)[: max(1, line.ends)]
 
     def next_at(self) -> float | None:
         """Return when there will be one to try, in monotonic seconds; None while nobody is in line."""

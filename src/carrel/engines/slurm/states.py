@@ -95,12 +95,12 @@ def end_of(job: SlurmJob) -> SlurmEnd | None:
 def waits_for(job: SlurmJob, limit: str = "") -> str:
     """Return what there is to say about a job that has not ended, for its owner; `limit` says how much of what may be had."""
     if job.state == "SUSPENDED":
-        return f"Slurm has suspended it (job {job.id})."
+        return f"Slurm has suspended it (job {job.shown})."
     words = in_words(job.reason)
     reason = "" if job.reason in ("None", "") else f": {job.reason}{f' ({words})' if words else ''}"
     if _LIVE.get(job.state) is JobState.CONFIGURING:
-        return f"It waits in Slurm as job {job.id}, {job.state}{reason}.{f' {limit}' if limit else ''}"
-    return f"It is job {job.id} in Slurm, {job.state}{f' on {job.nodes}' if job.nodes else ''}{reason}."
+        return f"It waits in Slurm as job {job.shown}, {job.state}{reason}.{f' {limit}' if limit else ''}"
+    return f"It is job {job.shown} in Slurm, {job.state}{f' on {job.nodes}' if job.nodes else ''}{reason}."
 
 
 #: Reasons of Slurm's (squeue(1), JOB REASON CODES) that say that the site failed and not the job.
@@ -111,37 +111,37 @@ def _reason(job: SlurmJob) -> tuple[str, str]:
     where = f" on {job.nodes}" if job.nodes else ""
     match job.state:
         case "TIMEOUT":
-            return "TimeLimit", f"Slurm ended it{where} at its time limit (job {job.id})."
+            return "TimeLimit", f"Slurm ended it{where} at its time limit (job {job.shown})."
         case "DEADLINE":
-            return "Deadline", f"Slurm ended it at its deadline (job {job.id})."
+            return "Deadline", f"Slurm ended it at its deadline (job {job.shown})."
         case "OUT_OF_MEMORY":
-            return "OutOfMemory", f"Slurm ended it{where}: it used more memory than it asked for (job {job.id})."
+            return "OutOfMemory", f"Slurm ended it{where}: it used more memory than it asked for (job {job.shown})."
         case "PREEMPTED":
-            return "Preempted", f"Slurm ended it{where} to make room for a job of higher priority (job {job.id})."
+            return "Preempted", f"Slurm ended it{where} to make room for a job of higher priority (job {job.shown})."
         case "NODE_FAIL":
-            return "NodeLost", f"A node of it failed{where} (Slurm job {job.id})."
+            return "NodeLost", f"A node of it failed{where} (Slurm job {job.shown})."
         case "BOOT_FAIL" | "LAUNCH_FAILED" | "RECONFIG_FAIL":
-            return "NodeLost", f"Its nodes could not be made ready{where}: {job.state} (Slurm job {job.id})."
+            return "NodeLost", f"Its nodes could not be made ready{where}: {job.state} (Slurm job {job.shown})."
         case "CANCELLED":
             return "Cancelled", _cancelled(job)
         case "REVOKED":
-            return "Cancelled", f"Slurm took it back: another cluster of the federation runs it (job {job.id})."
+            return "Cancelled", f"Slurm took it back: another cluster of the federation runs it (job {job.shown})."
         case "COMPLETED":
-            return "Completed", f"Slurm says that it ended with exit code 0 (job {job.id})."
+            return "Completed", f"Slurm says that it ended with exit code 0 (job {job.shown})."
     if job.reason == "BadConstraints":
-        return "LaunchFailed", f"Slurm refused it: no node has what it asks for (job {job.id})."
+        return "LaunchFailed", f"Slurm refused it: no node has what it asks for (job {job.shown})."
     if job.reason in SITES_FAULT and not job.exit_code and not job.signal:
-        return "LaunchFailed", f"Slurm could not start it{where}: {job.reason} (job {job.id})."
+        return "LaunchFailed", f"Slurm could not start it{where}: {job.reason} (job {job.shown})."
     if job.signal:
-        return "RaisedSignal", f"Signal {job.signal} ended it{where} (Slurm job {job.id})."
+        return "RaisedSignal", f"Signal {job.signal} ended it{where} (Slurm job {job.shown})."
     if not job.exit_code:
-        return "NonZeroExitCode", f"Slurm says that it failed{where}, with exit code 0 (job {job.id})."
-    return "NonZeroExitCode", f"It ended with exit code {job.exit_code}{where} (Slurm job {job.id})."
+        return "NonZeroExitCode", f"Slurm says that it failed{where}, with exit code 0 (job {job.shown})."
+    return "NonZeroExitCode", f"It ended with exit code {job.exit_code}{where} (Slurm job {job.shown})."
 
 
 def _cancelled(job: SlurmJob) -> str:
     if job.reason == "DependencyNeverSatisfied":
-        return f"Slurm cancelled it: what it depends on can never be (job {job.id})."
+        return f"Slurm cancelled it: what it depends on can never be (job {job.shown})."
     nameless = job.cancelled_by.isdigit()
     by = f"the user with the number {job.cancelled_by}" if nameless else job.cancelled_by or "somebody"
-    return f"Cancelled in Slurm by {by} (job {job.id})."
+    return f"Cancelled in Slurm by {by} (job {job.shown})."

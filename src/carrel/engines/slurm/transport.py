@@ -23,13 +23,13 @@ class Transport(Protocol):
     def history(self, numbers: Iterable[int]) -> tuple[SlurmJob, ...]:
         """Return what the accounting database knows of the user's jobs with these numbers."""
 
-    def cancel(self, number: int, *, name: str) -> None:
-        """End a job with this identity, whatever its state."""
+    def cancel(self, number: int, *, name: str, task: int | None = None) -> None:
+        """End a job with this identity, or that element of an array, whatever its state."""
 
-    def cancel_waiting(self, number: int, *, name: str) -> None:
+    def cancel_waiting(self, number: int, *, name: str, task: int | None = None) -> None:
         """End the job if it has not started."""
 
-    def signal(self, number: int, signal_name: str, *, name: str) -> None:
+    def signal(self, number: int, signal_name: str, *, name: str, task: int | None = None) -> None:
         """Send a signal to the batch script of a job that runs."""
 
     def wake(self, number: int, *, name: str) -> None:
@@ -40,6 +40,9 @@ class Transport(Protocol):
 
     def qos_of(self, number: int) -> str:
         """Return the class of service of a job."""
+
+    def array_size(self) -> int:
+        """Return what the indices of arrays are less than."""
 
     def out_of_use(self, nodes: str, since: int | None) -> Mapping[str, str]:
         """Return which nodes take no jobs, or took none soon after `since`, and why."""

@@ -2,7 +2,7 @@
 
 from carrel.simulate.report.comparison import Comparison, NotebookRow, as_json
 from carrel.simulate.report.page import page, write_report
-from carrel.simulate.report.table import Table, compare, notebooks_table, policies_table
+from carrel.simulate.report.table import Table, compare, notebooks_table, policies_table, together_table
 
 __all__ = [
     "Comparison",
@@ -13,5 +13,6 @@ __all__ = [
     "notebooks_table",
     "page",
     "policies_table",
+    "together_table",
     "write_report",
 ]

@@ -12,6 +12,7 @@ from carrel.simulate import measures
 from carrel.simulate.baselines import Piece
 from carrel.simulate.notebooks.result import ModeResult, Waits
 from carrel.simulate.outcome import Outcome
+from carrel.simulate.together.result import Together
 from carrel.simulate.trace import Trace
 
 #: Whose waits are reported of notebooks: those of the cells that had to ask, and so are all waits that GPUs are counted for.
@@ -42,6 +43,8 @@ class Comparison:
     outcomes: Sequence[Outcome] = ()
     #: One a mode, in the order of the report.
     notebooks: Sequence[NotebookRow] = ()
+    #: One a mode of notebooks and tasks on the same GPUs, in the order of the report; the first is what others are compared with.
+    together: Sequence[Together] = ()
     #: What else a reader has to know to do it again: seed, options, version. Names and values, in the order of the report.
     facts: Mapping[str, str] = field(default_factory=dict)
     #: By policy: in which pieces its jobs ran. Without, use over time is estimated where jobs were stopped on the way.
@@ -50,6 +53,7 @@ class Comparison:
     def __post_init__(self) -> None:
         _refuse_twice("policy", (outcome.policy for outcome in self.outcomes))
         _refuse_twice("notebook mode", (row.result.mode for row in self.notebooks))
+        _refuse_twice("mode", (one.mode for one in self.together))
         policies = [outcome.policy for outcome in self.outcomes]
         for policy in self.pieces:
             if policy not in policies:
@@ -57,8 +61,8 @@ class Comparison:
                     f"There are pieces of {policy!r} and no outcome.",
                     remedy=f"Give pieces of: {', '.join(policies) or 'nothing'}.",
                 )
-        if not self.outcomes and not self.notebooks:
-            raise Invalid("There is nothing to report.", remedy="Give one outcome or one notebook mode, or more.")
+        if not self.outcomes and not self.notebooks and not self.together:
+            raise Invalid("There is nothing to report.", remedy="Give one outcome or one mode, or more.")
 
     def measures(self) -> Sequence[measures.Measures]:
         """What each outcome is judged by, in their order."""
@@ -81,6 +85,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             for one, outcome in zip(comparison.measures(), comparison.outcomes, strict=True)
         ],
         "notebooks": [_row_as_json(row) for row in comparison.notebooks],
+        "together": [_together_as_json(one, comparison.together[0]) for one in comparison.together],
     }
 
 
@@ -109,6 +114,32 @@ def _row_as_json(row: NotebookRow) -> dict[str, Any]:
         "pauses": result.pauses,
         "swap_seconds": result.swap_seconds,
         "paused_seconds": result.paused_seconds,
+    }
+
+
+def _together_as_json(one: Together, first: Together) -> dict[str, Any]:
+    waits = measures.spread([cell.wait for cell in one.cells])
+    return {
+        "mode": one.mode,
+        "gpus": one.gpus,
+        "seconds": one.seconds,
+        "busy": one.busy,
+        "gpu_hours_of_cells": one.cell_hours,
+        "gpu_hours_of_tasks": one.task_hours,
+        "gpu_hours_recovered": one.recovered(first),
+        "gpu_hours_of_moves": one.move_hours,
+        "cell_wait_seconds": None if waits is None else measures.spread_as_json(waits),
+        "cells": len(one.cells),
+        "cells_over": one.cells_over,
+        "cell_slowdown": one.cell_slowdown,
+        "cell_slowdown_by_time": one.cell_stretch,
+        "cell_pauses": one.cell_pauses,
+        "tasks": len(one.tasks),
+        "tasks_over": one.tasks_over,
+        "task_slowdown": one.task_slowdown,
+        "task_slowdown_by_time": one.task_stretch,
+        "task_pauses": one.task_pauses,
+        "task_pauses_each": one.pauses_each,
     }
 
 

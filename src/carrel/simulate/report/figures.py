@@ -9,6 +9,7 @@ from carrel.simulate.report import markup, plots, words
 from carrel.simulate.report.comparison import NOTEBOOK_WAITS, Comparison, NotebookRow
 from carrel.simulate.report.plots import Bar, Dots, Strip
 from carrel.simulate.report.users import SHOWN, UserRow
+from carrel.simulate.together.result import Together
 from carrel.simulate.usage import is_estimate
 
 
@@ -51,6 +52,20 @@ def of_notebooks(rows: Sequence[NotebookRow]) -> Sequence[str]:
     if any(row.result.lost_states or row.result.evictions for row in rows):
         shown.append(_states(rows))
     return shown
+
+
+def of_together(modes: Sequence[Together]) -> Sequence[str]:
+    """Who computed in each mode of notebooks and tasks, and how long cells waited."""
+    bars = [
+        Bar(name=one.mode, parts=(one.cell_hours, one.task_hours), label=words.hours(one.cell_hours + one.task_hours))
+        for one in modes
+    ]
+    picture = plots.bars(bars, key="computed", title="GPU-hours in which somebody computed", axis_name="GPU-hours")
+    waits = [(one.mode, [cell.wait for cell in one.cells]) for one in modes]
+    return [
+        markup.figure("GPU-hours in which somebody computed", picture, "Cells; pale: tasks."),
+        _distribution("Waits of cells", "cell-waits", waits, of="cells"),
+    ]
 
 
 def _distribution(heading: str, key: str, series: Sequence[tuple[str, Sequence[float]]], *, of: str) -> str:

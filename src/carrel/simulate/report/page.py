@@ -12,7 +12,7 @@ from carrel.simulate.outcome import Outcome
 from carrel.simulate.report import figures, markup, words
 from carrel.simulate.report.comparison import Comparison
 from carrel.simulate.report.svg import safe
-from carrel.simulate.report.table import Table, notebooks_table, numbers_table, policies_table
+from carrel.simulate.report.table import Table, notebooks_table, numbers_table, policies_table, together_table
 from carrel.simulate.report.users import SHOWN, UserRow, user_rows
 from carrel.simulate.trace import Trace
 
@@ -41,6 +41,8 @@ def page(comparison: Comparison) -> str:
     if comparison.notebooks:
         at = 1 if measures else 0
         sections.insert(1 + at, _notebooks(comparison))
+    if comparison.together:
+        sections.append(_together(comparison))
     return markup.document(comparison.title, sections)
 
 
@@ -62,6 +64,8 @@ def _what(comparison: Comparison) -> Sequence[str]:
         sentences.append(f"Simulated under {_listed([outcome.policy for outcome in comparison.outcomes], 'policy', 'policies')}.")
     if comparison.notebooks:
         sentences.append(f"Notebooks in {_listed([row.result.mode for row in comparison.notebooks], 'mode', 'modes')}.")
+    if comparison.together:
+        sentences.append(f"Notebooks and tasks in {_listed([one.mode for one in comparison.together], 'mode', 'modes')}.")
     return sentences
 
 
@@ -122,6 +126,21 @@ def _notebooks(comparison: Comparison) -> str:
         markup.grid(figures.of_notebooks(rows)),
     ]
     return markup.section("Notebooks", parts)
+
+
+def _together(comparison: Comparison) -> str:
+    modes = comparison.together
+    parts = [
+        markup.table(together_table(modes), "One column a mode"),
+        markup.paragraph(
+            "A cell's wait ends when it computes, after all moves; one that still waited at the end counts with its wait so far."
+            " Its slowdown is the time from the wish to its end over what it computes; a task's is the time on its GPUs over what"
+            f" it computes. Recovered are the GPU-hours in which somebody computed, beyond those of {modes[0].mode}.",
+            muted=True,
+        ),
+        markup.grid(figures.of_together(modes)),
+    ]
+    return markup.section("Notebooks and tasks on the same GPUs", parts)
 
 
 def _numbers(measures: Sequence[Measures], users: Sequence[UserRow]) -> str:

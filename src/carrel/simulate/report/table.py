@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from carrel.simulate.measures import Measures, Spread
 from carrel.simulate.report import words
 from carrel.simulate.report.comparison import NOTEBOOK_WAITS, NotebookRow
+from carrel.simulate.together.result import Together
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,14 @@ def notebooks_table(rows: Sequence[NotebookRow]) -> Table:
     return Table(
         ["Mode", *(head for head, _ in _NOTEBOOK_COLUMNS)],
         [[row.result.mode, *(tell(row) for _, tell in _NOTEBOOK_COLUMNS)] for row in rows],
+    )
+
+
+def together_table(modes: Sequence[Together]) -> Table:
+    """One column a mode of notebooks and tasks on the same GPUs."""
+    return Table(
+        ["", *(one.mode for one in modes)],
+        [[name, *(tell(one, modes[0]) for one in modes)] for name, tell in _TOGETHER_ROWS],
     )
 
 
@@ -133,6 +142,33 @@ _NOTEBOOK_COLUMNS: Sequence[tuple[str, Callable[[NotebookRow], str]]] = (
     ("Evictions", lambda row: words.number(row.result.evictions)),
     ("Pauses", lambda row: words.number(row.result.pauses)),
 )
+
+_TOGETHER_ROWS: Sequence[tuple[str, Callable[[Together, Together], str]]] = (
+    ("GPUs busy", lambda one, _: words.share(one.busy)),
+    ("GPU-h of cells", lambda one, _: words.hours(one.cell_hours)),
+    ("GPU-h of tasks", lambda one, _: words.hours(one.task_hours)),
+    ("GPU-h recovered", lambda one, first: words.NONE if one is first else f"{one.recovered(first):+,.0f}"),
+    ("GPU-h of moves", lambda one, _: words.hours(one.move_hours)),
+    ("Cells over", lambda one, _: words.number(one.cells_over)),
+    ("Cell wait, median", lambda one, _: _wait(one, 0.5)),
+    ("Cell wait, p95", lambda one, _: _wait(one, 0.95)),
+    ("Cell wait, p99", lambda one, _: _wait(one, 0.99)),
+    ("Cell wait, longest", lambda one, _: _wait(one, 1.0)),
+    ("Cell slowdown, mean", lambda one, _: words.number(one.cell_slowdown)),
+    ("Cell slowdown, by time", lambda one, _: words.number(one.cell_stretch)),
+    ("Cells paused", lambda one, _: words.number(one.cell_pauses)),
+    ("Tasks over", lambda one, _: words.number(one.tasks_over)),
+    ("Task slowdown, mean", lambda one, _: words.number(one.task_slowdown)),
+    ("Task slowdown, by time", lambda one, _: words.number(one.task_stretch)),
+    ("Pauses a task", lambda one, _: words.number(one.pauses_each)),
+)
+
+
+def _wait(one: Together, share: float) -> str:
+    if not one.cells:
+        return words.NONE
+    seconds = one.wait(share)
+    return words.duration(seconds) if seconds >= 60 else f"{seconds:.2f} s"
 
 
 def _p95(row: NotebookRow) -> float | None:

@@ -11,6 +11,7 @@ from carrel.domain.errors import Invalid
 from carrel.simulate.trace import Trace
 from carrel.simulate.traces.cells import read_cells
 from carrel.simulate.traces.muri import is_muri, read_muri, read_muri_iterations
+from carrel.simulate.traces.philly import is_philly, read_philly
 from carrel.simulate.traces.swf import is_swf, read_swf
 from carrel.simulate.traces.tiresias import is_tiresias, read_tiresias
 
@@ -32,6 +33,7 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         "muri": Form(description="Muri, run times from durations", read=read_muri, recognise=is_muri),
         "muri-iterations": Form(description="Muri, run times from iterations", read=read_muri_iterations),
         "tiresias": Form(description="Tiresias", read=read_tiresias, recognise=is_tiresias),
+        "philly": Form(description="Philly, one virtual cluster", read=read_philly, recognise=is_philly),
         "cells": Form(description="GPU cells of notebooks, in the columns of Tiresias", read=read_cells),
         "swf": Form(description="Standard Workload Format, also gzip'ed", read=read_swf, recognise=is_swf),
     }

@@ -19,7 +19,11 @@ STATE_VARIABLE = "CARREL_FAKE_DRIVER"
 
 _SOURCES = Path(__file__).parent
 _LIBRARIES = {
-    "libcuda.so.1": ("state.c", "cuda.c", "memory.c", "checkpoint.c", "entries.c"),
+    "libcuda.so.1": (
+        *("state.c", "cuda.c", "memory.c", "physical.c", "vmm.c", "host.c", "pools.c", "sharing.c", "pointers.c"),
+        *("checkpoint.c", "copies.c", "streams.c", "stream_calls.c", "async.c", "launches.c", "graphs.c", "per_thread.c"),
+        *("entries.c", "errors.c", "first_names.ld"),
+    ),
     "libnvidia-ml.so.1": ("state.c", "nvml.c"),
 }
 _MIB = 1024**2
@@ -89,12 +93,15 @@ class FakeDriver:
         (state / "faults").touch()
         return FakeDriver(libraries=self.libraries, state=state, gpus=devices)
 
-    def inject(self, call: str, action: str, argument: float = 0, *, pid: int = 0, count: int = 1) -> None:
-        """Let `call` go wrong the next `count` times (-1: always), for the process `pid` (0: any).
+    def inject(self, call: str, action: str, argument: float = 0, *, pid: int = 0, count: int = 1, after: int = 0) -> None:
+        """Let `call` go right `after` times and then wrong `count` times (-1: always), for the process `pid` (0: any).
 
         `pid` is the process that a checkpoint call is *about*, and the calling process for all others. Actions, with `argument`:
 
         * any call: "error" (the code that it returns; nothing else happens), "hang" (seconds before it starts; -1: for ever);
+        * copies and fills (cuMemcpyHtoD, cuMemcpyDtoH, cuMemcpyDtoD, cuMemset, and these with Async), results of kernels
+          (cuLaunchKernel): "cut" (after so many bytes it fails with 999; where it is work of a stream, that ends the context),
+          "stall" (after so many bytes it stops for ever: the moment to kill its process), "rate" (bytes a second);
         * checkpoint calls: "hang_after" (it is done, but returns only after so many seconds), "segv" (the process gets SIGSEGV,
           the call returns 999);
         * cuCheckpointProcessCheckpoint: "fail" (state FAILED, returns 999), "rate" (bytes a second), "ghost" (NVML goes on to
@@ -103,13 +110,14 @@ class FakeDriver:
           this index), "stay" (a map is taken and ignored), "refuse_map" (INVALID_VALUE where a map is given), "rate";
         * nvmlDeviceGetComputeRunningProcesses_v3: "blind" (shows nobody, as from inside some containers).
 
-        Names of calls are those without a version (cuMemAlloc, cuMemset, cuCtxSynchronize …), but NVML's with
-        (nvmlDeviceGetComputeRunningProcesses_v3). A target whose own call hangs keeps a lock from being taken, as a long kernel
-        does.
+        Names of calls are those without a version (cuMemAlloc, cuMemMap, cuCtxSynchronize ...), but NVML's with
+        (nvmlDeviceGetComputeRunningProcesses_v3). cuMemset and cuMemsetAsync are those of all widths; cuMemAllocAsync is from
+        any pool. Calls that only tell something, as cuPointerGetAttribute, have no faults. A target whose own call hangs, or
+        whose work does, keeps a lock from being taken, as a long kernel does.
         """
         with self._locked():
             with (self.state / "faults").open("a") as file:
-                file.write(f"{call} {pid} {count} {action} {argument:.17g}\n")
+                file.write(f"{call} {pid} {count} {action} {argument:.17g}{f' {after}' if after else ''}\n")
 
     def clear(self) -> None:
         """Let everything go right again. A call that hangs already goes on hanging."""
@@ -121,6 +129,12 @@ class FakeDriver:
         with self._locked():
             return (self.state / "faults").read_text().splitlines()
 
+    def broken(self) -> list[tuple[int, int, str]]:
+        """Return (pid, error, call) of every context that ended because its work failed: its memory was not there, say."""
+        path = self.state / "broken"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(int(pid), int(code), call) for pid, code, call, _ in map(str.split, lines)]
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with (self.state / "lock").open("a") as file:
@@ -129,7 +143,7 @@ class FakeDriver:
 
 
 def build(directory: Path, *, gpus: int | Sequence[FakeGpu] = 1, memory: int = 1024 * _MIB) -> FakeDriver:
-    """Compile both libraries into `directory`/lib and return a machine with `gpus` in `directory`/state.
+    """Compile both libraries and the worker into `directory`/lib and return a machine with `gpus` in `directory`/state.
 
     Raises `Unavailable` where there is no C compiler, or with what the compiler said.
     """
@@ -141,13 +155,20 @@ def build(directory: Path, *, gpus: int | Sequence[FakeGpu] = 1, memory: int = 1
         )
     libraries = directory / "lib"
     libraries.mkdir(parents=True, exist_ok=True)
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra"]
     for name, sources in _LIBRARIES.items():
-        words = [compiler, "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden", f"-Wl,-soname,{name}"]
-        words += ["-o", str(libraries / name), *(str(_SOURCES / source) for source in sources), "-lpthread"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise Unavailable(f"{compiler} could not compile {name}: {done.stderr.strip()}")
+        # Calls inside a library stay inside it, as in the real one: whoever stands before the driver sees what programs call.
+        shared = ["-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-Wl,-z,defs", f"-Wl,-soname,{name}"]
+        _compile([compiler, *flags, *shared], sources, libraries / name)
+    _compile([compiler, *flags], ("worker.c",), libraries / "worker")
     return FakeDriver(libraries=libraries, state=directory, gpus=()).another(directory / "state", gpus=gpus, memory=memory)
+
+
+def _compile(words: list[str], sources: Sequence[str], target: Path) -> None:
+    words = [*words, "-o", str(target), *(str(_SOURCES / source) for source in sources), "-lpthread", "-ldl"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Unavailable(f"{words[0]} could not compile {target.name}: {done.stderr.strip()}")
 
 
 def find_compiler() -> str | None:

@@ -120,7 +120,7 @@ static int move(struct process *process, int to_device, double rate) {
     process->mover = getpid();
     process->mover_start = fake_start_of(getpid());
     fake_release();
-    for (int slot = 0; slot < MAX_ALLOCATIONS && !failed; slot++) {
+    for (uint32_t slot = 0; slot < process->top && !failed; slot++) {
         struct allocation *allocation = &process->allocations[slot];
         char from[4096], to[4096];
         if (allocation->size == 0) continue;
@@ -129,7 +129,7 @@ static int move(struct process *process, int to_device, double rate) {
         failed = copy_file(from, to, rate);
     }
     fake_hold();
-    for (int slot = 0; slot < MAX_ALLOCATIONS && process->pid != 0; slot++) {
+    for (uint32_t slot = 0; slot < process->top && process->pid != 0; slot++) {
         char path[4096];
         if (process->allocations[slot].size == 0) continue;
         fake_file(path, sizeof path, process, &process->allocations[slot], failed ? to_device : !to_device);
@@ -152,7 +152,7 @@ EXPORT int cuCheckpointProcessCheckpoint(int pid, void *arguments) {
     int result = begin(call, pid, &process, &fault);
     if (result != SUCCESS) return result;
     if (process->state != LOCKED) return end(ILLEGAL_STATE, &fault);
-    if (process->managed) return end(NOT_SUPPORTED, &fault);
+    if (process->managed || process->shared) return end(NOT_SUPPORTED, &fault);
     if (on_mig(process)) return end(OUT_OF_MEMORY, &fault);
     if (fake_take(call, pid, "fail", &extra)) {
         process->state = FAILED;
@@ -204,7 +204,7 @@ static void place(struct process *process, const int *target) {
     uint32_t contexts[MAX_DEVICES] = {0};
     for (int device = 0; device < config.count; device++) contexts[target[device]] += process->contexts[device];
     memcpy(process->contexts, contexts, sizeof contexts);
-    for (int slot = 0; slot < MAX_ALLOCATIONS; slot++)
+    for (uint32_t slot = 0; slot < process->top; slot++)
         if (process->allocations[slot].size != 0) process->allocations[slot].device = target[process->allocations[slot].device];
     for (int ordinal = 0; ordinal < process->visible_count; ordinal++) process->visible[ordinal] = target[process->visible[ordinal]];
 }

@@ -1,6 +1,6 @@
 /* libcuda.so.1 without a GPU: processes, devices and contexts. Memory is in memory.c, the checkpoint calls are in checkpoint.c. */
 #define _GNU_SOURCE
-#include "cuda.h"
+#include "work.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +25,7 @@ int fake_initialized(void) { return initialized == getpid(); }
 int fake_enter(const char *call) {
     if (!fake_initialized()) return NOT_INITIALIZED;
     for (;;) {
+        if (fake_broken) return fake_broken;
         fake_hold();
         struct process *process = fake_mine();
         if (process == NULL || process->state == FAILED) {
@@ -100,6 +101,10 @@ EXPORT int cuInit(unsigned flags) {
         return OUT_OF_MEMORY;
     }
     memset(process, 0, sizeof *process);
+    fake_forget_mappings();
+    fake_forget_host();
+    fake_forget_shared();
+    fake_forget_streams();
     see_devices(process);
     int seen = process->visible_count;
     if (seen > 0) {
@@ -261,6 +266,8 @@ EXPORT int cuCtxPopCurrent_v2(struct context **context) {
 
 static struct context *current(void) { return depth > 0 && stack[depth - 1]->used ? stack[depth - 1] : NULL; }
 
+void *fake_context(void) { return current(); }
+
 int fake_ordinal(void) { return current() != NULL ? current()->ordinal : -1; }
 
 EXPORT int cuCtxGetCurrent(struct context **context) {
@@ -276,6 +283,12 @@ EXPORT int cuCtxGetDevice(int *ordinal) {
 
 EXPORT int cuCtxSynchronize(void) {
     int result = fake_enter("cuCtxSynchronize");
-    if (result == SUCCESS) fake_leave();
+    if (result != SUCCESS) return result;
+    result = fake_ordinal() < 0 ? INVALID_CONTEXT : fake_capture_forbids_waiting(fake_ordinal());
+    if (result == SUCCESS) {
+        fake_drain(fake_ordinal(), 1);
+        result = fake_broken;
+    }
+    fake_leave();
     return result;
 }

@@ -1,23 +1,20 @@
 /* Device memory with real contents: a file per allocation, at addresses that mean nothing to the processor. */
 #define _GNU_SOURCE
-#include "cuda.h"
+#include "work.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stddef.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#define ALIGNMENT 0x200000ull
 
 struct managed {
     void *address;
     size_t size;
 };
 
-static struct managed managed[MAX_ALLOCATIONS];
+static struct managed managed[64];
+
+#define MAX_MANAGED (int)(sizeof managed / sizeof *managed)
 
 EXPORT int cuMemGetInfo_v2(size_t *unused, size_t *total) {
     int result = fake_enter("cuMemGetInfo");
@@ -34,38 +31,62 @@ EXPORT int cuMemGetInfo_v2(size_t *unused, size_t *total) {
     return result;
 }
 
-static int reserve(uint64_t *address, size_t size) {
+struct allocation *fake_allocate(int device, size_t size, uint32_t kind) {
+    struct process *process = fake_mine();
+    if (size > config.devices[device].memory || fake_used(device) + size > config.devices[device].memory) return NULL;
+    uint32_t slot = 0;
+    while (slot < process->top && process->allocations[slot].size != 0) slot++;
+    if (slot == MAX_ALLOCATIONS) return NULL;
+    struct allocation made = {.size = size, .device = device, .number = process->counter++, .kind = kind};
+    char path[4096];
+    fake_file(path, sizeof path, process, &made, 1);
+    int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int bad = file < 0 || ftruncate(file, (off_t)size) != 0;
+    if (file >= 0) close(file);
+    if (bad) return NULL;
+    process->allocations[slot] = made;
+    if (slot == process->top) process->top++;
+    return &process->allocations[slot];
+}
+
+void fake_discard(struct allocation *allocation) {
+    char path[4096];
+    fake_file(path, sizeof path, fake_mine(), allocation, 1);
+    unlink(path);
+    allocation->size = 0;
+}
+
+uint64_t fake_addresses(size_t size) {
+    struct process *process = fake_mine();
+    uint64_t address = process->next;
+    process->next += (size + GRANULARITY - 1) / GRANULARITY * GRANULARITY + GRANULARITY;
+    return address;
+}
+
+static int allocate(uint64_t *address, size_t size) {
     if (size == 0) return INVALID_VALUE;
     if (fake_ordinal() < 0) return INVALID_CONTEXT;
+    int result = fake_capture_forbids_memory();
+    if (result != SUCCESS) return result;
     fake_hold();
-    struct process *process = fake_mine();
-    int device = process->visible[fake_ordinal()], result = OUT_OF_MEMORY;
-    for (int slot = 0; slot < MAX_ALLOCATIONS && fake_used(device) + size <= config.devices[device].memory; slot++) {
-        struct allocation *allocation = &process->allocations[slot];
-        if (allocation->size != 0) continue;
-        *allocation = (struct allocation){.address = process->next, .size = size, .device = device, .number = process->counter++};
-        process->next += (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + ALIGNMENT;
-        char path[4096];
-        fake_file(path, sizeof path, process, allocation, 1);
-        int file = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-        if (file < 0 || ftruncate(file, (off_t)size) != 0) allocation->size = 0;
-        else {
-            *address = allocation->address;
-            result = SUCCESS;
-        }
-        if (file >= 0) close(file);
-        break;
-    }
+    struct allocation *allocation = fake_allocate(fake_mine()->visible[fake_ordinal()], size, PLAIN);
+    if (allocation != NULL) *address = allocation->address = fake_addresses(size);
     fake_release();
-    return result;
+    return allocation == NULL ? OUT_OF_MEMORY : SUCCESS;
 }
 
 EXPORT int cuMemAlloc_v2(uint64_t *address, size_t size) {
     int result = fake_enter("cuMemAlloc");
     if (result != SUCCESS) return result;
-    result = reserve(address, size);
+    result = allocate(address, size);
     fake_leave();
     return result;
+}
+
+EXPORT int cuMemAllocPitch_v2(uint64_t *address, size_t *pitch, size_t width, size_t height, unsigned element) {
+    if (width == 0 || height == 0 || (element != 4 && element != 8 && element != 16)) return INVALID_VALUE;
+    *pitch = (width + 511) / 512 * 512;
+    return cuMemAlloc_v2(address, *pitch * height);
 }
 
 /* Managed memory is the host's here, and only counted; what matters is that such a process cannot be checkpointed. */
@@ -75,136 +96,59 @@ EXPORT int cuMemAllocManaged(uint64_t *address, size_t size, unsigned flags) {
     if (result != SUCCESS) return result;
     void *memory = fake_ordinal() < 0 ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     result = fake_ordinal() < 0 ? INVALID_CONTEXT : OUT_OF_MEMORY;
-    for (int slot = 0; slot < MAX_ALLOCATIONS && memory != MAP_FAILED; slot++) {
+    fake_hold();
+    for (int slot = 0; slot < MAX_MANAGED && memory != MAP_FAILED && result != SUCCESS; slot++) {
         if (managed[slot].address != NULL) continue;
         managed[slot] = (struct managed){.address = memory, .size = size};
         *address = (uint64_t)(uintptr_t)memory;
-        fake_hold();
         fake_mine()->managed++;
-        fake_release();
         result = SUCCESS;
-        break;
     }
+    fake_release();
     fake_leave();
     return result;
 }
 
+int fake_managed_at(uint64_t address, struct piece *piece) {
+    for (int slot = 0; slot < MAX_MANAGED; slot++) {
+        uint64_t begin = (uint64_t)(uintptr_t)managed[slot].address;
+        if (begin == 0 || address < begin || address >= begin + managed[slot].size) continue;
+        *piece = (struct piece){.host = (char *)(uintptr_t)address, .size = begin + managed[slot].size - address, .kind = MANAGED};
+        piece->begin = begin;
+        piece->length = managed[slot].size;
+        return SUCCESS;
+    }
+    return INVALID_VALUE;
+}
+
 static int give_back(uint64_t address) {
-    for (int slot = 0; slot < MAX_ALLOCATIONS; slot++)
+    for (int slot = 0; slot < MAX_MANAGED; slot++)
         if (managed[slot].address != NULL && (uint64_t)(uintptr_t)managed[slot].address == address) {
             munmap(managed[slot].address, managed[slot].size);
             managed[slot].address = NULL;
-            fake_hold();
             fake_mine()->managed--;
-            fake_release();
             return SUCCESS;
         }
-    int result = address == 0 ? SUCCESS : INVALID_VALUE;
-    fake_hold();
     struct process *process = fake_mine();
-    for (int slot = 0; slot < MAX_ALLOCATIONS && address != 0; slot++)
-        if (process->allocations[slot].size != 0 && process->allocations[slot].address == address) {
-            char path[4096];
-            fake_file(path, sizeof path, process, &process->allocations[slot], 1);
-            unlink(path);
-            process->allocations[slot].size = 0;
-            result = SUCCESS;
-        }
-    fake_release();
-    return result;
+    for (uint32_t slot = 0; slot < process->top; slot++) {
+        struct allocation *allocation = &process->allocations[slot];
+        if (allocation->size == 0 || allocation->kind == PHYSICAL || allocation->address != address) continue;
+        fake_discard(allocation);
+        return SUCCESS;
+    }
+    return address == 0 ? SUCCESS : INVALID_VALUE;
 }
 
 EXPORT int cuMemFree_v2(uint64_t address) {
     int result = fake_enter("cuMemFree");
     if (result != SUCCESS) return result;
-    result = give_back(address);
-    fake_leave();
-    return result;
-}
-
-EXPORT int cuMemHostAlloc(void **address, size_t size, unsigned flags) {
-    (void)flags;
-    int result = fake_enter("cuMemHostAlloc");
-    if (result != SUCCESS) return result;
-    *address = malloc(size);
-    fake_leave();
-    return *address == NULL ? OUT_OF_MEMORY : SUCCESS;
-}
-
-EXPORT int cuMemAllocHost_v2(void **address, size_t size) { return cuMemHostAlloc(address, size, 0); }
-
-EXPORT int cuMemFreeHost(void *address) {
-    int result = fake_enter("cuMemFreeHost");
-    if (result != SUCCESS) return result;
-    free(address);
-    fake_leave();
-    return SUCCESS;
-}
-
-/* Opens the contents of device memory at an address and returns the file (or -1) and the offset. */
-static int open_at(uint64_t address, size_t size, off_t *offset) {
-    char path[4096] = "";
-    fake_hold();
-    struct process *process = fake_mine();
-    for (int slot = 0; slot < MAX_ALLOCATIONS; slot++) {
-        struct allocation *allocation = &process->allocations[slot];
-        if (allocation->size == 0 || address < allocation->address || address + size > allocation->address + allocation->size) continue;
-        *offset = (off_t)(address - allocation->address);
-        fake_file(path, sizeof path, process, allocation, 1);
+    result = fake_capture_forbids_memory();
+    if (result == SUCCESS && fake_ordinal() >= 0) fake_drain(fake_ordinal(), 1); /* as the driver, it waits for what may use it */
+    if (result == SUCCESS) {
+        fake_hold();
+        result = give_back(address);
+        fake_release();
     }
-    fake_release();
-    return *path ? open(path, O_RDWR | O_CLOEXEC) : -1;
-}
-
-static int transfer(uint64_t address, void *host, size_t size, int to_device) {
-    off_t offset = 0;
-    int file = open_at(address, size, &offset);
-    if (file < 0) return INVALID_VALUE;
-    size_t done = 0;
-    while (done < size) {
-        ssize_t piece = to_device ? pwrite(file, (char *)host + done, size - done, offset + (off_t)done)
-                                  : pread(file, (char *)host + done, size - done, offset + (off_t)done);
-        if (piece <= 0 && errno != EINTR) break;
-        done += piece > 0 ? (size_t)piece : 0;
-    }
-    close(file);
-    return done == size ? SUCCESS : UNKNOWN;
-}
-
-EXPORT int cuMemcpyHtoD_v2(uint64_t address, const void *host, size_t size) {
-    int result = fake_enter("cuMemcpyHtoD");
-    if (result != SUCCESS) return result;
-    result = transfer(address, (void *)(uintptr_t)host, size, 1);
     fake_leave();
-    return result;
-}
-
-EXPORT int cuMemcpyDtoH_v2(void *host, uint64_t address, size_t size) {
-    int result = fake_enter("cuMemcpyDtoH");
-    if (result != SUCCESS) return result;
-    result = transfer(address, host, size, 0);
-    fake_leave();
-    return result;
-}
-
-static int fill(uint64_t address, const void *pattern, size_t width, size_t count) {
-    int result = fake_enter("cuMemset");
-    if (result != SUCCESS) return result;
-    char *memory = malloc(width * count + 1);
-    for (size_t index = 0; memory != NULL && index < count; index++) memcpy(memory + index * width, pattern, width);
-    result = memory == NULL ? OUT_OF_MEMORY : transfer(address, memory, width * count, 1);
-    free(memory);
-    fake_leave();
-    return result;
-}
-
-EXPORT int cuMemsetD8_v2(uint64_t address, unsigned char value, size_t count) { return fill(address, &value, 1, count); }
-EXPORT int cuMemsetD32_v2(uint64_t address, unsigned value, size_t count) { return fill(address, &value, 4, count); }
-
-EXPORT int cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t size) {
-    char *memory = malloc(size + 1);
-    int result = memory == NULL ? OUT_OF_MEMORY : cuMemcpyDtoH_v2(memory, from, size);
-    if (result == SUCCESS) result = cuMemcpyHtoD_v2(to, memory, size);
-    free(memory);
     return result;
 }

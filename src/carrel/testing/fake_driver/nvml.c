@@ -1,4 +1,5 @@
 /* libnvidia-ml.so.1 without a GPU: what nvidia-ml-py needs to list devices, memory and processes. */
+#define _GNU_SOURCE
 #include "state.h"
 
 #include <fcntl.h>

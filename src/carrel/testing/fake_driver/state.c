@@ -32,8 +32,8 @@ double fake_now(void) {
 
 void fake_sleep(double seconds) {
     double until = fake_now() + seconds;
-    while (seconds < 0 || fake_now() < until) {
-        struct timespec piece = {.tv_sec = 0, .tv_nsec = 2000000};
+    for (double left = seconds; seconds < 0 || left > 0; left = until - fake_now()) {
+        struct timespec piece = {.tv_sec = 0, .tv_nsec = left < 0.002 ? (long)(left * 1e9) : 2000000};
         if (seconds < 0) pause();
         else nanosleep(&piece, NULL);
     }
@@ -119,7 +119,7 @@ static void clear_away(void) {
         struct process *process = &table->processes[slot];
         if (process->pid == 0) continue;
         if (fake_start_of(process->pid) != process->start) {
-            for (int number = 0; number < MAX_ALLOCATIONS; number++) {
+            for (uint32_t number = 0; number < process->top; number++) {
                 struct allocation *allocation = &process->allocations[number];
                 if (allocation->size == 0) continue;
                 for (int place = 0; place < 2; place++) {
@@ -156,33 +156,39 @@ void fake_release(void) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Finds the first fault for this call and process, of one kind or (action NULL) of a general kind, and uses it up. */
+/* Finds the first fault for this call and process, of one kind or (action NULL) of a general kind, and uses it up; or one call of
+ * those that are still let through. */
 int fake_take(const char *call, int pid, const char *action, struct fault *fault) {
-    char path[4096], before[8192], after[8192];
+    char path[4096], before[8192], rest[8192];
     snprintf(path, sizeof path, "%s/faults", directory);
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return 0;
     ssize_t size = read(file, before, sizeof before - 1);
     before[size > 0 ? size : 0] = 0;
-    int found = 0;
+    int found = 0, changed = 0;
     size_t kept = 0;
     for (char *line = strtok(before, "\n"); line != NULL; line = strtok(NULL, "\n")) {
         char name[64], kind[32];
-        int whom, count;
+        int whom, count, after = 0;
         double argument;
-        if (sscanf(line, "%63s %d %d %31s %lf", name, &whom, &count, kind, &argument) != 5) continue;
+        if (sscanf(line, "%63s %d %d %31s %lf %d", name, &whom, &count, kind, &argument, &after) < 5) continue;
         int general = strcmp(kind, "error") == 0 || strncmp(kind, "hang", 4) == 0 || strcmp(kind, "segv") == 0;
         if (!found && strcmp(name, call) == 0 && (whom == 0 || whom == pid) && count != 0 &&
             (action == NULL ? general : strcmp(kind, action) == 0)) {
-            found = 1;
-            snprintf(fault->action, sizeof fault->action, "%s", kind);
-            fault->argument = argument;
-            if (count > 0) count--;
+            changed = 1;
+            if (after > 0) after--;
+            else {
+                found = 1;
+                snprintf(fault->action, sizeof fault->action, "%s", kind);
+                fault->argument = argument;
+                if (count > 0) count--;
+            }
         }
-        if (count != 0 && kept < sizeof after - 160)
-            kept += (size_t)snprintf(after + kept, sizeof after - kept, "%s %d %d %s %.17g\n", name, whom, count, kind, argument);
+        if (count == 0 || kept > sizeof rest - 160) continue;
+        kept += (size_t)snprintf(rest + kept, sizeof rest - kept, "%s %d %d %s %.17g", name, whom, count, kind, argument);
+        kept += (size_t)snprintf(rest + kept, sizeof rest - kept, after > 0 ? " %d\n" : "\n", after);
     }
-    if (found && (pwrite(file, after, kept, 0) != (ssize_t)kept || ftruncate(file, (off_t)kept) != 0)) found = 0;
+    if (changed && (pwrite(file, rest, kept, 0) != (ssize_t)kept || ftruncate(file, (off_t)kept) != 0)) found = 0;
     close(file);
     return found;
 }
@@ -205,7 +211,7 @@ int fake_on_device(const struct process *process) {
 
 uint64_t fake_bytes(const struct process *process, int device) {
     uint64_t sum = (uint64_t)process->contexts[device] * config.context;
-    for (int number = 0; number < MAX_ALLOCATIONS; number++)
+    for (uint32_t number = 0; number < process->top; number++)
         if (process->allocations[number].size != 0 && process->allocations[number].device == device)
             sum += process->allocations[number].size;
     return sum;

@@ -16,7 +16,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_DEVICES 16
 #define MAX_PROCESSES 128
-#define MAX_ALLOCATIONS 512
+#define MAX_ALLOCATIONS 4096
 
 enum { RUNNING = 0, LOCKED = 1, CHECKPOINTED = 2, FAILED = 3, CHECKPOINTING = 4, RESTORING = 5 };
 
@@ -36,10 +36,17 @@ struct config {
     uint64_t context; /* bytes that a context takes on its device */
 };
 
+/* Memory by cuMemAlloc, by cuMemCreate (which has no address of its own), by cuMemAllocAsync; the last three are never in the table:
+ * another process', the host's that the driver knows, managed. */
+enum { PLAIN = 0, PHYSICAL = 1, POOLED = 2, OPENED = 3, HOST = 4, MANAGED = 5 };
+
 struct allocation {
     uint64_t address, size; /* size 0: a free slot */
     int32_t device;
     uint32_t number;
+    uint32_t kind;
+    uint32_t references, mappings; /* of physical memory: it lives while there is one of either */
+    uint32_t exportable;           /* the types of handles that were asked for */
 };
 
 struct process {
@@ -50,6 +57,7 @@ struct process {
     uint32_t locking;
     uint32_t gate; /* futex: changes when blocked calls may look again */
     uint32_t managed;
+    uint32_t shared; /* with other processes, by IPC */
     uint32_t poisoned;
     int32_t mover; /* who copies or locks now; when it dies, that is void */
     uint64_t mover_start;
@@ -59,6 +67,7 @@ struct process {
     int32_t visible_count;
     int32_t visible[MAX_DEVICES]; /* the process' ordinals -> devices of the node */
     uint32_t contexts[MAX_DEVICES];
+    uint32_t top; /* slots from here on have never been used */
     struct allocation allocations[MAX_ALLOCATIONS];
 };
 

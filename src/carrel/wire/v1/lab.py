@@ -61,6 +61,8 @@ class QoSView(Response):
     #: Seconds that it has run before it may have to give way, and that it has between SIGTERM and SIGKILL when it is requeued.
     preempt_exempt_time: int = 0
     preempt_grace: int = 0
+    #: To whom its running tasks give their GPUs for a while: "cells" or "nobody".
+    lends: str = "nobody"
 
 
 class PartitionView(Response):

@@ -1,0 +1,318 @@
+"""The library, a program that runs with it on the fake driver, and the broker's side of the conversation, played by the test."""
+
+from __future__ import annotations
+
+import array
+import functools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "residency"))
+
+from carrel.testing.fake_driver import FakeDriver, build
+from carrel_residency.build import compile_library
+
+MIB = 1024**2
+#: Seconds after which something that a test waits for will never happen.
+LIMIT = 120.0
+_FUTEX = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")
+SOURCES = Path(__file__).parents[2] / "residency" / "src"
+
+
+@functools.cache
+def _place() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="carrel-residency-")
+
+
+@functools.cache
+def library() -> Path:
+    """The library, compiled once per run of the tests, with warnings as errors."""
+    target = Path(_place().name) / "libcarrel_residency.so"
+    compile_library(target, sources=SOURCES, flags=["-Werror"])
+    return target
+
+
+@functools.cache
+def _driver() -> FakeDriver:
+    return build(Path(_place().name) / "driver")
+
+
+def fake_driver(state: Path, **options: Any) -> FakeDriver:
+    return _driver().another(state, **options)
+
+
+def libcuda() -> Path:
+    return _driver().libraries / "libcuda.so.1"
+
+
+class Peer:
+    """A process' connection, as the broker sees it."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._data = b""
+        self.files: list[int] = []
+        self.hello: dict[str, Any] = {}
+        self._fence = 0
+        self._order = 0
+        self.pid = int.from_bytes(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
+
+    def receive(self, seconds: float = LIMIT) -> dict[str, Any] | None:
+        """The next message, or None when none came in that time; raises EOFError when the process closed its end."""
+        while b"\n" not in self._data:
+            if not select.select([self._link], [], [], seconds)[0]:
+                return None
+            data, ancillary, _, _ = self._link.recvmsg(65536, socket.CMSG_SPACE(4 * 250))
+            for level, kind, content in ancillary:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    files = array.array("i")
+                    files.frombytes(content[: len(content) - len(content) % 4])
+                    self.files += files
+            if not data:
+                raise EOFError
+            self._data += data
+        line, self._data = self._data.split(b"\n", 1)
+        return dict(json.loads(line))
+
+    def expect(self, op: str, **fields: Any) -> dict[str, Any]:
+        """The next message with this op and these fields; progress and cancelled requests are passed over."""
+        while True:
+            message = self.receive()
+            assert message is not None, f"no {op} came"
+            if message["op"] == op and all(message.get(name) == value for name, value in fields.items()):
+                return message
+            assert message["op"] in ("progress", "cancel", "release", "acquire"), f"{message} instead of {op}"
+
+    def send(self, op: str, files: Sequence[int] = (), **fields: Any) -> None:
+        line = json.dumps({"op": op, **fields}).encode() + b"\n"
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
+        sent = self._link.sendmsg([line], rights)
+        self._link.sendall(line[sent:])
+
+    def welcome(self, **fields: Any) -> dict[str, Any]:
+        hello = self.receive()
+        assert hello is not None
+        assert hello["op"] == "hello"
+        self.hello = hello
+        self.send("welcome", v=1, **fields)
+        return hello
+
+    def grant(self, **fields: Any) -> str:
+        """Answer the next request with a lease."""
+        request = self.expect("acquire")
+        self._fence += 1
+        lease = f"lease-{self._fence}"
+        self.send("granted", request=request["request"], lease=lease, fence=self._fence, **fields)
+        return lease
+
+    def _ask(self, op: str, answer: str, **fields: Any) -> dict[str, Any]:
+        return self.finish(answer, self.begin(op, **fields))
+
+    def begin(self, op: str, **fields: Any) -> int:
+        self._order += 1
+        self.send(op, id=self._order, **fields)
+        return self._order
+
+    def finish(self, answer: str, number: int) -> dict[str, Any]:
+        return self.expect(answer, id=number)
+
+    def pause(self, timeout: float = LIMIT) -> dict[str, Any]:
+        return self._ask("pause", "quiet", timeout=timeout)
+
+    def out(self, **fields: Any) -> dict[str, Any]:
+        return self._ask("out", "moved", **fields)
+
+    def back(self, patience: float = LIMIT) -> dict[str, Any]:
+        return self._ask("in", "moved", patience=patience)
+
+    def go(self) -> dict[str, Any]:
+        self._fence += 1
+        return self._ask("go", "going", lease=f"lease-{self._fence}", fence=self._fence)
+
+    def give(self, *sizes: int, first: int = 1) -> dict[str, Any]:
+        """Give pieces of a pool, in files in memory."""
+        files = [os.memfd_create("piece") for _ in sizes]
+        for file, size in zip(files, sizes, strict=True):
+            os.ftruncate(file, size)
+        answer = self._ask("pieces", "pieces", files=files, pieces=list(range(first, first + len(sizes))), sizes=list(sizes))
+        for file in files:
+            os.close(file)
+        return answer
+
+    def take(self, *pieces: int) -> dict[str, Any]:
+        return self._ask("pieces_back", "pieces_back", pieces=list(pieces))
+
+    def close(self) -> None:
+        for file in self.files:
+            os.close(file)
+        self.files.clear()
+        self._link.close()
+
+
+class Server:
+    """Where processes connect."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._peers: list[Peer] = []
+        self._socket: socket.socket | None = None
+        self.open()
+
+    def open(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(self.path))
+        self._socket.listen(64)
+        self._socket.settimeout(LIMIT)
+
+    def accept(self, **welcome: Any) -> Peer:
+        """The next connection, greeted."""
+        assert self._socket is not None
+        peer = Peer(self._socket.accept()[0])
+        self._peers.append(peer)
+        peer.welcome(**welcome)
+        return peer
+
+    def waits(self) -> bool:
+        """True if somebody has connected whom nobody has accepted."""
+        assert self._socket is not None
+        return bool(select.select([self._socket], [], [], 0)[0])
+
+    def close(self) -> None:
+        """As if the broker were killed."""
+        for peer in self._peers:
+            peer.close()
+        self._peers.clear()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            self.path.unlink()
+
+
+class Program:
+    """A `residency_worker`."""
+
+    def __init__(self, environment: dict[str, str], **options: Any) -> None:
+        words = [sys.executable, str(Path(__file__).with_name("residency_worker.py")), json.dumps(options)]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        self.process = subprocess.Popen(
+            words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, bufsize=1
+        )
+        self._data = b""
+        self._number = 0
+        self._answers: dict[int, dict[str, Any]] = {}
+        assert "ready" in self._line()
+
+    def _line(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        file = self.process.stdout.fileno()
+        while b"\n" not in self._data:
+            assert select.select([file], [], [], LIMIT)[0], f"no answer; {self.errors()}"
+            data = os.read(file, 65536)
+            assert data, f"the program ended; {self.errors()}"
+            self._data += data
+        line, self._data = self._data.split(b"\n", 1)
+        return dict(json.loads(line))
+
+    def begin(self, do: str, **fields: Any) -> int:
+        """Give an order that is carried out in a thread; in the main one with thread=False."""
+        self._number += 1
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"order": self._number, "do": do, "thread": True, **fields}) + "\n")
+        self.process.stdin.flush()
+        return self._number
+
+    def finish(self, number: int) -> dict[str, Any]:
+        while number not in self._answers:
+            answer = self._line()
+            self._answers[answer.pop("order")] = answer
+        answer = self._answers.pop(number)
+        assert "error" not in answer, answer["error"]
+        return answer
+
+    def order(self, do: str, **fields: Any) -> dict[str, Any]:
+        return self.finish(self.begin(do, thread=False, **fields))
+
+    def good(self, do: str, **fields: Any) -> dict[str, Any]:
+        """An order that ends with CUDA_SUCCESS."""
+        answer = self.order(do, **fields)
+        assert answer["result"] == 0, (do, answer, self.errors())
+        return answer
+
+    def wait_at_the_gate(self) -> None:
+        """Until the main thread sleeps in futex(2), which nothing but the gate lets it do while it carries out an order."""
+        while Path(f"/proc/{self.process.pid}/task/{self.process.pid}/syscall").read_text().split()[0] != _FUTEX:
+            time.sleep(0.001)
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def errors(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        self._errors.close()
+
+
+class Rig:
+    """One machine: a driver, a broker that the test plays, and programs."""
+
+    def __init__(self, place: Path, **options: Any) -> None:
+        self.driver = fake_driver(place / "machine", **options)
+        self.server = Server(place / "broker.sock")
+        self._programs: list[Program] = []
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        environment = self.driver.environment()
+        environment |= {"LD_PRELOAD": str(library()), "CARREL_BROKER": str(self.server.path), "CARREL_TOKEN": "a token"}
+        environment |= {"CARREL_RESIDENCY_PIECE": str(2 * MIB), **variables}
+        return environment
+
+    def program(self, variables: dict[str, str] | None = None, **options: Any) -> Program:
+        started = Program(self.environment(**(variables or {})), **options)
+        self._programs.append(started)
+        return started
+
+    def started(self, *, linger: float = 3600.0, **options: Any) -> tuple[Program, Peer]:
+        """A program with a context and a lease that it does not give back by itself."""
+        program = self.program(**options)
+        program.good("init")
+        waiting = program.begin("context", thread=False)
+        peer = self.server.accept(linger=linger)
+        peer.grant()
+        assert program.finish(waiting)["result"] == 0
+        return program, peer
+
+    def close(self) -> None:
+        for program in self._programs:
+            program.close()
+        self.server.close()
+
+
+@contextmanager
+def rig(place: Path, **options: Any) -> Iterator[Rig]:
+    made = Rig(place, **options)
+    try:
+        yield made
+    finally:
+        made.close()
