@@ -68,9 +68,8 @@ def test_a_cell_computes_while_the_task_is_paused_and_the_task_goes_on(lab: LabP
         wait_until(here.exists, "the cell to run")
         paused = wait_until(lambda: (job := client.job(task)).reason == "GpuLent" and job, "the task to be shown as paused")
         assert (paused.state, paused.suspended_at is None) == ("RUNNING", False)
+        wait_until(lambda: {row.job: row.state for row in client.gpus().leases}.get(task) == "paused", "its lease to be shown so")
         steps = witness.read_text()
-        tenants = {row.job: row.state for row in client.gpus().leases}
-        assert tenants[task] == "paused"
         assert witness.read_text() == steps, "it computes nothing meanwhile"
         go.touch()
         assert kernel.result(cell).status == "ok"
