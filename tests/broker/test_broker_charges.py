@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from kernels import FakeKernel, eventually, leases_of, tenant_of
 
-from carrel.broker.book import CHARGES, Book
-from carrel.broker.journal import BrokerJournal
-from carrel.broker.rows import LeaseRow, TenantRow
+from carrel.broker.core.book import CHARGES, Book
+from carrel.broker.core.rows import LeaseRow, TenantRow
 from carrel.domain.lease import LeaseState, LendingRules
 from carrel.testing.broker_process import BrokerProcess
 
@@ -148,10 +146,9 @@ def test_charges_are_for_the_lab_alone(brokers: Start, kernels: Kernels) -> None
     assert broker.status(session.token)["charges"] == []
 
 
-def test_of_sessions_that_are_over_only_the_latest_charges_are_kept(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    book = Book(BrokerJournal(path), make_id="b")
-    book.compact(0.0)
+def test_of_sessions_that_are_over_only_the_latest_charges_are_kept() -> None:
+    book = Book(make_id="b")
+    lines = [book.everything(0.0)]
     for number in range(1, CHARGES + 51):
         tenant = TenantRow(id=f"t{number}", pid=number, start=1, uid=1, job=number, attempt=1, owner="ada", role="kernel")
         book.add_tenant(tenant)
@@ -167,10 +164,12 @@ def test_of_sessions_that_are_over_only_the_latest_charges_are_kept(tmp_path: Pa
         )
         book.add_lease(lease)
         book.drop_tenant(tenant, number + 0.5)
-        book.commit(number + 0.5)
+        line = book.changes(number + 0.5)
+        assert line is not None
+        lines.append(line)
     assert len(book.charged(1000.0)) <= CHARGES + 1
-    again = Book(BrokerJournal(path), make_id="c")
-    again.replay(path)
-    again.compact(1000.0)
+    again = Book(make_id="c")
+    again.replay(lines)
+    again.everything(1000.0)
     assert sorted(row.job for row in again.charged(1000.0).values()) == list(range(51, CHARGES + 51))
     assert all(row.seconds == 0.5 for row in again.charged(1000.0).values())

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from carrel.broker.lookout import sort_out
+from carrel.broker.core.looks import sort_out
 from carrel.broker.processes import Gone, find, name_of, roots, start_time
 from carrel.domain.units import GIB
 from carrel.suspension.ports import Use

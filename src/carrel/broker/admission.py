@@ -6,9 +6,9 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from carrel.broker.core.identity import Identity
 from carrel.broker.foreign import read_foreign
 from carrel.control.launching import read_job_token
 from carrel.domain.errors import CarrelError, Denied, Invalid, Unauthenticated
@@ -17,34 +17,6 @@ from carrel.domain.node import Device
 from carrel.domain.serial import from_plain
 from carrel.leases.protocol import KERNEL, OBSERVER, RUNNER, VERSION
 from carrel.spool import AttemptDirectory, Spool, read_claim
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What a client may do."""
-
-    role: str
-    #: 0 for an observer of the whole node.
-    job: int = 0
-    attempt: int = 0
-    #: Subject of the job's owner; "uid:1000" of one whose jobs run as themselves.
-    owner: str = ""
-    #: True for an observer of the whole node, who sees every name.
-    sees_all: bool = False
-    #: Devices that a cell gets.
-    gpus: int = 0
-    #: Devices that placement gave the job.
-    assigned: tuple[str, ...] = ()
-    #: True for kernels of a session that has devices of its own: they borrow none.
-    reserved: bool = False
-    #: The only devices that its cells can use; () for any.
-    bound: tuple[str, ...] = ()
-    #: Bytes of host memory that its job may have, moved state among them; 0 where the lab leaves room for that.
-    memory: int = 0
-
-    def may_see(self, owner: str) -> bool:
-        """True when what belongs to `owner` is shown with names."""
-        return self.sees_all or (self.owner != "" and owner == self.owner)
 
 
 def node_token(secret: bytes) -> str:

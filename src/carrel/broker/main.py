@@ -16,19 +16,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from carrel.broker.admission import Gatekeeper
-from carrel.broker.book import Book
 from carrel.broker.config import BrokerConfig, read_config
-from carrel.broker.desk import Desk
-from carrel.broker.holding import Holding
-from carrel.broker.journal import BrokerJournal
-from carrel.broker.lender import Lender
-from carrel.broker.lookout import Lookout
+from carrel.broker.core.book import Book
+from carrel.broker.core.core import Core
+from carrel.broker.core.effects import Line
+from carrel.broker.journal import BrokerJournal, read_lines
 from carrel.broker.loop import Loop
+from carrel.broker.mover import Mover
 from carrel.broker.processes import wait_for_marked
-from carrel.broker.residency import Mover
 from carrel.broker.service import Service
 from carrel.broker.simulated import SimulatedSuspender
-from carrel.broker.status import Status
 from carrel.domain.errors import CarrelError
 from carrel.domain.lease import Residency, Tier
 from carrel.domain.ports import Clock
@@ -92,49 +89,33 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     tier = Tier.HOLD if config.never_suspend or not config.devices else capability.tier
     _log.info("node %s: %d devices, tier %s %s", config.node, len(config.devices), tier, capability.message)
     journal = BrokerJournal(state / "journal.jsonl", keep=config.keep_journals)
-    book = Book(journal, make_id=secrets.token_hex(8))
-    book.replay(state / "journal.jsonl")
-    book.compact(clock())
+    lines = (Line(at, tuple(rows), tuple(drops)) for at, rows, drops in read_lines(state / "journal.jsonl"))
+    core = Core(config, tier, make_id=secrets.token_hex(8), lines=lines, rate=capability.suspend_rate or None)
+    began = core.everything(clock())
+    journal.start(began.rows, began.at)
     if isinstance(suspender, SimulatedSuspender):
-        _seed(suspender, book)
-
-    gate = Gatekeeper(secret=config.secret(), spool=Spool(Path(config.spool)), shared=config.devices if config.shared else None)
-    service = Service(loop=loop, gate=gate, hold_time=config.hold_time)
-    lender = Lender(
-        book=book, config=config, tier=tier, loop=loop, clock=clock, post=service, host_free=_host_memory(config, monotonic)
-    )
-    mover = Mover(
-        lender=lender,
+        _seed(suspender, core.book)
+    service = Service(
+        core,
         loop=loop,
         clock=clock,
-        post=service,
+        gate=Gatekeeper(
+            secret=config.secret(), spool=Spool(Path(config.spool)), shared=config.devices if config.shared else None
+        ),
+        journal=journal,
+        mover=Mover(loop, suspender, margin=config.rules.margin),
         suspender=suspender,
-        margin=config.rules.margin,
-        rate=capability.suspend_rate or None,
+        host_free=_host_memory(config, monotonic),
     )
-    holding = Holding(
-        lender=lender, loop=loop, clock=clock, hold_time=config.hold_time, grace=config.grace, process=service.process
-    )
-    lookout = Lookout(lender=lender, loop=loop, suspender=suspender)
-    desk = Desk(lender=lender, config=config, clock=clock, post=service)
-    lender.moves, lender.holds = mover, holding
-    service.desk, service.mover, service.status = desk, mover, Status(lender, lookout, clock)
-    lender.on_change(service.changed)
-    lender.on_change(lookout.wake)
-
-    service.adopt()
-    lender.look()
-    lookout.wake()
+    service.start()
     if isinstance(suspender, SimulatedSuspender):
-        mover.recover()
+        service.recover()
     else:
         # Helpers of a broker that was killed finish the call in hand; before that, nobody can take up what they do.
         own = str(os.getpid())
-        loop.work(lambda: wait_for_marked(_HELPER, str(state), own, _LEFTOVER_SECONDS), lambda _left: mover.recover())
-    holding.finish()
+        loop.work(lambda: wait_for_marked(_HELPER, str(state), own, _LEFTOVER_SECONDS), lambda _left: service.recover())
     _stay_home(loop, state)
     service.listen(path, everybody=config.shared)
-    loop.later(config.reconnect_time, desk.drop_waiting)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: loop.post(loop.stop))
     _log.info("listening on %s", path)

@@ -1,4 +1,4 @@
-"""The broker's socket: who is connected, what they say, what they are told."""
+"""The shell around the core: what happens becomes an event, and what the core answers is written down, told and done."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from carrel.broker.admission import Gatekeeper, Identity
+from carrel.broker.admission import Gatekeeper
 from carrel.broker.connection import Connection
-from carrel.broker.desk import Desk
+from carrel.broker.core.core import Core
+from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Look, MoveBack, MoveOut
+from carrel.broker.core.identity import Identity
+from carrel.broker.journal import BrokerJournal
 from carrel.broker.loop import Loop, Timer
-from carrel.broker.processes import Gone, Process, find, peer
-from carrel.broker.residency import Mover
-from carrel.broker.rows import TenantRow
+from carrel.broker.mover import Mover
+from carrel.broker.processes import Gone, Process, find, name_of, peer, roots
 from carrel.broker.status import Status
-from carrel.broker.words import device_fields, text_of, words_of
 from carrel.domain.errors import CarrelError, Conflict
-from carrel.leases.protocol import OBSERVER, VERSION, Message, decode, encode
-from carrel.suspension.survival import staying_modules
+from carrel.domain.ports import Clock
+from carrel.leases.protocol import OBSERVER, Message, decode, encode
+from carrel.suspension.ports import Suspender, Use
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +33,8 @@ _WATCH_SECONDS = 0.1
 _WATCH_SHARE = 20.0
 #: Seconds between two statuses for the lab itself while cells run and nothing else is new: what they are charged grows.
 _CHARGE_SECONDS = 5.0
+#: Bytes of journal after which it is begun anew.
+_LONG = 8 * 1024**2
 
 
 @dataclass(slots=True)
@@ -44,12 +48,30 @@ class Client:
 
 
 class Service:
-    """Listens, and carries messages between clients and the desk. It is the lender's `Post`."""
+    """Listens, brings events to the core, and carries out its effects. All methods are called in the loop's thread."""
 
-    def __init__(self, *, loop: Loop, gate: Gatekeeper, hold_time: float) -> None:
+    def __init__(
+        self,
+        core: Core,
+        *,
+        loop: Loop,
+        clock: Clock,
+        gate: Gatekeeper,
+        journal: BrokerJournal,
+        mover: Mover,
+        suspender: Suspender,
+        host_free: Callable[[], int | None],
+    ) -> None:
+        """`host_free`: bytes of host memory that are free for states now, or None where nobody need care."""
+        self._core = core
         self._loop = loop
+        self._clock = clock
         self._gate = gate
-        self._hold_time = hold_time
+        self._journal = journal
+        self._mover = mover
+        self._suspender = suspender
+        self._host_free = host_free
+        self._status = Status(core, clock)
         self._clients: dict[Connection, Client] = {}
         self._tenants: dict[str, Connection] = {}
         #: Processes of tenants, connected or not.
@@ -58,46 +80,112 @@ class Service:
         self._publishing: Timer | None = None
         self._charging: Timer | None = None
         self._pause = _WATCH_SECONDS
-        self.desk: Desk
-        self.mover: Mover
-        self.status: Status
-        self._operations: dict[str, Callable[[TenantRow, Message], None]] = {
-            "acquire": lambda row, message: self.desk.acquire(row, message),
-            "cancel": lambda row, message: self.desk.cancel(row, text_of(message, "request")),
-            "release": lambda row, message: self.desk.release(row, message),
-            "touched": lambda row, _message: self.desk.touched(row),
-            "simulate": lambda row, message: self.desk.simulate(row, message.get("bytes"), message.get("cached")),
-            "home": self._home,
-            "hold": self._hold,
-            "prepared": self._prepared,
-        }
+        self._waking: Timer | None = None
+        self._wake_at = NEVER
+        self._effects: deque[Effects] = deque()
+        self._carrying = False
 
-    # --- the lender's post --------------------------------------------------------------------------------------------------
+    # --- effects ------------------------------------------------------------------------------------------------------------
 
-    def send(self, tenant: str, op: str, **fields: Any) -> None:
-        """Send a message to a tenant, if it is connected."""
-        connection = self._tenants.get(tenant)
-        if connection is not None:
-            connection.send(encode(op, **fields))
+    def _now(self) -> float:
+        """The moment of an event; the core knows how much host memory is free by then."""
+        self._core.host_memory(self._host_free())
+        return self._clock()
 
-    def connected(self, tenant: str) -> bool:
-        """True while the tenant has a connection."""
-        return tenant in self._tenants
+    def carry_out(self, effects: Effects) -> None:
+        """Write down, then tell, then do. Raises `OSError` when the journal takes nothing: then nothing was told or done.
 
-    def process(self, tenant: str) -> Process | None:
-        """The tenant's process, or None when it has ended."""
-        return self._processes.get(tenant)
+        What comes of it meanwhile (a client that does not read is dropped) is carried out after it.
+        """
+        self._effects.append(effects)
+        if self._carrying:
+            return
+        self._carrying = True
+        changed = False
+        while self._effects:
+            one = self._effects.popleft()
+            changed = changed or one.changed
+            self._carry_one(one)
+        self._carrying = False
+        if changed:
+            self._changed()
+
+    def _carry_one(self, effects: Effects) -> None:
+        if effects.line is not None:
+            at, rows, drops = effects.line
+            if rows or drops:
+                self._journal.append(at, rows, drops)
+                if self._journal.size > _LONG:
+                    self._journal.start(self._core.everything(at).rows, at)
+        for tenant, op, fields in effects.tells:
+            connection = self._tenants.get(tenant)
+            if connection is not None:
+                connection.send(encode(op, **fields))
+        for action in effects.actions:
+            self._act(action)
+        if effects.wake < self._wake_at:
+            # One that is armed for an earlier moment stays: the core may be asked too often, and never too late.
+            if self._waking is not None:
+                self._waking.cancel()
+            self._wake_at = effects.wake
+            self._waking = self._loop.later(effects.wake - self._clock(), self._wake)
+
+    def _wake(self) -> None:
+        # The moment has come, also for a clock that was put back meanwhile.
+        now, self._wake_at = max(self._now(), self._wake_at), NEVER
+        self.carry_out(self._core.time_is_up(now))
+
+    def _act(self, action: Action) -> None:
+        core = self._core
+        match action:
+            case Gather(tenant, pauses):
+                self._mover.gather(action, lambda found: self.carry_out(core.gathered(tenant, pauses, found, self._now())))
+            case MoveOut(tenant, pauses):
+                self._mover.out(action, lambda moved: self.carry_out(core.moved_out(tenant, pauses, moved, self._now())))
+            case MoveBack(tenant, lease):
+                self._mover.back(action, lambda moved: self.carry_out(core.moved_back(tenant, lease, moved, self._now())))
+            case Look():
+                self._look(action)
+            case Kill(tenant, number):
+                self._kill(tenant, number)
+
+    def _look(self, look: Look) -> None:
+        def see() -> tuple[Use, dict[int, int], dict[int, str]]:
+            use = self._suspender.use()
+            pids = {pid for processes in use.processes.values() for pid in processes}
+            parents = roots(pids, look.pids)
+            return use, parents, {pid: name_of(pid) for pid in pids - parents.keys()}
+
+        def seen(found: tuple[Use, dict[int, int], dict[int, str]]) -> None:
+            self.carry_out(self._core.looked(look.number, *found, self._now()))
+
+        self._loop.work(see, seen)
+
+    def _kill(self, tenant: str, number: int) -> None:
+        process = self._processes.get(tenant)
+        if process is None:
+            return
+        _log.warning("the idle timer of tenant %s ran out while others waited: it is ended (signal %d)", tenant, number)
+        try:
+            process.kill(number)
+        except PermissionError:
+            _log.error("process %d belongs to another user and cannot be ended; its GPU stays with it", process.pid)
 
     # --- life ---------------------------------------------------------------------------------------------------------------
 
-    def adopt(self) -> None:
-        """After a restart: watch the processes that the journal knows; those that ended meanwhile are gone."""
-        for row in list(self.desk.book.tenants.values()):
+    def start(self) -> None:
+        """Watch the processes that the journal knows; those that ended meanwhile are gone."""
+        ended = []
+        for row in list(self._core.book.tenants.values()):
             try:
                 self._keep(row.id, find(row.pid, row.start, row.uid))
             except Gone:
-                # Nobody knows when; nobody is charged for the time in which no broker ran, which may be a weekend.
-                self.desk.gone(row.id, at=self.desk.book.resumed_from)
+                ended.append(row.id)
+        self.carry_out(self._core.started(self._now(), ended))
+
+    def recover(self) -> None:
+        """Repeat the moves that an earlier broker had begun."""
+        self.carry_out(self._core.recover(self._now()))
 
     def listen(self, path: Path, *, everybody: bool = False) -> None:
         """Take connections on a unix socket of this path from now on: of this user's processes, or of everybody's.
@@ -123,7 +211,7 @@ class Service:
         for connection in list(self._clients):
             connection.end(closed=False)
 
-    def changed(self) -> None:
+    def _changed(self) -> None:
         """Something is different: watchers get a status soon."""
         if self._publishing is None and any(client.watching for client in self._clients.values()):
             self._publishing = self._loop.later(self._pause, self._publish)
@@ -131,24 +219,25 @@ class Service:
     def _publish(self) -> None:
         began = time.perf_counter()
         self._publishing = None
+        self._core.host_memory(self._host_free())
         lines: dict[Identity, bytes] = {}
         for connection, client in list(self._clients.items()):
             if client.watching and client.identity is not None:
                 if client.identity not in lines:
-                    lines[client.identity] = encode("status", **self.status.fields(client.identity))
+                    lines[client.identity] = encode("status", **self._status.fields(client.identity))
                 connection.send(lines[client.identity])
         self._pause = max(_WATCH_SECONDS, (time.perf_counter() - began) * _WATCH_SHARE)
         self._charge_later()
 
     def _charge_later(self) -> None:
         """While cells run, or state lies idle, the lab is told what grows and shrinks although nothing happens."""
-        if self._charging is None and self.status.drifting() and any(self._labs()):
+        if self._charging is None and self._status.drifting() and any(self._labs()):
             self._charging = self._loop.later(_CHARGE_SECONDS, self._tell_charges)
 
     def _tell_charges(self) -> None:
         self._charging = None
         for connection, identity in list(self._labs()):
-            connection.send(encode("status", **self.status.fields(identity)))
+            connection.send(encode("status", **self._status.fields(identity)))
         self._charge_later()
 
     def _labs(self) -> Iterator[tuple[Connection, Identity]]:
@@ -179,10 +268,9 @@ class Service:
         client.process.close()
         if client.tenant and self._tenants.get(client.tenant) is connection:
             del self._tenants[client.tenant]
-            if closed:
-                self.desk.leave(client.tenant)
-            else:
+            if not closed:
                 _log.warning("tenant %s does not read and was dropped; it keeps what it has", client.tenant)
+            self.carry_out(self._core.disconnected(client.tenant, self._now(), closed=closed))
 
     def _line(self, connection: Connection, line: bytes) -> None:
         client = self._clients[connection]
@@ -213,33 +301,20 @@ class Service:
         if message["op"] != "hello":
             raise Conflict(f'"{message["op"]}" came before "hello".', remedy="Say hello first.")
         identity = self._gate.admit(message, client.process.uid)
-        about: Mapping[str, Any] = {"gpus": identity.gpus, "home": [], "lost": "", "leases": []}
-        if identity.role != OBSERVER:
-            row = self.desk.arrive(client.process, identity, message)
-            client.tenant = row.id
-            older = self._tenants.get(row.id)
-            self._tenants[row.id] = connection
-            if older is not None:
-                older.end(closed=False)
-            if row.id not in self._processes:
-                self._keep(row.id, client.process.copy())
-            about = self.desk.welcome(row)
-        client.identity = identity
-        # Before anything is settled: what it is told about its requests comes after the welcome, which knows nothing of it.
-        connection.send(
-            encode(
-                "welcome",
-                v=VERSION,
-                broker=self.desk.book.broker_id,
-                tier=self.desk.tier.value,
-                devices=[device_fields(device) for device in self.desk.devices.values()],
-                hold_time=self._hold_time,
-                stay=staying_modules(),
-                **about,
-            )
-        )
-        if identity.role != OBSERVER:
-            self.desk.lender.settle()
+        if identity.role == OBSERVER:
+            client.identity = identity
+            about = {"gpus": identity.gpus, "home": [], "lost": "", "leases": []}
+            connection.send(encode("welcome", **self._core.greeting(), **about))
+            return
+        effects = self._core.hello(client.process, identity, message, self._now())
+        client.identity, client.tenant = identity, client.process.name
+        older = self._tenants.get(client.tenant)
+        self._tenants[client.tenant] = connection
+        if older is not None:
+            older.end(closed=False)
+        if client.tenant not in self._processes:
+            self._keep(client.tenant, client.process.copy())
+        self.carry_out(effects)
 
     def _keep(self, tenant: str, process: Process) -> None:
         """Watch a tenant's process until it ends."""
@@ -251,7 +326,7 @@ class Service:
         self._loop.unwatch(process.pidfd)
         process.close()
         connection = self._tenants.pop(tenant, None)
-        self.desk.gone(tenant)
+        self.carry_out(self._core.ended(tenant, self._now()))
         if connection is not None:
             connection.end(closed=True)
 
@@ -262,24 +337,10 @@ class Service:
         assert client.identity is not None
         if op in ("status", "watch"):
             client.watching = client.watching or op == "watch"
-            connection.send(encode("status", **self.status.fields(client.identity)))
+            self._core.host_memory(self._host_free())
+            connection.send(encode("status", **self._status.fields(client.identity)))
             self._charge_later()
             return
-        operation = self._operations.get(op)
-        if operation is None:
-            return  # from a newer client
-        row = self.desk.book.tenants.get(client.tenant)
-        if row is None:
-            raise Conflict(f'An observer cannot say "{op}".', remedy="Connect as a kernel or a runner.")
-        operation(row, message)
-
-    def _home(self, row: TenantRow, message: Message) -> None:
-        devices = self.desk.set_gpus(row, message.get("gpus"))
-        self.send(row.id, "home", devices=list(devices))
-
-    def _hold(self, row: TenantRow, message: Message) -> None:
-        until = self.desk.hold(row, message.get("seconds"))
-        self.send(row.id, "held", until=until or None)
-
-    def _prepared(self, row: TenantRow, message: Message) -> None:
-        self.mover.prepared(row, text_of(message, "id"), words_of(message.get("blockers")), message.get("cached"))
+        effects = self._core.said(client.tenant, message, self._now())
+        if effects is not None:
+            self.carry_out(effects)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from carrel.broker.admission import Identity
-from carrel.broker.lender import Lender
-from carrel.broker.lookout import Lookout
+from carrel.broker.core.core import Core
+from carrel.broker.core.identity import Identity
 from carrel.domain.lease import LeaseState, Residency, Tier
 from carrel.domain.ports import Clock
 
@@ -18,17 +17,17 @@ _BLANK = {"job": 0, "owner": "", "kernel": "", "label": "", "pid": 0, "cell": ""
 class Status:
     """Makes status messages; what is the same for all clients is made once for each version of the book."""
 
-    def __init__(self, lender: Lender, lookout: Lookout, clock: Clock) -> None:
-        self._lender = lender
+    def __init__(self, core: Core, clock: Clock) -> None:
+        self._lender = core.lender
         self._clock = clock
-        self._book = lender.book
-        self._lookout = lookout
+        self._book = core.book
+        self._looks = core.looks
         self._version: tuple[int, int, int] | None = None
         self._rows: dict[str, list[dict[str, Any]]] = {}
 
     def fields(self, viewer: Identity) -> dict[str, Any]:
         """The fields of `status` for one client."""
-        version = (self._book.version, self._lender.decisions, self._lookout.looks)
+        version = (self._book.version, self._lender.decisions, self._looks.looks)
         if version != self._version:
             self._rows, self._version = self._build(), version
         history = self._book.history.get(viewer.job, ()) if viewer.job else ()
@@ -74,7 +73,7 @@ class Status:
         found = []
         for uuid, device in self._lender.devices.items():
             lease = self._book.lease_on(uuid)
-            strangers = self._lookout.strangers.get(uuid, ())
+            strangers = self._looks.strangers.get(uuid, ())
             found.append(
                 {
                     "uuid": uuid,
@@ -82,7 +81,7 @@ class Status:
                     "name": device.name,
                     "type": device.type,
                     "memory": device.memory,
-                    "used": taken[uuid] if device.simulated else self._lookout.used.get(uuid, taken[uuid]),
+                    "used": taken[uuid] if device.simulated else self._looks.used.get(uuid, taken[uuid]),
                     "simulated": device.simulated,
                     "withheld": withheld.get(uuid),
                     "lease": None if lease is None else lease.id,

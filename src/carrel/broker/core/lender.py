@@ -1,25 +1,23 @@
 """The lending itself: what the policy says of the book, carried out; and what becomes of leases and states by it.
 
-Whatever changes the book ends with `settle`: the policy is asked, its decisions become rows, all of it is journaled, only then
-are messages sent and states moved. So whatever anybody was told is written down.
+The core settles after each event: the policy is asked, its decisions become rows, and all of it is one line of the journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from carrel.broker.book import Book
 from carrel.broker.config import BrokerConfig
-from carrel.broker.host import HostRoom
-from carrel.broker.loop import Loop, Timer
-from carrel.broker.rows import LeaseRow, RequestRow, Seen, TenantRow
-from carrel.broker.stuck import Stuck
-from carrel.broker.words import granted_fields, lost_fields
+from carrel.broker.core.book import Book
+from carrel.broker.core.effects import NEVER, Tell
+from carrel.broker.core.host import HostRoom
+from carrel.broker.core.rows import LeaseRow, RequestRow, Seen, TenantRow
+from carrel.broker.core.stuck import Stuck
+from carrel.broker.core.words import granted_fields, lost_fields
 from carrel.domain.lease import DeviceRoom, LeaseState, Lending, LendingSnapshot, Queued, Residency, Tier
 from carrel.domain.node import Device
-from carrel.domain.ports import Clock
 from carrel.leases.protocol import KERNEL, RUNNER
 from carrel.policy.lend import lend
 
@@ -28,103 +26,45 @@ _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESU
 _REFRESH = 2.0
 
 
-class Post(Protocol):
-    """Reaches tenants."""
-
-    def send(self, tenant: str, op: str, **fields: Any) -> None:
-        """Send a message; to nobody when the tenant is not connected."""
-        ...
-
-    def connected(self, tenant: str) -> bool:
-        """True while the tenant has a connection."""
-        ...
-
-
-class Moves(Protocol):
-    """Moves states (`carrel.broker.residency`)."""
-
-    def suspend(self, tenant: str, pauses: str | None) -> None:
-        """Move the tenant's state to host memory; its row says SUSPENDING."""
-        ...
-
-    #: Bytes of state that move in a second, as seen so far; None: nobody knows.
-    rate: float | None
-
-    def trim(self, tenant: str) -> None:
-        """Have the idle tenant give back what it only keeps in reserve."""
-        ...
-
-    def resume(self, tenant: str, lease: str | None) -> None:
-        """Bring the tenant's state back; its row says RESUMING."""
-        ...
-
-
-class Holds(Protocol):
-    """Ends leases that are held, with a warning (`carrel.broker.holding`)."""
-
-    def review(self, queue: Sequence[Queued], now: float) -> None:
-        """Warn the holders of held leases that others want."""
-        ...
-
-    def expire(self, lease: LeaseRow, now: float) -> None:
-        """The held lease's time is up and somebody waits."""
-        ...
-
-
 class Lender:
-    """Lends devices. All methods are called in the loop's thread."""
+    """Lends devices: asks the policy, and makes rows of what it says."""
 
-    def __init__(
-        self,
-        *,
-        book: Book,
-        config: BrokerConfig,
-        tier: Tier,
-        loop: Loop,
-        clock: Clock,
-        post: Post,
-        host_free: Callable[[], int | None],
-    ) -> None:
-        """`host_free`: bytes of host memory that are free for states now, or None where nobody need care."""
+    def __init__(self, book: Book, config: BrokerConfig, tier: Tier, *, rate: float | None) -> None:
+        """`rate`: bytes of state that should move in a second; None: nobody knows."""
         self.book = book
         self.tier = tier
         self.devices: Mapping[str, Device] = {device.uuid: device for device in config.devices}
+        #: The moment of the event at hand (Unix seconds).
+        self.now = 0.0
+        #: Tenants that have a connection.
+        self.here: set[str] = set()
         #: Bytes on each device that programs without a lease take, as last seen.
         self.foreign: dict[str, int] = {}
         #: Who waits, and why, as of the last settling: by request id.
         self.queue: dict[str, Queued] = {}
         #: Tenants that were asked to give back what they only keep in reserve, and have not answered yet.
         self.trimming: set[str] = set()
+        #: Bytes of state that move in a second, as the driver's probe and then real moves say; None: nobody knows.
+        self.rate = rate
         #: How often the policy was asked.
         self.decisions = 0
         #: Looks at the devices that are wanted, and the last of them that is done: see `look`.
         self.looks_wanted = 0
         self.looks_done = 0
-        self.moves: Moves
-        self.holds: Holds
+        #: When the line is looked at again although there is no news (Unix seconds).
+        self.again_at = NEVER
+        self.host = HostRoom(book, config.rules.host_memory)
+        self.tells: list[Tell] = []
+        #: States that are to be brought back by this settling, with the lease that waits for each.
+        self.resuming: list[tuple[str, str]] = []
         self._config = config
-        self._loop = loop
-        self._clock = clock
-        self._post = post
-        self.host = HostRoom(book, config.rules.host_memory, host_free)
         self._stuck = Stuck(book, self.devices, self.host, self.say)
         self._whole = max((device.memory for device in config.devices), default=0)
-        self._outbox: list[tuple[str, str, dict[str, Any]]] = []
-        self._actions: list[Callable[[], None]] = []
         self._told: dict[str, tuple[int, str, str, float]] = {}
-        self._timer: Timer | None = None
-        self._settling = False
-        #: What was decided has changed the picture: decide once more.
-        self._again = False
-        self._on_change: list[Callable[[], None]] = []
-
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back after everything that a status would show differently."""
-        self._on_change.append(callback)
 
     def say(self, tenant: str, op: str, **fields: Any) -> None:
         """Send a message to a tenant, once everything is written down."""
-        self._outbox.append((tenant, op, fields))
+        self.tells.append(Tell(tenant, op, fields))
 
     def retell(self, request: str) -> None:
         """Whoever asked is told again where they are in the line."""
@@ -132,30 +72,21 @@ class Lender:
 
     # --- deciding -----------------------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Decide, write down, act. Raises `OSError` when the journal takes nothing: then nothing was acted on."""
-        if self._settling:
-            return
-        self._settling = True
-        try:
-            now = self._clock()
-            while (self.book.requests or self.queue) and not self._in_the_dark():
-                self._again = False
-                self._decide(now)
-                if not self._again:
-                    break
-            changed = self.book.commit(now)
-        finally:
-            self._settling = False
-        outbox, self._outbox = self._outbox, []
-        actions, self._actions = self._actions, []
-        for tenant, op, fields in outbox:
-            self._post.send(tenant, op, **fields)
-        for action in actions:
-            action()
-        if changed or outbox:
-            for callback in self._on_change:
-                callback()
+    def decide(self) -> Lending | None:
+        """Ask the policy and lend; None when nobody waits, or when nobody can say before the devices were looked at."""
+        if not self.book.requests and not self.queue:
+            self.again_at = NEVER
+            return None
+        if self._in_the_dark():
+            # What comes of the look asks again; the moment that has come must not ask for ever.
+            self.again_at = NEVER if self.again_at <= self.now else self.again_at
+            return None
+        self.decisions += 1
+        lending = lend(self._snapshot(self.now), self.now)
+        self.again_at = NEVER
+        for decision in lending.lends:
+            self._lend(self.book.requests[decision.request], decision.devices, self.now)
+        return replace(lending, queue=self._stuck.review(lending, self.now)) if lending.queue or lending.gives_up else lending
 
     def look(self) -> None:
         """What is on the devices may have changed: nobody new is let onto one before somebody has looked."""
@@ -167,30 +98,6 @@ class Lender:
         if self.looks_done >= self.looks_wanted:
             return False
         return any(self.book.tenants[asked.tenant].residency is not Residency.RESIDENT for asked in self.book.requests.values())
-
-    def _decide(self, now: float) -> None:
-        self.decisions += 1
-        snapshot = self._snapshot(now)
-        lending = lend(snapshot, now)
-        for decision in lending.lends:
-            self._lend(self.book.requests[decision.request], decision.devices, now)
-        for suspend in lending.suspends:
-            row = self.book.tenants[suspend.tenant]
-            if suspend.in_place:
-                self.pause(row, self.book.leases[suspend.pauses or ""], now)
-                continue
-            row.residency = Residency.SUSPENDING
-            self.book.touch(row)
-            self._actions.append(_later(self.moves.suspend, row.id, suspend.pauses))
-        for trim in lending.trims:
-            self.trimming.add(trim.tenant)
-            self._actions.append(_later(self.moves.trim, trim.tenant))
-        lending = replace(lending, queue=self._stuck.review(lending, now))
-        self.holds.review(lending.queue, now)
-        for expire in lending.expires:
-            self.holds.expire(self.book.leases[expire.lease], now)
-        self._tell(lending, now)
-        self._set_timer(lending, now)
 
     def _lend(self, asked: RequestRow, devices: tuple[str, ...], now: float) -> None:
         row = self.book.tenants[asked.tenant]
@@ -206,7 +113,7 @@ class Lender:
         self.book.touch(row)
         if row.residency is Residency.SUSPENDED:
             row.residency, lease.pending = Residency.RESUMING, True
-            self._actions.append(_later(self.moves.resume, row.id, lease.id))
+            self.resuming.append((row.id, lease.id))
             return
         made_up = self.tier is Tier.SIMULATED and (row.role == KERNEL or row.lends)
         if made_up and row.residency is Residency.NONE and row.simulated != 0:
@@ -230,7 +137,7 @@ class Lender:
         requests = [
             request
             for request in book.requests.values()
-            if request.retry_at <= now and (request.resumes is not None or self._post.connected(request.tenant))
+            if request.retry_at <= now and (request.resumes is not None or request.tenant in self.here)
         ]
         asking, computing = {request.tenant for request in requests}, self._computing()
         needed = asking | {lease.tenant for lease in book.leases.values()}
@@ -264,7 +171,7 @@ class Lender:
         rules = replace(
             self._config.rules,
             host_memory=self.host.limit(),
-            move_rate=self.moves.rate,
+            move_rate=self.rate,
             # Without a gate in the driver's calls only what computes nothing can be stopped where it is.
             pause_in_place=self.tier is Tier.SIMULATED,
         )
@@ -292,7 +199,7 @@ class Lender:
         size = self._config.simulation.state if row.simulated is None else row.simulated
         return min(size // max(1, row.gpus), self._whole)
 
-    def _tell(self, lending: Lending, now: float) -> None:
+    def tell(self, lending: Lending, now: float) -> None:
         """Tell those who wait what is new to them."""
         self.queue = {entry.request: entry for entry in lending.queue}
         self._told = {name: told for name, told in self._told.items() if name in self.queue}
@@ -311,14 +218,9 @@ class Lender:
                     code=entry.reason.code,
                     message=entry.reason.message,
                 )
-
-    def _set_timer(self, lending: Lending, now: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if self.book.requests:
             wait = _REFRESH if lending.again_at is None else min(_REFRESH, max(0.01, lending.again_at - now))
-            self._timer = self._loop.later(wait, self.settle)
+            self.again_at = min(self.again_at, now + wait)
 
     # --- what leases and states become --------------------------------------------------------------------------------------
 
@@ -350,21 +252,20 @@ class Lender:
         self.book.pause(lease, now)
         self.book.add_request(resumption(row, lease, now))
         self.say(row.id, "paused", lease=lease.id, message="paused: others had waited for their turn; it goes on later")
-        self._again = True
 
     def keep_in_place(self, row: TenantRow) -> None:
         """A state that cannot be moved holds its devices, when nobody else has a lease on them."""
         unmovable = row.residency is Residency.RESIDENT and not self.movable(row)
         if not unmovable or self.book.leases_of(row.id) or any(self.book.lease_on(uuid) for uuid in row.home):
             return
-        now = self._clock()
+        now = self.now
         lease = self.new_lease(row, RequestRow(id="", request="", tenant=row.id, gpus=1, asked_at=now), row.home, now)
         lease.state, lease.held_until = LeaseState.HELD, now + self._config.hold_time
         self.book.add_lease(lease)
 
     def lose(self, row: TenantRow, message: str) -> None:
         """The tenant's state cannot be brought back."""
-        now = self._clock()
+        now = self.now
         row.residency, row.lost, row.state = Residency.LOST, message, {}
         for lease in self.book.leases_of(row.id):
             if lease.pending and lease.used == 0.0:
@@ -448,7 +349,3 @@ def resumption(row: TenantRow, lease: LeaseRow, now: float) -> RequestRow:
         lends=lease.lends,
         resumes=lease.id,
     )
-
-
-def _later(function: Callable[..., None], *arguments: Any) -> Callable[[], None]:
-    return lambda: function(*arguments)

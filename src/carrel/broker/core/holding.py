@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from signal import SIGKILL, SIGTERM
 
-from carrel.broker.lender import Lender
-from carrel.broker.loop import Loop
-from carrel.broker.processes import Process
-from carrel.broker.rows import LeaseRow
-from carrel.broker.words import named
+from carrel.broker.core.effects import NEVER, Kill
+from carrel.broker.core.lender import Lender
+from carrel.broker.core.rows import LeaseRow
+from carrel.broker.core.words import named
 from carrel.domain.lease import LeaseState, Queued
-from carrel.domain.ports import Clock
 from carrel.domain.units import format_duration
-
-_log = logging.getLogger(__name__)
 
 #: Seconds that a holder has at least from the first warning to the end, and the further warnings before it.
 WARNING_SECONDS = 300.0
@@ -27,24 +22,14 @@ _READ_SECONDS = 1.0
 class Holding:
     """Watches held leases for the lender."""
 
-    def __init__(
-        self,
-        *,
-        lender: Lender,
-        loop: Loop,
-        clock: Clock,
-        hold_time: float,
-        grace: float,
-        process: Callable[[str], Process | None],
-    ) -> None:
-        """`process`: a tenant's process, or None when it has ended. `grace`: seconds between SIGTERM and SIGKILL."""
+    def __init__(self, lender: Lender, *, hold_time: float, grace: float) -> None:
+        """`grace`: seconds between SIGTERM and SIGKILL."""
         self._lender = lender
         self._book = lender.book
-        self._loop = loop
-        self._clock = clock
         self._warning = min(WARNING_SECONDS, hold_time)
         self._grace = grace
-        self._process = process
+        #: Processes that are ended: which signal is next, and when (Unix seconds).
+        self._ends: dict[str, tuple[float, int]] = {}
 
     def review(self, queue: Sequence[Queued], now: float) -> None:
         """Start the countdown of held leases that others want, remind their holders, stop it when nobody wants them."""
@@ -100,29 +85,31 @@ class Holding:
         tenant = self._book.tenants[lease.tenant]
         if lease.by_choice:
             self._book.drop_lease(lease, now, outcome="ok")
-            self._loop.post(self._lender.settle)
+            self._lender.again_at = now
             return
         lease.ending = True
         self._book.touch(lease)
         message = "The idle timer of the GPU ran out while others waited: the kernel is ended, and its GPU state is gone."
         self._lender.say(tenant.id, "lost", message=message)
-        self._loop.later(_READ_SECONDS, lambda: self._end(tenant.id))
+        self._ends[tenant.id] = (now + _READ_SECONDS, SIGTERM)
 
-    def finish(self) -> None:
+    def finish(self, now: float) -> None:
         """After a restart: end those whose time was up already."""
-        for lease in self._book.leases.values():
-            if lease.ending:
-                self._end(lease.tenant)
+        self._ends |= {lease.tenant: (now, SIGTERM) for lease in self._book.leases.values() if lease.ending}
 
-    def _end(self, tenant: str) -> None:
-        _log.warning("the idle timer of tenant %s ran out while others waited: it is ended", tenant)
-        self._kill(tenant, signal.SIGTERM)
-        self._loop.later(self._grace, lambda: self._kill(tenant, signal.SIGKILL))
+    def due(self) -> float:
+        """When the next signal is due (Unix seconds)."""
+        return min((at for at, _number in self._ends.values()), default=NEVER)
 
-    def _kill(self, tenant: str, number: int) -> None:
-        process = self._process(tenant)
-        if process is not None:
-            try:
-                process.kill(number)
-            except PermissionError:
-                _log.error("process %d belongs to another user and cannot be ended; its GPU stays with it", process.pid)
+    def kills(self, now: float) -> list[Kill]:
+        """The signals that are due now."""
+        found = []
+        for tenant, (at, number) in list(self._ends.items()):
+            if tenant not in self._book.tenants:
+                del self._ends[tenant]
+            elif at <= now:
+                found.append(Kill(tenant, number))
+                del self._ends[tenant]
+                if number == SIGTERM:
+                    self._ends[tenant] = (now + self._grace, SIGKILL)
+        return found

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from carrel.broker.book import Book
+from carrel.broker.core.book import Book
 from carrel.domain.lease import Residency
 
 _MOVED = frozenset({Residency.SUSPENDED, Residency.RESUMING})
@@ -13,11 +11,12 @@ _MOVED = frozenset({Residency.SUSPENDED, Residency.RESUMING})
 class HostRoom:
     """Room for states in host memory. Bytes throughout; None: as much as anybody wants."""
 
-    def __init__(self, book: Book, limit: int | None, free: Callable[[], int | None]) -> None:
-        """`limit`: how much states may take in all; `free`: how much is free for more now, whatever the limit says."""
+    def __init__(self, book: Book, limit: int | None) -> None:
+        """`limit`: how much states may take in all."""
         self._book = book
         self._limit = limit
-        self._free = free
+        #: How much is free for more, whatever the limit says, as last told.
+        self.free: int | None = None
 
     @property
     def used(self) -> int:
@@ -26,7 +25,7 @@ class HostRoom:
 
     def limit(self) -> int | None:
         """What states may take in all."""
-        free = self._free()
+        free = self.free
         if free is None:
             return self._limit
         return self.used + free if self._limit is None else min(self.used + free, self._limit)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from carrel.broker.book import Book
-from carrel.broker.host import HostRoom
-from carrel.broker.rows import RequestRow
-from carrel.broker.words import named
+from carrel.broker.core.book import Book
+from carrel.broker.core.host import HostRoom
+from carrel.broker.core.rows import RequestRow
+from carrel.broker.core.words import named
 from carrel.domain.lease import GiveUp, Lending, Queued
 from carrel.domain.node import Device
 from carrel.domain.units import format_duration, format_size

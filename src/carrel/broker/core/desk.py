@@ -3,36 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from carrel.broker.admission import Identity
 from carrel.broker.config import BrokerConfig
-from carrel.broker.lender import Lender, Post
-from carrel.broker.processes import Process
-from carrel.broker.rows import RequestRow, TenantRow
-from carrel.broker.words import granted_fields, lost_fields, sizes_of, text_of, words_of
+from carrel.broker.core.identity import Identity
+from carrel.broker.core.lender import Lender
+from carrel.broker.core.rows import RequestRow, TenantRow
+from carrel.broker.core.words import granted_fields, lost_fields, sizes_of, text_of, words_of
 from carrel.domain.errors import Conflict, Impossible, Invalid
 from carrel.domain.lease import LeaseState, Residency, Tier
-from carrel.domain.ports import Clock
 from carrel.domain.units import format_duration
 from carrel.leases.protocol import KERNEL, RUNNER
 
 
-class Desk:
-    """Where clients are served. All methods are called in the loop's thread."""
+class Peer(Protocol):
+    """A process, as the kernel says who it is."""
 
-    def __init__(self, *, lender: Lender, config: BrokerConfig, clock: Clock, post: Post) -> None:
+    @property
+    def name(self) -> str:
+        """One name for this process, never used again on this machine until it boots."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    @property
+    def start(self) -> int:
+        """Field 22 of proc_pid_stat(5)."""
+        ...
+
+    @property
+    def uid(self) -> int:
+        """Its user."""
+        ...
+
+
+class Desk:
+    """Where clients are served. The core settles after each call."""
+
+    def __init__(self, *, lender: Lender, config: BrokerConfig) -> None:
         self.lender = lender
         self.book = lender.book
         self.tier = lender.tier
         self.devices = lender.devices
         self._config = config
-        self._clock = clock
-        self._post = post
 
     # --- tenants come and go ------------------------------------------------------------------------------------------------
 
-    def arrive(self, process: Process, identity: Identity, hello: Mapping[str, Any]) -> TenantRow:
+    def arrive(self, process: Peer, identity: Identity, hello: Mapping[str, Any]) -> TenantRow:
         """The tenant of a process that said hello; the same one when it was here before."""
         row = self.book.tenants.get(process.name)
         if row is None or row.job != identity.job or row.role != identity.role:
@@ -78,29 +98,26 @@ class Desk:
         row = self.book.tenants.get(tenant)
         if row is None:
             return
-        now = self._clock()
+        now = self.lender.now
         row.cache = {}  # nobody is there to give it back
         for request in self.book.requests_of(tenant):
             self.book.drop_request(request)
         for lease in self.book.leases_of(tenant):
             if lease.state is not LeaseState.HELD or lease.by_choice:
                 self.lender.end(row, lease, now, outcome="aborted", cuda=None)
-        self.lender.settle()
 
     def drop_waiting(self) -> None:
         """Those who waited when the broker was restarted and have not come back lose their place."""
         for request in list(self.book.requests.values()):
-            if request.resumes is None and not self._post.connected(request.tenant):
+            if request.resumes is None and request.tenant not in self.lender.here:
                 self.book.drop_request(request)
-        self.lender.settle()
 
     def gone(self, tenant: str, *, at: float | None = None) -> None:
         """The process has ended: now, or as far as anybody knows at `at` (Unix seconds)."""
         row = self.book.tenants.get(tenant)
         if row is not None:
-            self.book.drop_tenant(row, self._clock() if at is None else at)
+            self.book.drop_tenant(row, self.lender.now if at is None else at)
             self.lender.look()
-            self.lender.settle()
 
     # --- asking and giving back ---------------------------------------------------------------------------------------------
 
@@ -113,7 +130,6 @@ class Desk:
             if lease.request == request:
                 if not lease.pending:
                     self.lender.say(row.id, "granted", **granted_fields(lease, self.devices))
-                self.lender.settle()
                 return
         name = f"{row.id}/{request}"
         if name not in self.book.requests:
@@ -126,7 +142,7 @@ class Desk:
                 gpus=gpus,
                 devices=devices,
                 cell=text_of(message, "cell"),
-                asked_at=self._clock(),
+                asked_at=self.lender.now,
                 exclusive=row.role == RUNNER,
                 ends_by=float(ends_by) if isinstance(ends_by, (int, float)) else None,
                 elsewhere=row.role == RUNNER and message.get("elsewhere") is True,
@@ -137,7 +153,6 @@ class Desk:
                 if row.residency is not Residency.RESIDENT:
                     self.lender.look()
         self.lender.retell(name)
-        self.lender.settle()
 
     def cancel(self, row: TenantRow, request: str) -> None:
         """The tenant does not want it any more; a lease that was granted for it meanwhile is over."""
@@ -146,9 +161,8 @@ class Desk:
             self.book.drop_request(waiting)
         for lease in self.book.leases_of(row.id):
             if lease.request == request and lease.pending:
-                self.lender.end(row, lease, self._clock(), outcome="aborted", cuda=None)
+                self.lender.end(row, lease, self.lender.now, outcome="aborted", cuda=None)
         self.lender.say(row.id, "cancelled", request=request)
-        self.lender.settle()
 
     def release(self, row: TenantRow, message: Mapping[str, Any]) -> None:
         """A cell or a task is over."""
@@ -166,15 +180,13 @@ class Desk:
                 row.cache = sizes_of(message.get("cached"), row.home or lease.devices)
             if lease.state is not LeaseState.HELD:
                 outcome = text_of(message, "outcome") or "ok"
-                self.lender.end(row, lease, self._clock(), outcome=outcome, cuda=cuda if isinstance(cuda, bool) else None)
+                self.lender.end(row, lease, self.lender.now, outcome=outcome, cuda=cuda if isinstance(cuda, bool) else None)
         self.lender.say(row.id, "released", lease=text_of(message, "lease"))
-        self.lender.settle()
 
     def touched(self, row: TenantRow) -> None:
         """The process uses CUDA outside of a lease: its state is where it looks."""
         if row.residency is Residency.NONE and row.sees and not self.book.leases_of(row.id):
             self.lender.settle_in(row, row.sees)
-        self.lender.settle()
 
     def simulate(self, row: TenantRow, size: object, cached: object = 0) -> None:
         """On simulated devices: the process' made-up state takes so many bytes, of which it keeps some in reserve."""
@@ -190,18 +202,17 @@ class Desk:
                     row.cache = dict.fromkeys(row.home, row.simulated_cache // len(row.home)) if row.simulated_cache else {}
                     row.peak = max(row.peak, size // len(row.home))
             self.book.touch(row)
-        self.lender.settle()
 
-    def set_gpus(self, row: TenantRow, gpus: object) -> tuple[str, ...]:
-        """From now on the process' cells use so many devices; returns those that it should look at."""
+    def set_gpus(self, row: TenantRow, gpus: object) -> None:
+        """From now on the process' cells use so many devices."""
         if not isinstance(gpus, int) or isinstance(gpus, bool) or not 0 <= gpus <= len(self.devices):
             raise Invalid(f"{gpus!r} GPUs cannot be had here.", remedy=f"Ask for 0 to {len(self.devices)}.")
         if row.residency is not Residency.NONE or self.book.leases_of(row.id):
             if gpus in (0, len(row.home)):
                 row.gpus = gpus
                 self.book.touch(row)
-                self.lender.settle()
-                return row.home
+                self.lender.say(row.id, "home", devices=list(row.home))
+                return
             raise Conflict(
                 f"The process has GPU state on {len(row.home)} GPU(s) already.", remedy="Restart the kernel, then choose first."
             )
@@ -209,15 +220,14 @@ class Desk:
             raise _beyond_share(gpus, row)
         row.gpus, row.sees = gpus, self._suggest(row, gpus)
         self.book.touch(row)
-        self.lender.settle()
-        return row.sees
+        self.lender.say(row.id, "home", devices=list(row.sees))
 
-    def hold(self, row: TenantRow, seconds: object) -> float:
-        """Keep the devices for so long after the cell that runs, or from now on; returns until when at least (Unix seconds)."""
+    def hold(self, row: TenantRow, seconds: object) -> None:
+        """Keep the devices for so long after the cell that runs, or from now on."""
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds <= self._config.longest_hold:
             most = format_duration(self._config.longest_hold)
             raise Invalid(f"A GPU cannot be held for {seconds!r} s.", remedy=f"Ask for at most {most}.")
-        now = self._clock()
+        now = self.lender.now
         row.hold_until, row.hold_for = (now + seconds, float(seconds)) if seconds else (0.0, 0.0)
         for lease in self.book.leases_of(row.id):
             if lease.state is LeaseState.HELD and lease.by_choice:
@@ -226,8 +236,7 @@ class Desk:
                 if not seconds:
                     self.lender.end(row, lease, now, outcome="ok", cuda=None)
         self.book.touch(row)
-        self.lender.settle()
-        return row.hold_until
+        self.lender.say(row.id, "held", until=row.hold_until or None)
 
     def _take_up(self, row: TenantRow, asked: RequestRow) -> bool:
         """A tenant that holds its devices gets them again at once: nobody else could have them anyway."""
@@ -236,7 +245,7 @@ class Desk:
                 continue
             if row.residency is Residency.NONE and len(lease.devices) != asked.gpus:
                 continue
-            now = self._clock()
+            now = self.lender.now
             self.book.drop_lease(lease, now, outcome="held")
             self.book.add_lease(fresh := self.lender.new_lease(row, asked, lease.devices, now))
             self.lender.say(row.id, "granted", **granted_fields(fresh, self.devices))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from carrel.broker.rows import LeaseRow, TenantRow
+from carrel.broker.core.rows import LeaseRow, TenantRow
 from carrel.domain.lease import LeaseState
 from carrel.domain.node import Device
 from carrel.domain.units import format_duration

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from carrel.broker.lender import Lender
-from carrel.broker.loop import Loop, Timer
-from carrel.broker.processes import name_of, roots
-from carrel.broker.rows import TenantRow
-from carrel.broker.words import named
+from carrel.broker.core.effects import NEVER, Look
+from carrel.broker.core.lender import Lender
+from carrel.broker.core.rows import TenantRow
+from carrel.broker.core.words import named
 from carrel.domain.lease import Residency, Tier
 from carrel.leases.protocol import KERNEL
-from carrel.suspension.ports import Suspender, Use
+from carrel.suspension.ports import Use
 
 #: Seconds between two looks.
 LOOK_SECONDS = 2.0
@@ -70,55 +69,38 @@ def _counted(row: TenantRow) -> bool:
     return row.role == KERNEL or row.lends
 
 
-class Lookout:
-    """Looks at the devices for the lender."""
+class Looks:
+    """Says when to look, and corrects the book by what was seen."""
 
-    def __init__(self, *, lender: Lender, loop: Loop, suspender: Suspender) -> None:
+    def __init__(self, lender: Lender) -> None:
         self.strangers: dict[str, list[Stranger]] = {}
         #: Bytes in use on each device by everybody, as last seen.
         self.used: dict[str, int] = {}
         #: How many looks there were.
         self.looks = 0
+        #: When the next look is due although nobody waits for it (Unix seconds).
+        self.due = NEVER
         self._lender = lender
         self._book = lender.book
-        self._loop = loop
-        self._suspender = suspender
-        self._timer: Timer | None = None
         self._looking = False
         self._told: set[tuple[str, int]] = set()
 
-    def wake(self) -> None:
-        """Something has changed: look now where it matters, and from time to time while there are leases."""
-        if self._lender.looks_done < self._lender.looks_wanted and not self._looking:
-            self._look()
-        elif self._needed() and self._timer is None:
-            self._schedule(LOOK_SECONDS)
+    def wanted(self, now: float) -> Look | None:
+        """A look that should be begun now: where it matters, and from time to time while there are leases."""
+        if self._looking:
+            return None
+        if self._lender.looks_done < self._lender.looks_wanted or self.due <= now:
+            self._looking, self.due = True, NEVER
+            return Look(self._lender.looks_wanted, tuple(row.pid for row in self._book.tenants.values()))
+        if self.due == NEVER and self._needed():
+            self.due = now + LOOK_SECONDS
+        return None
 
     def _needed(self) -> bool:
         return bool(self._book.leases or self._book.requests) or any(row.unverified for row in self._book.tenants.values())
 
-    def _schedule(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.later(seconds, self._look)
-
-    def _look(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._looking:
-            return  # what comes of it schedules the next one
-        self._looking = True
-        number = self._lender.looks_wanted
-        pids = [row.pid for row in self._book.tenants.values()]
-
-        def look() -> tuple[Use, Mapping[int, int]]:
-            use = self._suspender.use()
-            return use, roots({pid for processes in use.processes.values() for pid in processes}, pids)
-
-        self._loop.work(look, lambda found: self._looked(*found, number))
-
-    def _looked(self, use: Use, parents: Mapping[int, int], number: int) -> None:
+    def looked(self, number: int, use: Use, parents: Mapping[int, int], names: Mapping[int, str]) -> None:
+        """The devices were looked at. `names`: what processes on them call themselves."""
         self._looking = False
         self._lender.looks_done = number
         seen = sort_out(use, parents)
@@ -127,12 +109,7 @@ class Lookout:
         self.used.update(use.used)
         self.looks += 1
         self._lender.foreign.update(self._foreign(seen))
-        self._report(seen)
-        if self._lender.looks_done < self._lender.looks_wanted:
-            self._look()
-        elif self._needed():
-            self._schedule(LOOK_SECONDS)
-        self._lender.settle()
+        self._report(seen, names)
 
     def _foreign(self, seen: Seen) -> dict[str, int]:
         """What the room on each device is less by: also what tenants take there whose state the book does not count."""
@@ -166,10 +143,10 @@ class Lookout:
             row.peak = max(row.peak, *changed.values())
             self._book.touch(row)
 
-    def _report(self, seen: Seen) -> None:
+    def _report(self, seen: Seen, names: Mapping[int, str]) -> None:
         """Say once to each holder which strangers are on its devices."""
         self.strangers = {
-            uuid: [Stranger(pid, size, name_of(pid)) for pid, size in sorted(found.items())]
+            uuid: [Stranger(pid, size, names.get(pid, "")) for pid, size in sorted(found.items())]
             for uuid, found in seen.strangers.items()
         }
         told: set[tuple[str, int]] = set()

@@ -1,7 +1,6 @@
 """Everything that a broker knows, and the moves that are possible. No clock, no sockets: those come from outside.
 
-Each move changes rows; `commit` writes all that changed since the last one as a single journal line. Callers commit before
-they act on a move (send a message, start to move a state), so whatever was acted on is written down.
+Each move changes rows; `changes` gives all that changed since the last call as a single line of the journal.
 """
 
 from __future__ import annotations
@@ -9,11 +8,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from carrel.broker.journal import BrokerJournal, read_lines
-from carrel.broker.rows import ChargeRow, LeaseRow, RequestRow, Row, TenantRow, plain, rebuilt
+from carrel.broker.core.effects import Line
+from carrel.broker.core.rows import ChargeRow, LeaseRow, RequestRow, Row, TenantRow, plain, rebuilt
 from carrel.domain.lease import LeaseState
 from carrel.leases.protocol import KERNEL
 from carrel.policy.lend_room import first_room
@@ -24,8 +22,6 @@ HISTORY = 50
 PEAKS = 50
 #: Sessions without a process whose charges are remembered, for a server that was away when they ended.
 CHARGES = 100
-#: Bytes of journal after which it is begun anew.
-_LONG = 8 * 1024**2
 _KINDS: dict[str, type[Row]] = {"tenant": TenantRow, "request": RequestRow, "lease": LeaseRow, "charge": ChargeRow}
 _NAMES = {cls: kind for kind, cls in _KINDS.items()}
 
@@ -33,7 +29,7 @@ _NAMES = {cls: kind for kind, cls in _KINDS.items()}
 class Book:
     """Tenants, leases and the line, with their journal."""
 
-    def __init__(self, journal: BrokerJournal, *, make_id: str) -> None:
+    def __init__(self, *, make_id: str) -> None:
         """`make_id` names this node's broker, unless the journal has a name already."""
         self.tenants: dict[str, TenantRow] = {}
         self.requests: dict[str, RequestRow] = {}
@@ -53,11 +49,10 @@ class Book:
         self.fence = 0
         #: Mean seconds of recent leases, or None.
         self.typical: float | None = None
-        #: Called after each commit that changed something.
+        #: Grows with each line.
         self.version = 0
         #: The moment of the last line that an earlier broker wrote (Unix seconds); 0: there was none.
         self.resumed_from = 0.0
-        self._journal = journal
         self._tables: dict[str, dict[str, Any]] = {
             "tenant": self.tenants,
             "request": self.requests,
@@ -258,10 +253,10 @@ class Book:
 
     # --- the journal --------------------------------------------------------------------------------------------------------
 
-    def commit(self, now: float) -> bool:
-        """Write down what has changed; return whether anything had. Raises `OSError` when that is impossible (a full disk)."""
+    def changes(self, now: float) -> Line | None:
+        """The line of what has changed since the last one; None when nothing has. Whoever has it writes it down."""
         if not self._touched and not self._extra:
-            return False
+            return None
         rows: list[tuple[str, dict[str, Any]]] = []
         drops: list[tuple[str, str]] = []
         for kind, name in self._touched:
@@ -275,15 +270,11 @@ class Book:
         rows.extend(self._extra)
         self._touched.clear()
         self._extra.clear()
-        if rows or drops:
-            self._journal.append(now, rows, drops)
-            if self._journal.size > _LONG:
-                self.compact(now)
         self.version += 1
-        return True
+        return Line(now, tuple(rows), tuple(drops))
 
-    def compact(self, now: float) -> None:
-        """Begin the journal anew with what is true now."""
+    def everything(self, now: float) -> Line:
+        """What is true now, for a journal that is begun anew."""
         self._forget_charges()
         about = {"id": self.broker_id, "fence": self.fence, "typical": self.typical}
         rows: list[tuple[str, dict[str, Any]]] = [("broker", about)]
@@ -299,11 +290,11 @@ class Book:
         rows.extend(("peak", {"owner": owner, "label": label, "bytes": size}) for owner, label, size in peaks)
         self._touched.clear()
         self._extra.clear()
-        self._journal.start(rows, now)
+        return Line(now, tuple(rows))
 
-    def replay(self, path: Path) -> None:
+    def replay(self, lines: Iterable[Line]) -> None:
         """Read what an earlier broker wrote down."""
-        for at, rows, drops in read_lines(path):
+        for at, rows, drops in lines:
             self.resumed_from = at
             for kind, values in rows:
                 self._set(kind, values)
@@ -312,6 +303,7 @@ class Book:
         for table, held in (("request", self.requests), ("lease", self.leases)):
             for name in [name for name, row in held.items() if row.tenant not in self.tenants]:
                 self._tables[table].pop(name)
+        self._written |= {(kind, name) for kind, rows in self._tables.items() for name in rows}
         for lease in sorted(self.leases.values(), key=lambda lease: lease.fence):
             if lease.state is not LeaseState.PAUSED:
                 # Two on one device: the line is damaged that said that the earlier one was over.

@@ -1,0 +1,221 @@
+"""The core's face: one method for each event. Each answers with what to write down, to tell, to do, and when to ask again.
+
+`now` (Unix seconds) is always an argument. An error of `carrel.domain.errors` means that nothing has happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from carrel.broker.config import BrokerConfig
+from carrel.broker.core.book import Book
+from carrel.broker.core.desk import Desk, Peer
+from carrel.broker.core.effects import NEVER, Action, Effects, Line
+from carrel.broker.core.holding import Holding
+from carrel.broker.core.identity import Identity
+from carrel.broker.core.lender import Lender
+from carrel.broker.core.looks import Looks
+from carrel.broker.core.moves import Moves
+from carrel.broker.core.rows import TenantRow
+from carrel.broker.core.words import device_fields, text_of, words_of
+from carrel.domain.errors import Conflict
+from carrel.domain.lease import Lending, Residency, Tier
+from carrel.leases.protocol import VERSION
+from carrel.suspension.ports import Moved, Target, Use
+from carrel.suspension.survival import staying_modules
+
+Message = Mapping[str, Any]
+
+
+class Core:
+    """Everything that a broker remembers and decides."""
+
+    def __init__(
+        self, config: BrokerConfig, tier: Tier, *, make_id: str, lines: Iterable[Line] = (), rate: float | None = None
+    ) -> None:
+        """`lines`: what earlier brokers wrote down; `rate`: bytes of state that should move in a second."""
+        self.book = Book(make_id=make_id)
+        self.book.replay(lines)
+        self.lender = Lender(self.book, config, tier, rate=rate)
+        self.looks = Looks(self.lender)
+        self._moves = Moves(self.lender)
+        self._holding = Holding(self.lender, hold_time=config.hold_time, grace=config.grace)
+        self._desk = Desk(lender=self.lender, config=config)
+        self._config = config
+        #: When those who waited at a restart and have not come back lose their place.
+        self._drop_at = NEVER
+        self._operations: dict[str, Callable[[TenantRow, Message], None]] = {
+            "acquire": self._desk.acquire,
+            "cancel": lambda row, message: self._desk.cancel(row, text_of(message, "request")),
+            "release": self._desk.release,
+            "touched": lambda row, _message: self._desk.touched(row),
+            "simulate": lambda row, message: self._desk.simulate(row, message.get("bytes"), message.get("cached")),
+            "home": lambda row, message: self._desk.set_gpus(row, message.get("gpus")),
+            "hold": lambda row, message: self._desk.hold(row, message.get("seconds")),
+            "prepared": lambda row, message: self._moves.prepared(
+                row, text_of(message, "id"), words_of(message.get("blockers")), message.get("cached")
+            ),
+        }
+
+    # --- life ---------------------------------------------------------------------------------------------------------------
+
+    def everything(self, now: float) -> Line:
+        """What is true now, for a journal that is begun anew."""
+        return self.book.everything(now)
+
+    def started(self, now: float, ended: Iterable[str]) -> Effects:
+        """The broker begins; the processes of these tenants have ended while there was none."""
+        self._drop_at = now + self._config.reconnect_time
+        self.lender.now = now
+        for tenant in ended:
+            # Nobody knows when; nobody is charged for the time in which no broker ran, which may be a weekend.
+            self._desk.gone(tenant, at=self.book.resumed_from)
+        self.lender.look()
+        self._holding.finish(now)
+        return self._settle(now)
+
+    def recover(self, now: float) -> Effects:
+        """Repeat the moves that an earlier broker had begun."""
+        self.lender.now = now
+        self._moves.recover()
+        return self._settle(now)
+
+    def time_is_up(self, now: float) -> Effects:
+        """The moment has come at which the core wanted to be asked again."""
+        return self._settle(now)
+
+    def host_memory(self, free: int | None) -> None:
+        """So many bytes of host memory are free for states beside those that are there; None: nobody need care."""
+        self.lender.host.free = free
+
+    # --- tenants ------------------------------------------------------------------------------------------------------------
+
+    def greeting(self) -> dict[str, Any]:
+        """What a welcome says to everybody."""
+        return {
+            "v": VERSION,
+            "broker": self.book.broker_id,
+            "tier": self.lender.tier.value,
+            "devices": [device_fields(device) for device in self.lender.devices.values()],
+            "hold_time": self._config.hold_time,
+            "stay": staying_modules(),
+        }
+
+    def hello(self, process: Peer, identity: Identity, message: Message, now: float) -> Effects:
+        """A process has connected and was let in; it is welcomed before it hears anything else."""
+        self.lender.now = now
+        row = self._desk.arrive(process, identity, message)
+        self.lender.here.add(row.id)
+        # What it is told about its requests comes after the welcome, which knows nothing of it.
+        self.lender.say(row.id, "welcome", **self.greeting(), **self._desk.welcome(row))
+        return self._settle(now)
+
+    def disconnected(self, tenant: str, now: float, *, closed: bool) -> Effects:
+        """Its connection is over: closed by the process, which is done then, or lost."""
+        self.lender.now = now
+        self.lender.here.discard(tenant)
+        if closed:
+            self._desk.leave(tenant)
+        return self._settle(now)
+
+    def ended(self, tenant: str, now: float) -> Effects:
+        """The process has ended."""
+        self.lender.now = now
+        self.lender.here.discard(tenant)
+        self._desk.gone(tenant)
+        return self._settle(now)
+
+    def said(self, tenant: str, message: Message, now: float) -> Effects | None:
+        """A tenant's message; None for one that only newer brokers know."""
+        operation = self._operations.get(message["op"])
+        if operation is None:
+            return None
+        row = self.book.tenants.get(tenant)
+        if row is None:
+            raise Conflict(f'An observer cannot say "{message["op"]}".', remedy="Connect as a kernel or a runner.")
+        self.lender.now = now
+        operation(row, message)
+        return self._settle(now)
+
+    # --- what came of actions -----------------------------------------------------------------------------------------------
+
+    def looked(self, number: int, use: Use, parents: Mapping[int, int], names: Mapping[int, str], now: float) -> Effects:
+        """The devices were looked at (`Look`)."""
+        self.lender.now = now
+        self.looks.looked(number, use, parents, names)
+        return self._settle(now)
+
+    def gathered(self, tenant: str, pauses: str | None, targets: Sequence[Target], now: float) -> Effects:
+        """A tenant's processes with GPU state were found (`Gather`)."""
+        self.lender.now = now
+        self._moves.gathered(tenant, pauses, targets)
+        return self._settle(now)
+
+    def moved_out(self, tenant: str, pauses: str | None, moved: Moved, now: float) -> Effects:
+        """A move to host memory has ended (`MoveOut`)."""
+        self.lender.now = now
+        self._moves.moved_out(tenant, pauses, moved)
+        return self._settle(now)
+
+    def moved_back(self, tenant: str, lease: str | None, moved: Moved, now: float) -> Effects:
+        """A move back to the device has ended (`MoveBack`)."""
+        self.lender.now = now
+        self._moves.moved_back(tenant, lease, moved)
+        return self._settle(now)
+
+    # --- settling -----------------------------------------------------------------------------------------------------------
+
+    def _settle(self, now: float) -> Effects:
+        """Decide, and answer with all that has come of the event."""
+        lender = self.lender
+        lender.now = now
+        if self._drop_at <= now:
+            self._drop_at = NEVER
+            self._desk.drop_waiting()
+        if self._moves.due() <= now:
+            self._moves.time_is_up(now)
+        self._decide(now)
+        kills = self._holding.kills(now) if self._holding.due() <= now else ()
+        line = self.book.changes(now)
+        tells, lender.tells = tuple(lender.tells), []
+        found, self._moves.actions = self._moves.actions, []
+        actions: list[Action] = [*found, *kills]
+        look = self.looks.wanted(now)
+        if look is not None:
+            actions.append(look)
+        wake = min(lender.again_at, self._drop_at, self._moves.due(), self._holding.due(), self.looks.due)
+        return Effects(line, tells, tuple(actions), wake)
+
+    def _decide(self, now: float) -> None:
+        lending = self.lender.decide()
+        # Who is paused where its state is gives its devices up at once: what that makes possible is decided again.
+        while lending is not None and any(suspend.in_place for suspend in lending.suspends):
+            self._begin(lending, now)
+            lending = self.lender.decide()
+        if lending is None:
+            return
+        self._begin(lending, now)
+        if lending.queue or any(lease.wanted_since for lease in self.book.leases.values()):
+            self._holding.review(lending.queue, now)
+        for expire in lending.expires:
+            self._holding.expire(self.book.leases[expire.lease], now)
+        self.lender.tell(lending, now)
+
+    def _begin(self, lending: Lending, now: float) -> None:
+        """Begin the moves and pauses that were decided."""
+        lender = self.lender
+        for tenant, lease in lender.resuming:
+            self._moves.resume(tenant, lease)
+        lender.resuming.clear()
+        for suspend in lending.suspends:
+            row = self.book.tenants[suspend.tenant]
+            if suspend.in_place:
+                lender.pause(row, self.book.leases[suspend.pauses or ""], now)
+                continue
+            row.residency = Residency.SUSPENDING
+            self.book.touch(row)
+            self._moves.suspend(row.id, suspend.pauses)
+        for trim in lending.trims:
+            lender.trimming.add(trim.tenant)
+            self._moves.trim(trim.tenant)

@@ -1,0 +1,98 @@
+"""What the core answers: what to write down first, and what to do then. Plain values; the shell carries them out in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from carrel.suspension.ports import Target
+
+NEVER = float("inf")
+
+
+class Line(NamedTuple):
+    """One line of the journal: rows as they are now, and names of those that are gone."""
+
+    at: float
+    rows: tuple[tuple[str, dict[str, Any]], ...]
+    drops: tuple[tuple[str, str], ...] = ()
+
+
+class Tell(NamedTuple):
+    """Send this message to a tenant; to nobody when it is not connected."""
+
+    tenant: str
+    op: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Find which processes of a tenant have state on its devices. Answer: `Core.gathered`."""
+
+    tenant: str
+    pauses: str | None
+    known: tuple[Target, ...]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOut:
+    """Move a state to host memory. Answer: `Core.moved_out`."""
+
+    tenant: str
+    pauses: str | None
+    targets: tuple[Target, ...]
+    devices: tuple[str, ...]
+    size: int
+    #: Bytes of host memory that the process may have with its state; 0: no limit.
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveBack:
+    """Bring a state back to its devices. Answer: `Core.moved_back`."""
+
+    tenant: str
+    lease: str | None
+    targets: tuple[Target, ...]
+    devices: tuple[str, ...]
+    #: Bytes by device: of the state, and of the whole device.
+    state: Mapping[str, int]
+    memory: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Send a signal to a tenant's process: the idle timer of what it holds ran out."""
+
+    tenant: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """See who is on the devices. Answer: `Core.looked`."""
+
+    number: int
+    #: Pids of tenants.
+    pids: tuple[int, ...]
+
+
+Action = Gather | MoveOut | MoveBack | Kill | Look
+
+
+class Effects(NamedTuple):
+    """The answer to one event: written down first (`line`), then told, then done."""
+
+    line: Line | None
+    tells: tuple[Tell, ...]
+    actions: tuple[Action, ...]
+    #: Unix seconds at which the core wants to be asked again; `NEVER`: only news is a reason.
+    wake: float
+
+    @property
+    def changed(self) -> bool:
+        """True when a status would show something else."""
+        return self.line is not None or bool(self.tells)

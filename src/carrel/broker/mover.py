@@ -1,0 +1,93 @@
+"""Carrying out moves of GPU state, in worker threads: what the core has written down, done with the driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from carrel.broker.core.effects import Gather, MoveBack, MoveOut
+from carrel.broker.loop import Loop
+from carrel.broker.processes import resident, roots, start_time
+from carrel.domain.units import format_size
+from carrel.suspension.ports import DriverState, Ending, Moved, Suspender, Target
+
+_log = logging.getLogger(__name__)
+
+
+class Mover:
+    """Moves states. Each method calls back in the loop with what has come of it."""
+
+    def __init__(self, loop: Loop, suspender: Suspender, *, margin: int) -> None:
+        """`margin`: bytes that must be free beside a state that comes back."""
+        self._loop = loop
+        self._suspender = suspender
+        self._margin = margin
+
+    def gather(self, what: Gather, done: Callable[[list[Target]], None]) -> None:
+        """Find which processes of a tenant have state on its devices."""
+        self._loop.work(lambda: self._present(what.known, what.devices), done)
+
+    def out(self, what: MoveOut, done: Callable[[Moved], None]) -> None:
+        """Move a state to host memory."""
+
+        def move() -> Moved:
+            # What is moved becomes memory of the process: with more than its job may have it would be ended, and the state lost.
+            used = sum(resident(target.pid) for target in what.targets) if what.memory else 0
+            if what.memory and used + what.size > what.memory:
+                about = f"its state ({format_size(what.size)}) and what it has in memory ({format_size(used)})"
+                return Moved(
+                    ending=Ending.UNSUSPENDABLE,
+                    message=f"{about} are more than its job asked for ({format_size(what.memory)})",
+                )
+            return self._suspender.suspend(what.targets, devices=what.devices, size=what.size)
+
+        self._loop.work(move, lambda moved: done(_noted("suspend", what.tenant, moved)))
+
+    def back(self, what: MoveBack, done: Callable[[Moved], None]) -> None:
+        """Bring a state back."""
+        size = sum(what.state.values())
+
+        def move() -> Moved:
+            full = self._too_full(what.targets, what.state, what.memory)
+            if full:
+                return Moved(ending=Ending.RETRY, message=full)
+            moved = self._suspender.resume(what.targets, devices=what.devices, size=size)
+            if moved.ending is Ending.UNVERIFIED:
+                # Not unlocked, so it has computed nothing where it should not be: back to host memory, and another try.
+                again = self._suspender.suspend(what.targets, devices=what.devices, size=size)
+                ending = Ending.RETRY if again.ending is Ending.DONE else Ending.LOST
+                return replace(moved, ending=ending, message=f"{moved.message} {again.message}".strip())
+            return moved
+
+        self._loop.work(move, lambda moved: done(_noted("resume", what.tenant, moved)))
+
+    def _too_full(self, targets: Sequence[Target], state: Mapping[str, int], memory: Mapping[str, int]) -> str:
+        """Why the state must not be brought back now, or "": a restore that finds no room is the end of it.
+
+        The policy has made room by the last look; this is one more, right before.
+        """
+        if {DriverState.LOCKED, DriverState.RUNNING} & {self._suspender.state(target) for target in targets}:
+            return ""  # a broker that was killed had begun: it is back already, and would be taken for somebody else
+        used = self._suspender.use().used
+        for uuid, size in state.items():
+            needed = min(size + self._margin, max(size, int(memory.get(uuid, 0) * 0.95)))
+            free = max(0, memory.get(uuid, 0) - used.get(uuid, 0))
+            if uuid in used and free < needed:
+                return f"{format_size(free)} of {uuid} are free, {format_size(needed)} are needed"
+        return ""
+
+    def _present(self, known: Sequence[Target], devices: Sequence[str]) -> list[Target]:
+        """The tenant's processes with GPU state: those that are known, and those of its descendants that are on its devices."""
+        processes = self._suspender.use().processes
+        found = {target.pid: target for target in known}
+        for pid in roots(sorted({pid for uuid in devices for pid in processes.get(uuid, ())}), [known[0].pid]):
+            start = start_time(pid)
+            if start is not None and pid not in found:
+                found[pid] = Target(pid=pid, start=start)
+        return list(found.values())
+
+
+def _noted(what: str, tenant: str, moved: Moved) -> Moved:
+    _log.info("%s %s: %s, %d bytes in %.3f s %s", what, tenant, moved.ending, moved.bytes, moved.seconds, moved.message)
+    return moved

@@ -1,0 +1,329 @@
+"""A shell around the broker's core without processes, sockets or time: its clients, its moves and its crashes are dice."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from carrel.broker.config import BrokerConfig
+from carrel.broker.core.book import Book
+from carrel.broker.core.core import Core
+from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Line, Look, MoveBack, MoveOut
+from carrel.broker.core.identity import Identity
+from carrel.broker.core.rows import RequestRow, plain
+from carrel.domain.lease import LeaseState, LendingRules, Residency, Tier
+from carrel.domain.node import Device
+from carrel.domain.units import GIB
+from carrel.leases.protocol import KERNEL, RUNNER
+from carrel.suspension.ports import Ending, Moved, Use
+
+MEMORY = 16 * GIB
+_AWAY = (Residency.SUSPENDING, Residency.SUSPENDED, Residency.RESUMING)
+#: Mostly it goes well.
+_OUT = [Ending.DONE] * 6 + [Ending.RETRY, Ending.UNSUSPENDABLE, Ending.UNVERIFIED, Ending.LOST]
+_BACK = [Ending.DONE] * 6 + [Ending.RETRY, Ending.LOST]
+
+
+@dataclass
+class Client:
+    """A process, and what it believes."""
+
+    pid: int
+    identity: Identity
+    size: int
+    start: int = 1
+    uid: int = 1000
+    connected: bool = False
+    #: Requests that have no answer, and leases that it uses, with their fences.
+    waiting: set[str] = field(default_factory=set)
+    leases: dict[str, int] = field(default_factory=dict)
+    questions: list[str] = field(default_factory=list)
+    lost: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.pid}-{self.start}"
+
+
+class Shell:
+    """Drives a core, and checks it after each event."""
+
+    def __init__(self, seed: int, core: type[Core] = Core) -> None:
+        self.dice = random.Random(seed)
+        self.make = core
+        count = self.dice.choice([1, 1, 2, 3])
+        self.host = self.dice.choice([None, 12 * GIB, 40 * GIB])
+        self.config = BrokerConfig(
+            node="node",
+            devices=tuple(
+                Device(index=n, uuid=f"gpu{n}", type="sim", name="simulated", memory=MEMORY, simulated=True) for n in range(count)
+            ),
+            state="",
+            spool="",
+            secret_file="",
+            rules=LendingRules(time_slice=self.dice.choice([0.0, 5.0]), host_memory=self.host),
+            hold_time=60.0,
+            grace=5.0,
+            reconnect_time=20.0,
+        )
+        self.now = 1000.0
+        self.lines: list[Line] = []
+        self.clients: dict[str, Client] = {}
+        self.pending: list[Action] = []
+        self.numbers = iter(range(1, 10**9))
+        self.fence = 0
+        self.fences: dict[str, int] = {}
+        self.granted = self.refused = self.crashes = self.moves = self.asked = 0
+        self.begin()
+
+    # --- the shell ----------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self.core = self.make(self.config, Tier.SIMULATED, make_id="b", lines=self.lines)
+        self.lines = [self.core.everything(self.now)]
+        self.wake = NEVER
+        self.pending = []
+        known = set(self.core.book.tenants)
+        for effects in (self.core.started(self.now, sorted(known - self.clients.keys())), self.core.recover(self.now)):
+            self.carry_out(effects)
+
+    def crash(self) -> None:
+        """Killed: what was written is all that is left. Those who are connected notice, and come again."""
+        self.crashes += 1
+        for client in self.clients.values():
+            client.connected = False
+            client.questions.clear()
+        self.begin()
+
+    def carry_out(self, effects: Effects | None, *, crash: bool = False) -> None:
+        if effects is None:
+            return
+        if effects.line is not None:
+            self.write(effects.line)
+        self.check(effects)
+        if crash:
+            self.crash()
+            return
+        self.wake = effects.wake
+        self.pending.extend(effects.actions)
+        for tenant, op, fields in effects.tells:
+            if tenant in self.clients and self.clients[tenant].connected:
+                self.hear(self.clients[tenant], op, fields)
+
+    def write(self, line: Line) -> None:
+        for kind, row in line.rows:
+            if kind == "lease":
+                assert row["fence"] == self.fences.get(row["id"]) or row["fence"] > self.fence, "fences only grow"
+                self.fences[row["id"]] = row["fence"]
+                self.fence = max(self.fence, row["fence"])
+        self.lines.append(line)
+
+    # --- clients ------------------------------------------------------------------------------------------------------------
+
+    def hear(self, client: Client, op: str, fields: Any) -> None:
+        request = fields.get("request")
+        if op == "granted" and request in client.waiting:
+            client.waiting.discard(request)
+            client.leases[fields["lease"]] = fields["fence"]
+            self.granted += 1
+        elif op == "refused":
+            self.refused += request in client.waiting
+            client.waiting.discard(request)
+        elif op == "cancelled":
+            client.waiting.discard(request)
+        elif op == "resumed":
+            client.leases[fields["lease"]] = fields["fence"]
+        elif op == "prepare":
+            client.questions.append(fields["id"])
+        elif op == "lost":
+            client.lost, client.leases = True, {}
+        elif op == "welcome":
+            kept = {lease["lease"]: lease for lease in fields["leases"]}
+            client.lost = bool(fields["lost"])
+            client.leases = {name: kept[name]["fence"] for name in client.leases if name in kept}
+            for name, lease in kept.items():
+                if lease["request"] in client.waiting:
+                    self.hear(client, "granted", lease)
+                elif name not in client.leases and lease["state"] != "held":
+                    self.later_releases.append((client, name, lease["fence"]))
+
+    def say(self, client: Client, op: str, *, crash: bool = False, **fields: Any) -> None:
+        if client.connected:
+            self.carry_out(self.core.said(client.name, {"op": op, **fields}, self.now), crash=crash)
+
+    def hello(self, client: Client, *, crash: bool = False) -> None:
+        self.later_releases: list[tuple[Client, str, int]] = []
+        client.connected = True
+        self.carry_out(self.core.hello(client, client.identity, {"kernel": "k"}, self.now), crash=crash)
+        for who, lease, fence in self.later_releases:
+            self.say(who, "release", lease=lease, fence=fence)
+        if client.connected and client.identity.role == KERNEL:
+            self.say(client, "simulate", bytes=client.size)
+        for request in sorted(client.waiting):
+            self.ask(client, request)
+
+    def ask(self, client: Client, request: str, *, crash: bool = False) -> None:
+        self.asked += 1
+        client.waiting.add(request)
+        if client.lost:
+            client.waiting.discard(request)
+            return
+        devices = {"devices": list(client.identity.assigned)} if client.identity.role == RUNNER else {}
+        self.say(client, "acquire", request=request, crash=crash, **devices)
+
+    # --- dice ---------------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        dice, crash = self.dice, self.dice.random() < 0.04
+        what = dice.choice(
+            ("new", "hello", "ask", "ask", "release", "release", "cancel", "answer", "act", "act", "act", "wake", "end")
+        )
+        there = list(self.clients.values())
+        client = dice.choice(there) if there else None
+        self.now += dice.choice([0.0, 0.1, 3.0])
+        if what == "new" and len(there) < 6:
+            self.newcomer()
+        elif what == "wake" and self.wake < NEVER:
+            self.now = max(self.now, self.wake)
+            self.carry_out(self.core.time_is_up(self.now), crash=crash)
+        elif what == "act" and self.pending:
+            self.act(self.pending.pop(dice.randrange(len(self.pending))), crash=crash)
+        elif client is not None:
+            self.behave(client, what, crash=crash)
+
+    def newcomer(self) -> None:
+        number, dice = next(self.numbers), self.dice
+        task = dice.random() < 0.2
+        assigned = (dice.choice(self.config.devices).uuid,) if task else ()
+        role, owner = (RUNNER if task else KERNEL), dice.choice("abc")
+        identity = Identity(role=role, job=number, attempt=1, owner=owner, gpus=1, assigned=assigned)
+        client = Client(pid=number, identity=identity, size=dice.choice([0, 2, 6, 10, 14]) * GIB)
+        self.clients[client.name] = client
+        self.hello(client)
+
+    def behave(self, client: Client, what: str, *, crash: bool) -> None:
+        if what == "hello" and not client.connected:
+            self.hello(client, crash=crash)
+        elif what == "ask" and client.connected and not client.waiting and not client.leases:
+            self.ask(client, f"r{next(self.numbers)}", crash=crash)
+        elif what == "release" and client.leases and client.connected:
+            name, fence = client.leases.popitem()
+            blockers = ["managed memory"] if self.dice.random() < 0.1 else []
+            self.say(client, "release", lease=name, fence=fence, cuda=True, blockers=blockers, crash=crash)
+        elif what == "cancel" and client.waiting and self.dice.random() < 0.3:
+            self.say(client, "cancel", request=next(iter(client.waiting)), crash=crash)
+        elif what == "answer" and client.questions:
+            self.say(client, "prepared", id=client.questions.pop(), cached=[], crash=crash)
+        elif what == "end" and self.dice.random() < 0.3:
+            self.leave(client)
+
+    def leave(self, client: Client) -> None:
+        if client.connected and self.dice.random() < 0.5:
+            closed = self.dice.random() < 0.5
+            client.connected, client.questions = False, []
+            if closed:
+                client.waiting.clear()
+                client.leases.clear()
+            self.carry_out(self.core.disconnected(client.name, self.now, closed=closed))
+        else:
+            del self.clients[client.name]
+            self.carry_out(self.core.ended(client.name, self.now))
+
+    def act(self, action: Action, *, crash: bool = False, well: bool = False) -> None:
+        core, now = self.core, self.now
+        match action:
+            case Gather(tenant, pauses, known):
+                self.carry_out(core.gathered(tenant, pauses, known, now), crash=crash)
+            case MoveOut(tenant, pauses):
+                self.moves += 1
+                moved = Moved(ending=Ending.DONE if well else self.dice.choice(_OUT), message="dice", bytes=action.size)
+                self.carry_out(core.moved_out(tenant, pauses, moved, now), crash=crash)
+            case MoveBack(tenant, lease):
+                self.moves += 1
+                moved = Moved(ending=Ending.DONE if well else self.dice.choice(_BACK), message="dice")
+                self.carry_out(core.moved_back(tenant, lease, moved, now), crash=crash)
+            case Look(number):
+                use = Use(used=dict.fromkeys(core.lender.devices, 0))
+                self.carry_out(core.looked(number, use, {}, {}, now), crash=crash)
+            case Kill(tenant):
+                if self.clients.pop(tenant, None) is not None:
+                    self.carry_out(core.ended(tenant, now))
+
+    # --- what holds ---------------------------------------------------------------------------------------------------------
+
+    def considered(self) -> list[RequestRow]:
+        rows = self.core.book.requests.values()
+        return [r for r in rows if r.retry_at <= self.now and (r.resumes is not None or r.tenant in self.core.lender.here)]
+
+    def check(self, effects: Effects) -> None:
+        book, lender = self.core.book, self.core.lender
+        used = [uuid for lease in book.leases.values() if lease.state is not LeaseState.PAUSED for uuid in lease.devices]
+        assert len(used) == len(set(used)), "a device is in two leases"
+        for tenant, op, _fields in effects.tells:
+            assert tenant in self.clients, f"{op} for nobody"
+        for action in effects.actions:
+            assert isinstance(action, Look) or action.tenant in book.tenants, f"{action} for nobody"
+        assert set(lender.queue) <= set(book.requests)
+        waiting = {row.id for row in self.considered()}
+        assert waiting <= set(lender.queue), "it waits, and nobody knows why"
+        assert all(lender.queue[name].reason.message for name in waiting)
+        assert not book.requests or effects.wake < NEVER, "somebody waits, and nobody looks at it again"
+        if self.host is not None:
+            assert sum(sum(row.state.values()) for row in book.tenants.values() if row.residency in _AWAY) <= self.host
+        for uuid in lender.devices:
+            here = [row for row in book.tenants.values() if row.residency in (Residency.RESIDENT, *_AWAY[::2])]
+            assert sum(row.state.get(uuid, 0) for row in here) <= MEMORY, "more is on a device than it has"
+        for row in self.considered():
+            home = row.devices or book.tenants[row.tenant].home
+            stays = book.tenants[row.tenant].residency is Residency.RESIDENT and not row.exclusive
+            if stays and not used and all(book.lease_on(uuid) is None for uuid in home) and lender.queue[row.id].position == 1:
+                moving = any(one.unverified or one.residency in _AWAY[::2] for one in book.tenants.values())
+                assert moving or lender.trimming or lender.queue[row.id].stuck, (
+                    f"it waits for a free device: {lender.queue[row.id]}"
+                )
+
+    def check_journal(self) -> None:
+        """What was written is what is known."""
+        again = Book(make_id="b")
+        again.replay(self.lines)
+        for table in ("tenants", "requests", "leases"):
+            written = {name: plain(row) for name, row in getattr(again, table).items()}
+            assert written == {name: plain(row) for name, row in getattr(self.core.book, table).items()}, table
+
+    def finish(self) -> None:
+        """All go on well from now on: everybody who waits is served, or told why not."""
+        for _round in range(400):
+            while self.pending:
+                self.act(self.pending.pop(0), well=True)
+            for client in list(self.clients.values()):
+                if not client.connected:
+                    self.hello(client)
+                while client.questions:
+                    self.say(client, "prepared", id=client.questions.pop(), cached=[])
+                while client.leases:
+                    name, fence = client.leases.popitem()
+                    self.say(client, "release", lease=name, fence=fence, cuda=True)
+            if not self.left() and not self.pending:
+                break
+            self.now = max(self.now, self.wake if self.wake < NEVER else self.now)
+            self.carry_out(self.core.time_is_up(self.now))
+        assert not self.left(), f"they wait without an end: {self.core.lender.queue}"
+        asking = {f"{client.name}/{request}" for client in self.clients.values() for request in client.waiting}
+        assert asking <= set(self.core.book.requests), "no answer came"
+
+    def left(self) -> list[RequestRow]:
+        """Who waits, but for whole tasks that nothing helps: with the reason in the line, those wait."""
+        return [row for row in self.core.book.requests.values() if not (row.exclusive and row.stuck_since)]
+
+
+def live(seed: int, steps: int, core: type[Core] = Core) -> Shell:
+    """One history."""
+    shell = Shell(seed, core)
+    for number in range(steps):
+        shell.step()
+        if number % 20 == 0:
+            shell.check_journal()
+    shell.check_journal()
+    shell.finish()
+    return shell

@@ -1,0 +1,22 @@
+"""The broker's core alone: any order of events, any ending of moves, killed anywhere between what it wrote and what it did."""
+
+from __future__ import annotations
+
+import pytest
+from pretend_shell import live
+
+from carrel.testing.examples import examples
+
+
+def test_whatever_happens_nobody_shares_a_device_and_nobody_is_forgotten() -> None:
+    shells = [live(seed, 120) for seed in range(examples(200))]
+    assert sum(shell.granted for shell in shells) > len(shells)
+    assert sum(shell.moves for shell in shells) > len(shells)
+    assert any(shell.crashes for shell in shells)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_whatever_happens_in_ten_thousand_histories() -> None:
+    shells = [live(seed, 200) for seed in range(1000, 11_000)]
+    assert sum(shell.crashes for shell in shells) > 10_000
