@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
 from carrel.testing.waiting import PATIENCE
@@ -69,10 +71,23 @@ def run_script(directory: Path, program: str, *arguments: str, **variables: str)
 def run_notebook(path: Path) -> str:
     """Run a notebook in a real kernel; return what its cells show as text, in order."""
     notebook = nbformat.read(path, as_version=4)
-    # What stays open of a client is the kernel's business, not ours.
-    NotebookClient(
-        notebook, timeout=PATIENCE, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
-    ).execute()
+    with tempfile.TemporaryDirectory(prefix="ck-") as place:
+
+        class OnSockets(AsyncKernelManager):
+            """Its kernel listens on unix sockets: TCP ports are chosen first and taken later, maybe by another kernel."""
+
+            def __init__(self, **options: Any) -> None:
+                super().__init__(**options)
+                self.transport, self.ip = "ipc", f"{place}/k"
+
+        # What stays open of a client is the kernel's business, not ours.
+        NotebookClient(
+            notebook,
+            timeout=PATIENCE,
+            kernel_name="python3",
+            kernel_manager_class=OnSockets,
+            resources={"metadata": {"path": str(path.parent)}},
+        ).execute()
     return "".join(_shown(output) for cell in notebook.cells for output in cell.get("outputs", ()))
 
 
