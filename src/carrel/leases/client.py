@@ -196,7 +196,8 @@ class Broker:
         """What the broker has said by itself since the last call ("paused", "resumed", "notice"); does not wait.
 
         Where the connection is gone it tries once to make another: what the welcome then says of our leases is among the
-        messages, as "paused" or "resumed". It is to be called again after a while where `fileno` is None.
+        messages, as "paused" or "resumed", or "lost" if their GPU state is. It is to be called again after a while where
+        `fileno` is None.
         """
         with self._guard:
             if self._link is None:
@@ -215,6 +216,8 @@ class Broker:
         except (Lost, errors.CarrelError):
             return ()
         self._give_back(self._link)
+        if self._link.welcome.get("lost"):  # it happened while nobody was connected
+            return [{"op": "lost", "message": self._link.welcome["lost"]}]
         held = [message for message in self._link.welcome.get("leases", ()) if str(message["lease"]) in self._held]
         return [{**message, "op": "paused" if message.get("state") == "paused" else "resumed"} for message in held]
 

@@ -215,7 +215,7 @@ class Watch:
                 self._reap()
             elif fd == self._broker:
                 self._hear()
-            else:
+            elif fd == self._output:  # not a connection that was let go of in this very round
                 self._read()
 
     def _read(self) -> bool:
