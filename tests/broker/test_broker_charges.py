@@ -60,7 +60,7 @@ def test_the_cells_of_one_session_are_charged_together_and_the_charge_outlives_t
 
 
 def test_a_pause_is_not_charged(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(rules=LendingRules(time_slice=0.4))
+    broker = brokers(rules=LendingRules(time_slice=3.0))
     first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
     lease = first.acquire()
     second.ask()

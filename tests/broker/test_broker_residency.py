@@ -80,7 +80,7 @@ def test_a_state_that_cannot_move_holds_its_device(brokers: Start, kernels: Kern
 
 
 def test_a_long_cell_is_paused_and_goes_on(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(rules=LendingRules(time_slice=0.5))
+    broker = brokers(rules=LendingRules(time_slice=3.0))
     first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
     lease = first.acquire()
     request = second.ask()
@@ -99,7 +99,7 @@ def test_a_long_cell_is_paused_and_goes_on(brokers: Start, kernels: Kernels) -> 
 
 
 def test_a_paused_cell_that_ends_needs_no_device(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(rules=LendingRules(time_slice=0.3))
+    broker = brokers(rules=LendingRules(time_slice=3.0))
     first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
     lease = first.acquire()
     second.ask()

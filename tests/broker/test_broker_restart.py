@@ -123,7 +123,7 @@ def test_a_move_that_was_cut_off_is_repeated(brokers: Start, kernels: Kernels) -
 
 
 def test_a_paused_cell_goes_on_after_a_restart(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(rules=LendingRules(time_slice=0.4))
+    broker = brokers(rules=LendingRules(time_slice=3.0))
     first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
     lease = first.acquire()
     second.ask()
