@@ -15,13 +15,17 @@ from carrel.domain.errors import CarrelError, Denied, Invalid, Unauthenticated
 from carrel.domain.launch import Launch
 from carrel.domain.node import Device
 from carrel.domain.serial import from_plain
-from carrel.leases.protocol import KERNEL, OBSERVER, RUNNER, VERSION
+from carrel.leases.protocol import KERNEL, OBSERVER, RESIDENCY, RUNNER, VERSION
 from carrel.spool import AttemptDirectory, Spool, read_claim
 
 
 def node_token(secret: bytes) -> str:
     """The token with which the lab itself looks at a node's broker; derived, never stored."""
     return hmac.new(secret, b"carrel-node", hashlib.sha256).hexdigest()
+
+
+#: Roles of processes of a session that borrow devices.
+_BORROWS = (KERNEL, RESIDENCY)
 
 
 class Gatekeeper:
@@ -45,8 +49,9 @@ class Gatekeeper:
                 remedy="Restart the session, so that both are of the same release.",
             )
         role, token = hello.get("role"), hello.get("token")
-        if role not in (KERNEL, RUNNER, OBSERVER):
-            raise Invalid(f"There is no role {role!r}.", remedy=f"Be one of: {KERNEL}, {RUNNER}, {OBSERVER}.")
+        if role not in (KERNEL, RUNNER, RESIDENCY, OBSERVER):
+            known = ", ".join((KERNEL, RUNNER, RESIDENCY, OBSERVER))
+            raise Invalid(f"There is no role {role!r}.", remedy=f"Be one of: {known}.")
         if not isinstance(token, str):
             raise Unauthenticated("The client shows no token.", remedy="Send the job's token (CARREL_TOKEN).")
         if role == OBSERVER and token.isascii() and hmac.compare_digest(token, self._node_token):
@@ -73,7 +78,7 @@ class Gatekeeper:
             gpus=session.gpus,
             assigned=session.assigned,
             reserved=session.reserve,
-            bound=self._bound(job, session.shares) if role == KERNEL else (),
+            bound=self._bound(job, session.shares) if role in _BORROWS else (),
             memory=session.memory,
         )
 
@@ -85,8 +90,10 @@ class Gatekeeper:
         session = launch.task.session
         if role == KERNEL and session is None:
             raise Denied(f"Job {job} is a {launch.kind}, not a session: its GPUs are its own.", remedy="Use them without asking.")
-        if self._shared is not None and role == RUNNER:
+        if self._shared is not None and (role == RUNNER or (role == RESIDENCY and session is None)):
             raise _from_slurm(job)
+        if role == RESIDENCY and session is not None and session.reserve:
+            raise Denied(f"Session {job} has GPUs of its own.", remedy="Use them without asking.")
         return Identity(
             role=role,
             job=job,
@@ -95,7 +102,7 @@ class Gatekeeper:
             gpus=session.gpus if session is not None else launch.resources.gpus,
             assigned=tuple(device.uuid for device in launch.devices),
             reserved=session is not None and session.reserve,
-            bound=self._bound(job, launch.shares) if role == KERNEL else (),
+            bound=self._bound(job, launch.shares) if role in _BORROWS and session is not None else (),
             memory=0 if self._shared is None else launch.resources.memory,
         )
 

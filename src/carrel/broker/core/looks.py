@@ -13,7 +13,7 @@ from carrel.broker.core.effects import NEVER, Look
 from carrel.broker.core.lender import Lender
 from carrel.broker.core.rows import TenantRow
 from carrel.broker.core.words import named
-from carrel.domain.lease import Residency, Tier
+from carrel.domain.lease import Residency, Tier, Way
 from carrel.leases.protocol import KERNEL
 from carrel.suspension.ports import Use
 
@@ -104,7 +104,10 @@ class Looks:
         self._looking = False
         self._lender.looks_done = number
         seen = sort_out(use, parents)
+        here = {pid for processes in use.processes.values() for pid in processes}
         for row in self._book.tenants.values():
+            if row.gated:
+                self._find_loose(row, {pid for pid in here if parents.get(pid) == row.pid})
             self._correct(row, seen.tenants.get(row.pid, {}), use)
         self.used.update(use.used)
         self.looks += 1
@@ -115,9 +118,16 @@ class Looks:
         """What the room on each device is less by: also what tenants take there whose state the book does not count."""
         found = dict(seen.foreign)
         for row in self._book.tenants.values():
-            if row.residency is Residency.LOST or not _counted(row):
-                for uuid, size in seen.tenants.get(row.pid, {}).items():
-                    found[uuid] = found.get(uuid, 0) + size
+            if row.residency is Residency.RESIDENT and _counted(row):
+                there: Mapping[str, int] = row.fixed
+            elif row.residency in (Residency.SUSPENDING, Residency.RESUMING):
+                there = row.fixed
+            elif row.residency is Residency.LOST or row.moved_by == Way.BUS or not _counted(row):
+                there = seen.tenants.get(row.pid, {})
+            else:
+                continue
+            for uuid, size in there.items():
+                found[uuid] = found.get(uuid, 0) + size
         return found
 
     def _correct(self, row: TenantRow, there: Mapping[str, int], use: Use) -> None:
@@ -134,13 +144,26 @@ class Looks:
                 self._lender.settle_in(row, devices)
         if row.residency is not Residency.RESIDENT:
             return
-        sizes = {uuid: there[uuid] for uuid in row.home if there.get(uuid, 0) > 0}
+        fixed = row.fixed if self._lender.way(row)[0] is Way.BUS else {}
+        if self._lender.way(row)[0] is Way.BUS and not leased:
+            fixed = {uuid: max(0, there[uuid] - row.movable.get(uuid, 0)) for uuid in row.home if uuid in there}
+        if fixed != row.fixed:
+            row.fixed = fixed
+            self._book.touch(row)
+        sizes = {uuid: max(0, there[uuid] - row.fixed.get(uuid, 0)) for uuid in row.home if there.get(uuid, 0) > 0}
         changed = {uuid: size for uuid, size in sizes.items() if size != row.state.get(uuid)}
         if changed:
             if leased:
                 row.growth = max(row.growth, *(size - row.state.get(uuid, 0) for uuid, size in changed.items()))
             row.state = {**row.state, **changed}
             row.peak = max(row.peak, *changed.values())
+            self._book.touch(row)
+
+    def _find_loose(self, row: TenantRow, pids: set[int]) -> None:
+        """Whether a process of the tenant is on a device that has no library, so that no gate is before it."""
+        known = {int(member.split("-")[0]) for member in self._lender.members.get(row.id, ())}
+        if known and row.loose == pids.issubset(known):
+            row.loose = not row.loose
             self._book.touch(row)
 
     def _report(self, seen: Seen, names: Mapping[int, str]) -> None:
