@@ -45,15 +45,20 @@ class Node:
         self._jobs += 1
         return self.broker.session(self._jobs, owner=f"user{self._jobs}", **about)
 
+    def task(self) -> FakeJob:
+        self._jobs += 1
+        return self.broker.task(self._jobs, devices=1)
+
     def program(self, job: FakeJob | None = None, **options: Any) -> Program:
         started = Program(self.environment(job or self.session()), **options)
         self._programs.append(started)
         return started
 
-    def kernel(self, job: FakeJob | None = None, **options: Any) -> FakeKernel:
-        """What acts as a kernel's hook, in a process with the library."""
+    def kernel(self, job: FakeJob | None = None, *, library: bool = True, **options: Any) -> FakeKernel:
+        """What acts as a kernel's hook, in a process with the library; or without."""
         job = job or self.session()
-        started = FakeKernel(self.broker, job, environment=self.environment(job), **options)
+        environment = self.environment(job) if library else self.driver.environment()
+        started = FakeKernel(self.broker, job, environment=environment, **options)
         self._kernels.append(started)
         return started
 
@@ -257,3 +262,59 @@ def test_memory_that_cannot_take_part_is_named_before_anybody_waits_for_it(nodes
     waiting = eventually(lambda: node.broker.status()["queue"])
     assert "cannot be moved: managed memory" in waiting[0]["message"]
     first.same()
+
+
+# ---- tasks: their processes are members of the runner's tenant
+
+_LENDING = LendingRules(margin=2 * MIB, task_turn=0.0, task_share=0.0, least_room=0.01, unknown_room=0.1)
+
+
+class Task:
+    """What acts as a task's runner, and a process of the task."""
+
+    def __init__(self, node: Node, *, size: int = SIZE) -> None:
+        self.job = node.task()
+        self.runner = node.kernel(self.job, role="runner", library=False)
+        self.lease = self.runner.acquire(devices=[node.driver.uuids[0]], lends=True)
+        self.state = State(node.program(self.job), size=size)
+        eventually(lambda: node.tenant(self.runner.pid)["bytes"] >= size)
+        _computes(self.state)
+
+    def same(self) -> bool:
+        begun = self.state.program.begin("check", at=self.state.at, size=self.state.size, seed=self.state.seed)
+        return self.state.program.finish(begun) == {"result": 0, "same": True}
+
+
+def test_a_task_gives_way_to_a_cell_over_the_bus_and_goes_on(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=_LENDING)
+    task = Task(node)
+    cell = State(node.program(), seed=2)
+    assert task.runner.expect("paused")["lease"] == task.lease["lease"]
+    cell.same()
+    assert task.runner.expect("resumed")["lease"] == task.lease["lease"]
+    assert task.same()
+    tenant = node.tenant(task.runner.pid)["id"]
+    assert f"bus out {tenant}: done" in node.broker.log.read_text()
+    assert len(node.broker.status()["tenants"]) == 2
+
+
+def test_a_task_and_a_cell_that_fit_change_places_without_a_move(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=_LENDING)
+    task = Task(node, size=8 * MIB)
+    cell = State(node.program(), size=8 * MIB, seed=2)
+    assert task.runner.expect("paused")["lease"] == task.lease["lease"]
+    cell.same()
+    assert task.runner.expect("resumed")["lease"] == task.lease["lease"]
+    assert task.same()
+    assert "bus out" not in node.broker.log.read_text().split(f"bus pause {node.tenant(task.runner.pid)['id']}: done", 1)[0]
+
+
+def test_a_task_with_a_process_that_has_no_library_goes_the_drivers_way(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=_LENDING)
+    task = Task(node, size=8 * MIB)
+    node.take(task.runner, task.lease, 48 * MIB)  # the runner's own process stands for one without
+    eventually(lambda: "no residency library" in node.tenant(task.runner.pid)["not_bus"])
+    assert node.tenant(task.runner.pid)["way"] == "driver"
+    task.state.program.order("idle")
+    cell = node.kernel()
+    assert cell.acquire()["op"] == "granted"

@@ -91,10 +91,20 @@ class Looks:
             return None
         if self._lender.looks_done < self._lender.looks_wanted or self.due <= now:
             self._looking, self.due = True, NEVER
-            return Look(self._lender.looks_wanted, tuple(row.pid for row in self._book.tenants.values()))
+            return Look(self._lender.looks_wanted, (*(row.pid for row in self._book.tenants.values()), *self._member_pids()))
         if self.due == NEVER and self._needed():
             self.due = now + LOOK_SECONDS
         return None
+
+    def _member_pids(self) -> dict[int, int]:
+        """Processes that say themselves whose they are, also where they do not descend from it: the tenant's pid for each."""
+        tenants = self._book.tenants
+        return {
+            int(member.split("-")[0]): tenants[tenant].pid
+            for tenant, members in self._lender.members.items()
+            if tenant in tenants
+            for member in members
+        }
 
     def _needed(self) -> bool:
         return bool(self._book.leases or self._book.requests) or any(row.unverified for row in self._book.tenants.values())
@@ -103,6 +113,8 @@ class Looks:
         """The devices were looked at. `names`: what processes on them call themselves."""
         self._looking = False
         self._lender.looks_done = number
+        members = self._member_pids()
+        parents = {pid: members.get(root, root) for pid, root in parents.items()}
         seen = sort_out(use, parents)
         here = {pid for processes in use.processes.values() for pid in processes}
         for row in self._book.tenants.values():
@@ -162,6 +174,7 @@ class Looks:
     def _find_loose(self, row: TenantRow, pids: set[int]) -> None:
         """Whether a process of the tenant is on a device that has no library, so that no gate is before it."""
         known = {int(member.split("-")[0]) for member in self._lender.members.get(row.id, ())}
+        known |= {row.pid} if row.role == KERNEL else set()
         if known and row.loose == pids.issubset(known):
             row.loose = not row.loose
             self._book.touch(row)

@@ -117,6 +117,8 @@ class Moves:
         if row is None or row.residency is not Residency.SUSPENDING:
             return
         others = tuple(one.pid for one in self._book.tenants.values() if one.id != tenant)
+        row.members = tuple(dict.fromkeys((*row.members, *sorted(self._lender.members.get(tenant, set()) - {tenant}))))
+        self._book.touch(row)
         self.actions.append(Gather(tenant, pauses, _targets(row), row.home, others))
 
     def gathered(self, tenant: str, pauses: str | None, targets: Sequence[Target]) -> None:
