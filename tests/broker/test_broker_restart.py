@@ -6,13 +6,14 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from kernels import FakeKernel, check_journal, eventually, leases_of, tenant_of
 
 from carrel.broker.journal import read_lines
 from carrel.domain.lease import LendingRules
-from carrel.domain.units import GIB
+from carrel.domain.units import GIB, MIB
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.waiting import PATIENCE
 
@@ -107,17 +108,22 @@ def test_states_in_host_memory_are_still_known(brokers: Start, kernels: Kernels)
 
 
 def test_a_move_that_was_cut_off_is_repeated(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(state=12 * GIB, rate=8 * GIB)
+    broker = brokers(state=12 * GIB, rate=float(MIB))  # a move takes hours
+    slow = broker.config.simulation
+    quick = replace(slow, rate=100.0 * GIB)
     first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
     first.cell()
     second.ask()
     eventually(lambda: tenant_of(broker, first)["state"] == "suspending")
-    broker.restart()
-    lease = second.expect("granted")
-    second.release(lease)
+    broker.restart(simulation=quick)
+    second.release(second.expect("granted"))
+    second.kill()
+    broker.restart(simulation=slow)
+    first.expect("welcome")
+    first.expect("welcome")
     request = first.ask()
     eventually(lambda: tenant_of(broker, first)["state"] == "resuming")
-    broker.restart()
+    broker.restart(simulation=quick)
     granted = first.expect("granted")
     assert granted["request"] == request
     assert granted["resumed"] is True

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -190,7 +190,7 @@ class BrokerProcess:
             raise RuntimeError(f"The broker does not listen (exit code {process.returncode}):\n{self.log.read_text()}")
 
     def advance(self, seconds: float) -> None:
-        """So many seconds go by for a broker whose time stands still; returns when what was due by then is done, or it has ended."""
+        """So many seconds go by for a broker whose time stands still; returns when what was due by then is done."""
         assert self.moment is not None, "its time is everybody's"
         self.moment += seconds
         if self.process is None or self.process.poll() is not None:
@@ -221,10 +221,13 @@ class BrokerProcess:
         self.process.terminate()
         return self.process.wait(timeout=30)
 
-    def restart(self) -> None:
-        """Kill it if it runs, and start it again on the same state."""
+    def restart(self, **changes: Any) -> None:
+        """Kill it if it runs, and start it again on the same state; `changes` are new values of its configuration."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
+        if changes:
+            self.config = replace(self.config, **changes)
+            write_config(self.directory / "config.json", self.config)
         self.start()
 
     def close(self) -> None:
