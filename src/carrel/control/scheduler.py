@@ -15,7 +15,7 @@ from carrel.control.dependents import Dependents
 from carrel.control.history import learn
 from carrel.control.inbox import News
 from carrel.control.launching import LaunchSettings, build_launch, job_token
-from carrel.control.news import BEGUN_AGAIN, interpret, queue_event
+from carrel.control.news import OFTEN, interpret, misfortune, queue_event
 from carrel.control.outlook import Outlook
 from carrel.control.ports import AttemptChange, EventLog, OutboxEntry, SchedulerStore, StartOrder
 from carrel.control.preempting import Preempting
@@ -250,8 +250,8 @@ class Scheduler:
         return job
 
     def _interpret(self, job: Job, observation: Observation, now: float) -> AttemptChange:
-        unbegun = self._unbegun(job) if observation.unbegun else 0
-        change = interpret(job, observation, log_size=self._queue.known(job.id).log_size, now=now, unbegun=unbegun)
+        unlucky = self._unlucky(job, observation)
+        change = interpret(job, observation, log_size=self._queue.known(job.id).log_size, now=now, unlucky=unlucky)
         if change.ended_at is not None:
             change = replace(change, lease_seconds=self.use.charged(job.id, job.attempt))
         if self._describe is None:
@@ -262,11 +262,11 @@ class Scheduler:
         self._tasks[job.id] = task
         return replace(change, outbox=tuple(self._describe(job, task, change, observation)))
 
-    def _unbegun(self, job: Job) -> int:
-        """How many attempts in a row before the present one lost their runners before their commands began; a few at most."""
-        count = 0
-        while count < BEGUN_AGAIN and (row := self._jobs.attempt(job.id, job.attempt - 1 - count)) is not None:
-            if row.reason.code != "RunnerLost" or row.started_at is not None:
+    def _unlucky(self, job: Job, observation: Observation) -> int:
+        """How many attempts in a row before the present one came to its end, where that is not the job's fault; a few at most."""
+        code, count = misfortune(observation), 0
+        while code and count < OFTEN and (row := self._jobs.attempt(job.id, job.attempt - 1 - count)) is not None:
+            if row.reason.code != code or (observation.unbegun and row.started_at is not None):
                 break
             count += 1
         return count

@@ -100,7 +100,7 @@ REASONS: dict[str, str] = {
     "Preempted": "A job that goes before it took its place; it is in line again.",
     "Suspended": "It is stopped while a job of another QoS has its place; it goes on when that is free again.",
     "GpuLent": "Cells of notebooks have its GPUs for a while; it goes on where it was. Its walltime stands still.",
-    "GpuStateLost": "Its GPU state could not be brought back after cells of notebooks had its GPUs; it is in line again.",
+    "GpuStateLost": "Its GPU state was lost on its way back from host memory; it is in line again, or has failed the third time.",
     "Resuming": "Its place is free again; it goes on.",
     "Preparing": "Its environment and inputs are being prepared.",
     "Running": "Its command is running.",
