@@ -25,6 +25,7 @@ from carrel.domain.launch import (
 )
 from carrel.domain.placement import Hold
 from carrel.domain.qos import PreemptMode
+from carrel.domain.submit_limits import SUBMIT_LIMITS
 
 #: Attempts in a row that may come to an end that is not the job's fault without costing it a retry.
 OFTEN = 3
@@ -181,6 +182,8 @@ def _after_end(job: Job, ended: Ended, at: float, unlucky: int) -> Mapping[str, 
     }
     if job.suspended_at is not None:
         fields["suspended_seconds"] = job.suspended_seconds + max(0.0, at - job.suspended_at)
+    if is_given_back(ended):
+        return fields | _after_refusal(job, ended)
     if ended.state is JobState.PREEMPTED:
         return fields | _after_preemption(job, ended)
     if job.cancelled_by is None and job.requeues_left > 0:
@@ -266,6 +269,18 @@ def _after_preemption(job: Job, ended: Ended) -> dict[str, Any]:
     code = ended.reason.code if ended.reason.code in ("GpuBlocked", _STATE_LOST) else "Preempted"
     reason = Reason(code=code, message=f"{ended.reason.message} It is in line again.")
     return {"state": JobState.PENDING, "reason": reason}
+
+
+def is_given_back(ended: Ended) -> bool:
+    """True of an attempt that Slurm took no job for, because of a limit of submitted jobs: nothing of it ever was."""
+    return ended.state is JobState.PREEMPTED and ended.reason.code in SUBMIT_LIMITS
+
+
+def _after_refusal(job: Job, ended: Ended) -> dict[str, Any]:
+    if job.cancelled_by is not None:
+        reason = Reason(code="Cancelled", message=f"Cancelled by {job.cancelled_by} before it started.")
+        return {"state": JobState.CANCELLED, "reason": reason}
+    return {"state": JobState.PENDING, "reason": ended.reason}
 
 
 def after_stops(job: Job, change: AttemptChange) -> Job:

@@ -73,6 +73,7 @@ class Queue:
             account=job.account,
             qos=job.qos,
             name=job.name,
+            partition=job.partition,
             array=_array_limit(job),
             started_at=job.started_at,
             resources=job.resources.kept_while_suspended if job.stopped else _counted(job),

@@ -223,9 +223,12 @@ class SlurmEngine:
         followed = self._follower.forget((job_id, attempt))
         if followed is not None and followed.array:
             leave_array(followed)
-        self._reconciler.ended()
         directory = self._spool.attempt(job_id, attempt)
         clear(directory)
+        if followed is None or followed.number is not None:
+            self._reconciler.ended()
+        elif not followed.asked and not over:
+            shutil.rmtree(directory.path, ignore_errors=True)  # Slurm never took it, so no runner comes for it
         if over:
             shutil.rmtree(directory.checkpoint, ignore_errors=True)
 
