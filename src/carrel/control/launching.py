@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from carrel.domain.job import Job
@@ -34,6 +34,8 @@ class LaunchSettings:
     download_python: bool = False
     remote: bool = False
     session_ports: str = ""
+    #: How many shares of its GPU a task that gives it to cells asks of Slurm; 0: all of the GPU, of which cells have nothing.
+    shards: Callable[[Job, TaskSpec], int] = field(default=lambda _job, _task: 0)
     #: The same for jobs whose node Slurm chooses; None: it is no different.
     on_cluster: LaunchSettings | None = None
 
@@ -64,6 +66,7 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         download_python=settings.download_python,
         session_ports=settings.session_ports,
         lends=lends(job, qos),
+        shards=settings.shards(job, task) if lends(job, qos) and on_cluster(job.node) else 0,
         element=job.element,
         variables=settings.variables,
     )
