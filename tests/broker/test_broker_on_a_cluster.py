@@ -85,6 +85,7 @@ def test_a_task_gives_the_gpu_of_its_shares_to_cells(brokers: Start, kernels: Ke
     assert [device["uuid"] for device in lease["devices"]] == [broker.devices[1].uuid]
     elsewhere = kernels(broker, broker.session(2, owner="bob", shares=(2,)))
     elsewhere.release(elsewhere.acquire())
+    broker.advance(60.0)  # what it lends it has earned
     kernel = kernels(broker, broker.session(3, owner="bob", shares=(1,)))
     granted = kernel.acquire()
     assert [device["uuid"] for device in granted["devices"]] == [broker.devices[1].uuid]

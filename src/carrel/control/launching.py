@@ -73,9 +73,21 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
 
 
 def lends(job: Job, qos: QoS | None) -> bool:
-    """True when the running job gives its devices to cells for a while. Processes on several nodes cannot be paused as one."""
-    gives = qos is not None and qos.lends is Lends.CELLS
-    return gives and job.preemptible and job.kind is not JobKind.SESSION and job.resources.nodes == 1
+    """True when the running job gives its devices to cells for a while, where it has some."""
+    return job.kind is not JobKind.SESSION and not why_it_keeps_gpus(job, qos)
+
+
+def why_it_keeps_gpus(job: Job, qos: QoS | None) -> str:
+    """Why a task gives its GPUs to no cell, as far as its description says; "" where that says nothing of the kind."""
+    if job.resources.nodes > 1:
+        return "its processes are on several nodes, and cannot be paused as one"
+    if not job.preemptible:
+        return "it was submitted with --no-preempt"
+    if qos is None or qos.lends is not Lends.CELLS:
+        return f'work of the class of service "{job.qos}" lends to nobody'
+    if on_cluster(job.node) and job.resources.gpus > 1:
+        return "on a cluster only tasks of one GPU give way"
+    return ""
 
 
 def _limits(task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings, lent: int) -> LaunchLimits:

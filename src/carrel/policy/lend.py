@@ -414,7 +414,8 @@ def _words(request: Request, lease: Lent, whose: str, stays: str, due: float) ->
         return reasons.OWN_CELL, "another cell of this notebook has it"
     if lease.exclusive:
         task = f"a task of {'another user' if whose == 'another' else 'your own'}"
-        return reasons.TASK, f"{task} has it" if due == _NEVER else f"{task} has its turn, then gives way"
+        alone = f"{task} has it{f' and cannot be paused: {stays}' if stays else ''}"
+        return reasons.TASK, alone if due == _NEVER else f"{task} has its turn, then gives way"
     if lease.state is LeaseState.HELD:
         why = f" and cannot be moved: {stays}" if stays else ""
         return reasons.HELD, f"GPU state of {whose} session is held on it{why}"

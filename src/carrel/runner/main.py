@@ -319,8 +319,14 @@ class Life:
         return self._lease.fileno() if self._lease is not None else None
 
     def hear(self) -> Sequence[str]:
-        """What the broker has said of the lease."""
-        return [str(message["op"]) for message in self._lease.hear()] if self._lease is not None else []
+        """What the broker has said of the lease. What is for the owner to read is noted in the log."""
+        if self._lease is None:
+            return []
+        heard = self._lease.hear()
+        for message in heard:
+            if message["op"] == "notice" and self._log is not None:
+                self._log.note(str(message.get("message", "")))
+        return [str(message["op"]) for message in heard]
 
     def give_back(self) -> None:
         """While the command is stopped others may have its devices."""
