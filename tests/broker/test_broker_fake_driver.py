@@ -355,6 +355,86 @@ def test_what_a_process_says_of_itself_is_not_shown_to_others(nodes: Callable[..
     assert "cannot be moved: CUDA IPC" in message
 
 
+def group(node: Node, *files: str) -> tuple[FakeKernel, list[int]]:
+    """The runner of a task, as root of processes that compute on one device; each has mapped one of `files` ("": none)."""
+    uuid = node.driver.uuids[0]
+    runner = node.task()
+    runner.acquire(devices=[uuid], lends=True)
+    pids = []
+    for file in files:
+        runner.tell(f"!child {SIZE // len(files)} {uuid} {file}".rstrip())
+        pids.append(int(runner.expect("child")["pid"]))
+    runner.tell("!ask run")
+    runner.expect("ask")
+    node.goes_on_until(lambda: tenant_of(node.broker, runner)["bytes"] >= SIZE)
+    return runner, pids
+
+
+def newcomer(node: Node) -> FakeKernel:
+    """A cell that asks for the device of a task, which has had its turn."""
+    cell = node.kernel()
+    cell.ask()
+    cell.expect("queued")
+    node.broker.advance(60.0)
+    return cell
+
+
+#: A task gives way as soon as somebody asks.
+AT_ONCE = LendingRules(margin=8 * MIB, task_turn=0.0, task_share=0.0)
+
+
+def ended(runner: FakeKernel) -> list[bool]:
+    """Whether each process of the group has its state as it wrote it."""
+    runner.tell("!ask stop")
+    runner.expect("ask")
+    runner.tell("!ask check")
+    return [bool(answer["same"]) for answer in runner.expect("ask")["answers"]]
+
+
+def test_processes_of_one_task_are_paused_as_one_and_go_on_as_one(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=AT_ONCE)
+    runner, _pids = group(node, "", "")
+    cell = newcomer(node)
+    granted = cell.expect("granted")
+    runner.expect("paused")
+    node.take(cell, granted)
+    tenant = tenant_of(node.broker, runner)
+    assert (tenant["state"], tenant["bytes"] >= SIZE) == ("suspended", True), "both of them, or the cell had no room"
+    cell.release(granted)
+    runner.expect("resumed")
+    assert ended(runner) == [True, True]
+
+
+def test_one_process_that_cannot_be_paused_keeps_all_of_them_running(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=AT_ONCE)
+    runner, pids = group(node, "", "")
+    node.driver.inject("cuCheckpointProcessCheckpoint", "error", 801, pid=pids[1], count=-1)
+    newcomer(node)
+    said = runner.expect("notice")["message"]
+    assert f"process {pids[1]}" in said
+    assert f"process {pids[1]}" in tenant_of(node.broker, runner)["why_not"]
+    # Others do not read what the driver says of the processes.
+    assert "a task of another user has it)" in waiting_for(node)
+    assert ended(runner) == [True, True]
+    assert {row["role"]: row["state"] for row in leases_of(node.broker)} == {"runner": "active"}
+
+
+def test_a_group_that_speaks_nccl_says_that_it_cannot_be_paused(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=AT_ONCE)
+    with tempfile.NamedTemporaryFile(prefix="nccl-", dir="/dev/shm") as shared:
+        shared.truncate(4096)
+        runner, _pids = group(node, "", shared.name)
+        newcomer(node)
+        assert "NCCL between processes" in runner.expect("notice")["message"]
+        eventually(lambda: "cannot be paused: NCCL between processes" in waiting_for(node))
+        assert ended(runner) == [True, True]
+
+
+def waiting_for(node: Node) -> str:
+    """What the only one in line reads."""
+    return str(node.broker.status()["queue"][0]["message"])
+
+
 def test_a_task_gives_way_to_a_cell_in_mid_flight_and_goes_on_with_the_same_state(nodes: Callable[..., Node]) -> None:
     node = nodes(rules=LendingRules(margin=8 * MIB, task_turn=0.0, task_share=0.0))
     uuid = node.driver.uuids[0]

@@ -50,13 +50,13 @@ def kernel(lab: LabProcess) -> Iterator[Kernel]:
         client.wait(session, timeout=PATIENCE)
 
 
-def submit(client: Client, directory: Path, **more: object) -> int:
-    script = directory / "task" / "work.sh"
-    script.parent.mkdir()
-    script.write_text(TASK)
+def submit(client: Client, directory: Path, script: str = TASK, **more: object) -> int:
+    path = directory / "task" / "work.sh"
+    path.parent.mkdir()
+    path.write_text(script)
     variables = {"WITNESS": str(directory / "witness")}
     resources = ResourceRequest(gpus=1, memory="64M")
-    return client.submit_project(script, resources=resources, variables=variables, **more).id  # type: ignore[arg-type]
+    return client.submit_project(path, resources=resources, variables=variables, **more).id  # type: ignore[arg-type]
 
 
 def test_a_cell_computes_while_the_task_is_paused_and_the_task_goes_on(lab: LabProcess, kernel: Kernel, tmp_path: Path) -> None:
@@ -86,6 +86,24 @@ def test_a_cell_computes_while_the_task_is_paused_and_the_task_goes_on(lab: LabP
             command, env={**os.environ, "CARREL_HOME": str(lab.home)}, capture_output=True, text=True, check=True
         )
         assert ", while others had its GPUs or its place" in shown.stdout
+
+
+def test_all_processes_of_a_task_stand_still_and_go_on(lab: LabProcess, kernel: Kernel, tmp_path: Path) -> None:
+    here, go = tmp_path / "here", tmp_path / "go"
+    with Client(home=lab.home) as client:
+        task = submit(client, tmp_path, tasks_per_node=3, script=TASK.replace('"$WITNESS"', '"$WITNESS.$RANK"'))
+        witnesses = [tmp_path / f"witness.{rank}" for rank in range(3)]
+        wait_until(lambda: all(witness.exists() for witness in witnesses), "all of them to compute")
+        cell = kernel.send(CELL.format(here=str(here), go=str(go)))
+        wait_until(here.exists, "the cell to run")
+        wait_until(lambda: client.job(task).reason == "GpuLent", "the task to be shown as paused")
+        steps = [witness.read_text() for witness in witnesses]
+        assert [witness.read_text() for witness in witnesses] == steps, "none of them computes meanwhile"
+        go.touch()
+        assert kernel.result(cell).status == "ok"
+        wait_until(lambda: all(witness.read_text() != before for witness, before in zip(witnesses, steps, strict=True)))
+        (tmp_path / "witness.go").touch()
+        assert client.wait(task, timeout=PATIENCE).state == "COMPLETED"
 
 
 def test_a_task_that_cannot_be_interrupted_keeps_its_gpu(lab: LabProcess, kernel: Kernel, tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ REASONS: dict[str, str] = {
     "Preempting": "It gives way to a job of another QoS: it is being ended or stopped.",
     "Preempted": "A job that goes before it took its place; it is in line again.",
     "Suspended": "It is stopped while a job of another QoS has its place; it goes on when that is free again.",
-    "GpuLent": "Cells of notebooks have its GPUs for a while; it goes on where it was. Its walltime stands still.",
+    "GpuLent": "Cells of notebooks have its GPUs for a while. Its walltime stands still meanwhile; Slurm's does not.",
     "GpuStateLost": "Its GPU state was lost on its way back from host memory; it is in line again, or has failed the third time.",
     "Resuming": "Its place is free again; it goes on.",
     "Preparing": "Its environment and inputs are being prepared.",

@@ -59,6 +59,8 @@ class Lease:
     #: Seconds that it took to get it.
     waited: float
     message: str
+    #: True where its devices are made up.
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +149,15 @@ class _Link:
 class Broker:
     """A process' connection to its node's broker. One thread at a time, except for `watch`; closing it gives all leases back."""
 
-    def __init__(self, path: str | Path, token: str, role: str = RUNNER, *, patience: float | None = 60.0) -> None:
-        """Nothing is connected yet. `patience`: seconds to try to connect before a call raises `Unavailable`; None: for ever."""
+    def __init__(
+        self, path: str | Path, token: str, role: str = RUNNER, *, patience: float | None = 60.0, attempt: str = ""
+    ) -> None:
+        """Nothing is connected yet. `patience`: seconds to try to connect before a call raises `Unavailable`; None: for ever.
+
+        `attempt`: where the files of the attempt are, for a broker that does not find them in the lab's spool.
+        """
         self._path = str(path)
-        self._hello = {"v": VERSION, "role": role, "token": token}
+        self._hello: dict[str, Any] = {"v": VERSION, "role": role, "token": token, **({"attempt": attempt} if attempt else {})}
         self._role = role
         self._patience = patience
         self._link: _Link | None = None
@@ -429,6 +436,7 @@ def _lease(message: Message) -> Lease:
         devices=tuple(str(device["uuid"]) for device in message["devices"]),
         waited=float(message.get("waited", 0.0)),
         message=str(message.get("message", "")),
+        simulated=any(device.get("simulated") is True for device in message["devices"]),
     )
 
 

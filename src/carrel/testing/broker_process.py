@@ -108,10 +108,18 @@ class BrokerProcess:
         given = self.devices[:gpus] if reserve else ()
         return self._job(job, attempt, owner, JobKind.SESSION, spec, given, shares=shares, memory=memory)
 
-    def task(self, job: int, *, devices: int | tuple[Device, ...] = 1, owner: str = "alice", attempt: int = 1) -> FakeJob:
-        """A running task that placement gave these devices (a number: the first so many)."""
+    def task(
+        self,
+        job: int,
+        *,
+        devices: int | tuple[Device, ...] = 1,
+        owner: str = "alice",
+        attempt: int = 1,
+        shares: tuple[int, ...] = (),
+    ) -> FakeJob:
+        """A running task that placement gave these devices (a number: the first so many); `shares` are what it has of Slurm."""
         given = self.devices[:devices] if isinstance(devices, int) else devices
-        return self._job(job, attempt, owner, JobKind.TASK, None, given)
+        return self._job(job, attempt, owner, JobKind.TASK, None, given, shares=shares)
 
     def end(self, job: FakeJob) -> None:
         """The job does not run any more: its claim is free, so its token opens nothing."""

@@ -45,14 +45,16 @@ _GRES = re.compile(r"gpu(?::(?P<type>[^:,()]+))?:(?P<number>\d{1,4})(?![\d.])")
 def options_for(launch: Launch) -> SlurmOptions:
     """Return what Slurm is asked for where a site says nothing else: the job's resources."""
     wanted = launch.resources
+    shards = launch.task.session.shards if launch.task.session is not None else launch.shards
     return SlurmOptions(
         time=wanted.time + MARGIN,
         memory=wanted.memory + _OVERHEAD,
         cpus=wanted.cpus or 1,
-        gpus=wanted.gpus,
-        gpu_type=wanted.gpu_type or "",
+        # Slurm gives the shares of one GPU without saying of which type; who decides on them has seen to that.
+        gpus=0 if launch.shards else wanted.gpus,
+        gpu_type="" if launch.shards else wanted.gpu_type or "",
         nodes=wanted.nodes,
-        shards=launch.task.session.shards if launch.task.session is not None else 0,
+        shards=shards,
     )
 
 
