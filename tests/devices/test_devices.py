@@ -10,7 +10,7 @@ import pytest
 
 from carrel.devices import DeviceLocks, GpuSampler, discover, this_node
 from carrel.devices.discover import select_visible
-from carrel.devices.machine import cpu_quota, memory_limit
+from carrel.devices.machine import available_memory, cpu_quota, memory_limit
 from carrel.devices.nvml import short_type
 from carrel.domain.errors import Unavailable
 from carrel.domain.node import Device
@@ -115,6 +115,20 @@ def test_limits_of_cgroups_v1_count(tmp_path):
     assert memory_limit(root) == 4 * GIB
     assert cpu_quota(root) == 0.5
     assert this_node(root=root).cpus == 1
+
+
+def test_memory_that_is_available_is_the_smallest_of_what_the_machine_and_its_cgroups_have(tmp_path):
+    files = {
+        "proc/meminfo": "MemTotal:       67108864 kB\nMemAvailable:   33554432 kB\n",
+        "sys/fs/cgroup/cgroup.controllers": "cpu memory\n",
+        "sys/fs/cgroup/a/memory.max": f"{8 * GIB}\n",
+        "sys/fs/cgroup/a/memory.current": f"{6 * GIB}\n",
+        "sys/fs/cgroup/a/memory.stat": f"anon 1\ninactive_file {GIB}\n",
+        "sys/fs/cgroup/a/b/memory.max": "max\n",
+        "sys/fs/cgroup/a/b/memory.current": "1\n",
+    }
+    assert available_memory(machine(tmp_path / "limited", cgroup="0::/a/b\n", files=files)) == 3 * GIB
+    assert available_memory(machine(tmp_path / "other", cgroup="0::/\n", files=files)) == 32 * GIB
 
 
 def test_a_machine_without_limits(tmp_path):

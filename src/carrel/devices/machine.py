@@ -42,6 +42,22 @@ def total_memory(root: Path = _ROOT) -> int:
     return int(match[1]) * 1024 if match else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def available_memory(root: Path = _ROOT) -> int:
+    """Return how many bytes can be taken without anybody being short: MemAvailable of proc_meminfo(5), or less.
+
+    Less where the cgroup of this process has a limit; what it keeps of files is given up for others and counts as free.
+    """
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", _read(root / "proc/meminfo") or "", re.MULTILINE)
+    available = int(match[1]) * 1024 if match else 0
+    for directory in _ancestors(root, "memory"):
+        limit = (_read(directory / "memory.max") or "").strip()
+        current = (_read(directory / "memory.current") or "").strip()
+        if limit.isdigit() and current.isdigit():
+            files = re.search(r"^inactive_file (\d+)$", _read(directory / "memory.stat") or "", re.MULTILINE)
+            available = min(available, int(limit) - int(current) + (int(files[1]) if files else 0))
+    return max(0, available)
+
+
 def cpu_quota(root: Path = _ROOT) -> float | None:
     """Return the processors that the cgroup (v2 cpu.max, v1 cpu.cfs_quota_us) of this process may use, or None: no limit."""
     found: list[float] = []
