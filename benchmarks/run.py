@@ -25,6 +25,7 @@ import slurm_guest
 import slurm_here
 import slurm_throughput
 import start_ranges
+import state_disk
 import tasks
 import warm_cell
 from figure import Figure
@@ -41,6 +42,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "handover": handover.measure,
     "sessions": session_ready.measure,
     "residency": residency.measure,
+    "state_disk": state_disk.measure,
     "place": lambda _scratch: place.figures(),
     "simulate": simulate.measure,
     "start_ranges": start_ranges.measure,

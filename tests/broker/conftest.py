@@ -14,11 +14,11 @@ from carrel.testing.broker_process import BrokerProcess, start_broker
 
 @pytest.fixture
 def brokers(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
-    """Starts brokers; at the end their journals must be sound."""
+    """Starts brokers for whom time stands still (unless `still=False`); at the end their journals must be sound."""
     started: list[BrokerProcess] = []
 
     def start(**options: Any) -> BrokerProcess:
-        broker = start_broker(tmp_path / f"broker{len(started)}", **options)
+        broker = start_broker(tmp_path / f"broker{len(started)}", **{"still": True, **options})
         started.append(broker)
         return broker
 

@@ -11,14 +11,26 @@ import json
 import os
 import select
 import socket
+import subprocess
 import sys
 import time
+
+#: A process beside it with a state of known value, which may have mapped a file before.
+CHILD = """
+import mmap, sys
+file = sys.argv.pop()
+opened = [open(file, "r+b")] if file else []
+kept = [mmap.mmap(one.fileno(), 0) for one in opened]
+from carrel.suspension.specimen_main import main
+sys.exit(main())
+"""
 
 
 class Kernel:
     def __init__(self, path, hello):
         self.path, self.hello = path, hello
         self.waiting = {}
+        self.children = []
         self.deaf = False
         self.closed = False
         self.reading = True
@@ -62,7 +74,8 @@ class Kernel:
 
     def compute(self, order, *words):
         """Orders for a CUDA state of known value: "!cuda SIZE DEVICE", "!check", "!run", "!stop", and "!load FILE" for a library;
-        each has an answer."""
+        "!child SIZE DEVICE [FILE]" starts a process below this one, and "!ask WHAT" has all of these do it. Each has an answer.
+        """
         answer = {"op": order}
         if order == "cuda":
             os.environ["CUDA_VISIBLE_DEVICES"] = words[1]
@@ -73,6 +86,19 @@ class Kernel:
             answer["same"] = self.state.same()
         elif order == "run":
             self.state.run(10**9)
+        elif order == "child":
+            size, device, *file = words
+            arguments = ["--size", size, "--device", device, *(file or [""])]
+            child = subprocess.Popen(
+                [sys.executable, "-c", CHILD, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            answer |= {"pid": child.pid, "ready": child.stdout.readline()}
+            self.children.append(child)
+        elif order == "ask":
+            for child in self.children:
+                child.stdin.write(json.dumps({"do": words[0], "times": 10**9}) + "\n")
+                child.stdin.flush()
+            answer["answers"] = [json.loads(child.stdout.readline()) for child in self.children]
         elif order == "load":
             ctypes.CDLL(words[0])
         elif order == "stop":

@@ -59,6 +59,15 @@ class Node:
         kernel.release(lease)
         return kernel
 
+    def seen(self, kernel: FakeKernel, size: int = SIZE) -> None:
+        """Wait until the broker has seen `size` bytes of the kernel's state; it looks every two seconds of its time."""
+
+        self.goes_on_until(lambda: size <= tenant_of(self.broker, kernel)["bytes"] < size + 24 * MIB)
+
+    def goes_on_until(self, happened: Callable[[], object]) -> None:
+        """Let the broker's time go on until `happened` is true."""
+        eventually(lambda: self.broker.advance(2.0) or happened())
+
     def take(self, kernel: FakeKernel, lease: dict[str, Any], size: int = SIZE) -> None:
         kernel.tell(f"!cuda {size} {lease['devices'][0]['uuid']}")
         kernel.expect("cuda")
@@ -122,9 +131,9 @@ def test_in_a_cluster_a_state_moves_for_which_its_job_has_memory(nodes: Callable
 def test_small_states_stay_side_by_side(nodes: Callable[..., Node]) -> None:
     node = nodes()
     first = node.with_state(16 * MIB)
-    eventually(lambda: 16 * MIB <= tenant_of(node.broker, first)["bytes"] < 40 * MIB)
+    node.seen(first, 16 * MIB)
     second = node.with_state(16 * MIB)
-    eventually(lambda: 16 * MIB <= tenant_of(node.broker, second)["bytes"] < 40 * MIB)
+    node.seen(second, 16 * MIB)
     assert first.acquire()["resumed"] is False
     assert same(first)
     assert tenant_of(node.broker, second)["state"] == "resident"
@@ -137,8 +146,11 @@ def test_a_cell_is_suspended_in_mid_flight_and_goes_on(nodes: Callable[..., Node
     node.take(first, lease)
     first.tell("!run")
     first.expect("run")
-    eventually(lambda: tenant_of(node.broker, first)["state"] == "resident")
-    other = second.acquire()
+    node.seen(first)
+    second.ask()
+    second.expect("queued")
+    node.broker.advance(1.0)
+    other = second.expect("granted")
     assert first.expect("paused")["lease"] == lease["lease"]
     node.take(second, other)
     assert tenant_of(node.broker, first)["state"] == "suspended"
@@ -186,10 +198,13 @@ def test_a_restore_without_room_is_never_tried(nodes: Callable[..., Node]) -> No
     stranger = start_specimen(node.driver, size=150 * MIB)
     try:
         request = first.ask()
-        first.nothing("granted", "lost", seconds=4.0)
+        node.goes_on_until(lambda: node.broker.status()["devices"][0]["strangers"])
+        node.broker.advance(60.0)
+        first.nothing("granted", "lost")
         assert tenant_of(node.broker, first)["state"] in ("suspended", "resuming")
     finally:
         stranger.close()
+    node.goes_on_until(lambda: tenant_of(node.broker, first)["state"] == "resident")
     granted = first.expect("granted")
     assert granted["request"] == request
     assert same(first)
@@ -201,6 +216,7 @@ def test_strangers_on_the_device_are_seen_and_reported(nodes: Callable[..., Node
     stranger = start_specimen(node.driver, size=4 * MIB)
     try:
         kernel.acquire()
+        node.goes_on_until(lambda: node.broker.status()["devices"][0]["strangers"])
         notice = kernel.expect("notice")
         assert str(stranger.target.pid) in notice["message"]
         assert "without a lease" in notice["message"]
@@ -213,18 +229,20 @@ def test_strangers_on_the_device_are_seen_and_reported(nodes: Callable[..., Node
 def test_a_broker_that_dies_in_the_middle_of_a_move(nodes: Callable[..., Node]) -> None:
     node = nodes()
     first = node.with_state()
-    node.driver.inject("cuCheckpointProcessCheckpoint", "rate", 100 * MIB, pid=first.pid)
+    node.driver.inject("cuCheckpointProcessCheckpoint", "rate", MIB, pid=first.pid)
     second = node.kernel()
     second.ask()
     eventually(lambda: tenant_of(node.broker, first)["state"] == "suspending")
     node.broker.restart()
+    node.driver.let_go()
     lease = second.expect("granted")
     second.release(lease, cuda=False)
     node.driver.clear()
-    node.driver.inject("cuCheckpointProcessRestore", "rate", 100 * MIB, pid=first.pid)
+    node.driver.inject("cuCheckpointProcessRestore", "rate", MIB, pid=first.pid)
     first.ask()
     eventually(lambda: tenant_of(node.broker, first)["state"] == "resuming")
     node.broker.restart()
+    node.driver.let_go()
     granted = first.expect("granted")
     assert granted["op"] == "granted"
     assert same(first)
@@ -233,11 +251,13 @@ def test_a_broker_that_dies_in_the_middle_of_a_move(nodes: Callable[..., Node]) 
 def test_a_device_that_still_shows_the_process_is_not_lent(nodes: Callable[..., Node]) -> None:
     node = nodes()
     first = node.with_state()
-    node.driver.inject("cuCheckpointProcessCheckpoint", "ghost", 8, pid=first.pid)
+    node.driver.inject("cuCheckpointProcessCheckpoint", "ghost", -1, pid=first.pid)
     second = node.kernel()
     second.ask()
     eventually(lambda: node.broker.status()["devices"][0]["withheld"])
     assert "still seen" in node.broker.status()["devices"][0]["withheld"]
+    node.driver.let_go()
+    node.goes_on_until(lambda: node.broker.status()["devices"][0]["withheld"] is None)
     second.expect("granted")
     assert node.broker.status()["devices"][0]["withheld"] is None
 
@@ -293,12 +313,15 @@ def test_a_cell_in_mid_flight_that_loads_xla_while_it_is_being_locked_goes_on(no
     first, second = node.kernel(), node.kernel()
     lease = first.acquire()
     node.take(first, lease)
-    eventually(lambda: tenant_of(node.broker, first)["bytes"] >= SIZE)
-    node.driver.inject("cuCheckpointProcessLock", "hang", 3.0, pid=first.pid)
+    node.seen(first)
+    node.driver.inject("cuCheckpointProcessLock", "hang", -1, pid=first.pid)
     second.ask()
+    second.expect("queued")
+    node.broker.advance(0.5)
     eventually(lambda: not node.driver.pending())  # the lock is under way
     first.tell(f"!load {xla}")
     first.expect("load")
+    node.driver.let_go()
     eventually(lambda: tenant_of(node.broker, first)["why_not"] == "JAX")
     assert same(first)
     assert [row["tenant"] for row in leases_of(node.broker)] == [tenant_of(node.broker, first)["id"]]
@@ -332,6 +355,86 @@ def test_what_a_process_says_of_itself_is_not_shown_to_others(nodes: Callable[..
     assert "cannot be moved: CUDA IPC" in message
 
 
+def group(node: Node, *files: str) -> tuple[FakeKernel, list[int]]:
+    """The runner of a task, as root of processes that compute on one device; each has mapped one of `files` ("": none)."""
+    uuid = node.driver.uuids[0]
+    runner = node.task()
+    runner.acquire(devices=[uuid], lends=True)
+    pids = []
+    for file in files:
+        runner.tell(f"!child {SIZE // len(files)} {uuid} {file}".rstrip())
+        pids.append(int(runner.expect("child")["pid"]))
+    runner.tell("!ask run")
+    runner.expect("ask")
+    node.goes_on_until(lambda: tenant_of(node.broker, runner)["bytes"] >= SIZE)
+    return runner, pids
+
+
+def newcomer(node: Node) -> FakeKernel:
+    """A cell that asks for the device of a task, which has had its turn."""
+    cell = node.kernel()
+    cell.ask()
+    cell.expect("queued")
+    node.broker.advance(60.0)
+    return cell
+
+
+#: A task gives way as soon as somebody asks.
+AT_ONCE = LendingRules(margin=8 * MIB, task_turn=0.0, task_share=0.0)
+
+
+def ended(runner: FakeKernel) -> list[bool]:
+    """Whether each process of the group has its state as it wrote it."""
+    runner.tell("!ask stop")
+    runner.expect("ask")
+    runner.tell("!ask check")
+    return [bool(answer["same"]) for answer in runner.expect("ask")["answers"]]
+
+
+def test_processes_of_one_task_are_paused_as_one_and_go_on_as_one(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=AT_ONCE)
+    runner, _pids = group(node, "", "")
+    cell = newcomer(node)
+    granted = cell.expect("granted")
+    runner.expect("paused")
+    node.take(cell, granted)
+    tenant = tenant_of(node.broker, runner)
+    assert (tenant["state"], tenant["bytes"] >= SIZE) == ("suspended", True), "both of them, or the cell had no room"
+    cell.release(granted)
+    runner.expect("resumed")
+    assert ended(runner) == [True, True]
+
+
+def test_one_process_that_cannot_be_paused_keeps_all_of_them_running(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=AT_ONCE)
+    runner, pids = group(node, "", "")
+    node.driver.inject("cuCheckpointProcessCheckpoint", "error", 801, pid=pids[1], count=-1)
+    newcomer(node)
+    said = runner.expect("notice")["message"]
+    assert f"process {pids[1]}" in said
+    assert f"process {pids[1]}" in tenant_of(node.broker, runner)["why_not"]
+    # Others do not read what the driver says of the processes.
+    assert "a task of another user has it)" in waiting_for(node)
+    assert ended(runner) == [True, True]
+    assert {row["role"]: row["state"] for row in leases_of(node.broker)} == {"runner": "active"}
+
+
+def test_a_group_that_speaks_nccl_says_that_it_cannot_be_paused(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=AT_ONCE)
+    with tempfile.NamedTemporaryFile(prefix="nccl-", dir="/dev/shm") as shared:
+        shared.truncate(4096)
+        runner, _pids = group(node, "", shared.name)
+        newcomer(node)
+        assert "NCCL between processes" in runner.expect("notice")["message"]
+        eventually(lambda: "cannot be paused: NCCL between processes" in waiting_for(node))
+        assert ended(runner) == [True, True]
+
+
+def waiting_for(node: Node) -> str:
+    """What the only one in line reads."""
+    return str(node.broker.status()["queue"][0]["message"])
+
+
 def test_a_task_gives_way_to_a_cell_in_mid_flight_and_goes_on_with_the_same_state(nodes: Callable[..., Node]) -> None:
     node = nodes(rules=LendingRules(margin=8 * MIB, task_turn=0.0, task_share=0.0))
     uuid = node.driver.uuids[0]
@@ -340,10 +443,12 @@ def test_a_task_gives_way_to_a_cell_in_mid_flight_and_goes_on_with_the_same_stat
     node.take(runner, lease)
     runner.tell("!run")
     runner.expect("run")
-    eventually(lambda: tenant_of(node.broker, runner)["bytes"] >= SIZE)
+    node.seen(runner)
     cell = node.kernel()
-    granted = cell.acquire()
-    assert granted["op"] == "granted"
+    cell.ask()
+    cell.expect("queued")
+    node.broker.advance(60.0)  # what has moved lately stays for a while
+    granted = cell.expect("granted")
     assert runner.expect("paused")["lease"] == lease["lease"]
     assert tenant_of(node.broker, runner)["state"] == "suspended"
     node.take(cell, granted)

@@ -40,56 +40,74 @@ def test_without_a_state_the_lease_ends_with_the_cell(brokers: Start, kernels: K
 
 
 def test_the_idle_timer_warns_and_then_ends_the_kernel(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(never_suspend=True, hold_time=1.5, grace=5.0)
+    broker = brokers(never_suspend=True)
     first, second = (kernels(broker, broker.session(number)) for number in (1, 2))
     first.cell()
-    assert first.process.poll() is None
-    first.nothing("notice", "lost", seconds=2.5)  # its time is over, but nobody waits
+    broker.advance(2 * broker.config.hold_time)  # its time is over, but nobody waits
+    first.nothing("notice", "lost")
     second.ask()
     assert second.expect("queued")["code"] == "GpuHeld"
     warning = first.expect("notice")
     assert warning["level"] == "warning"
     assert "Others wait" in warning["message"]
+    assert "In 5 min the kernel is ended" in warning["message"]
     (held,) = leases_of(broker)
     assert held["wanted_since"] is not None
+    broker.advance(240.0)
+    assert "In 1 min the kernel is ended" in first.expect("notice")["message"]
+    broker.advance(60.0)
     assert "idle timer" in first.expect("lost")["message"]
+    assert first.process.poll() is None, "it has a moment to show why"
+    broker.advance(1.0)
     second.expect("granted")
-    assert first.process.wait(timeout=PATIENCE) == -15
+    assert first.process.wait(timeout=PATIENCE) == -signal.SIGTERM
 
 
 def test_a_cell_in_time_keeps_the_device(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(never_suspend=True, hold_time=2.0)
+    broker = brokers(never_suspend=True)
     first, second = (kernels(broker, broker.session(number)) for number in (1, 2))
     first.cell()
     second.ask()
+    second.expect("queued")
     for _ in range(3):
+        broker.advance(broker.config.hold_time - 1.0)
         first.expect("notice")
         first.cell()
+        eventually(lambda: leases_of(broker)[0]["wanted_since"])
     assert first.process.poll() is None
+    broker.advance(broker.config.hold_time)
     first.expect("lost")
+    broker.advance(1.0)
     second.expect("granted")
 
 
 def test_a_kernel_that_ignores_the_end_is_killed(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(never_suspend=True, hold_time=0.5, grace=0.5)
+    broker = brokers(never_suspend=True)
     first, second = (kernels(broker, broker.session(number)) for number in (1, 2))
     first.cell()
     first.process.send_signal(signal.SIGSTOP)  # SIGTERM waits for ever
     second.ask()
+    second.expect("queued")
+    broker.advance(broker.config.hold_time)
+    broker.advance(1.0)
+    assert first.process.poll() is None
+    broker.advance(broker.config.grace)
     second.expect("granted")
-    assert first.process.wait(timeout=PATIENCE) == -9
+    assert first.process.wait(timeout=PATIENCE) == -signal.SIGKILL
 
 
 def test_holding_by_choice_ends_without_harm(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(state=12 * GIB)
     first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
-    first.say("hold", seconds=2)
+    first.say("hold", seconds=1200)
     assert first.expect("held")["until"] > 0
     first.cell()
     assert [row["state"] for row in leases_of(broker)] == ["held"]
     second.ask()
     assert second.expect("queued")["code"] == "GpuHeld"
+    broker.advance(1000.0)
     assert first.expect("notice")["level"] == "info"
+    broker.advance(200.0)
     second.expect("granted")
     assert tenant_of(broker, first)["state"] == "suspended"
 

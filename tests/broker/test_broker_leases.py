@@ -211,17 +211,19 @@ def test_the_history_of_a_session_is_its_own(brokers: Start, kernels: Kernels) -
     session, other = broker.session(1), broker.session(2)
     kernel = kernels(broker, session)
     kernel.cell()
-    kernel.cell(outcome="error")
+    lease = kernel.acquire()
+    broker.advance(20.0)
+    kernel.release(lease, outcome="error")
     history = broker.status(session.token)["history"]
     assert [(row["cell"], row["outcome"]) for row in history] == [("cell-2", "error"), ("cell-1", "ok")]
     assert broker.status(other.token)["history"] == []
     broker.restart()
     assert broker.status(session.token)["history"] == history
-    assert tenant_of(broker, kernel)["gpu_seconds"] > 0
+    assert tenant_of(broker, kernel)["gpu_seconds"] == 20.0
 
 
 def test_watchers_see_changes(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(devices=1)
+    broker = brokers(devices=1, still=False)
     session = broker.session(1)
     watcher, kernel = kernels(broker, session, role="observer"), kernels(broker, session)
     watcher.say("watch")

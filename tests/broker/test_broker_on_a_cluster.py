@@ -6,12 +6,14 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kernels import FakeKernel, tenant_of
 
+from carrel.domain.lease import LendingRules
 from carrel.testing.broker_process import BrokerProcess, FakeJob
 
 Start = Callable[..., BrokerProcess]
@@ -66,10 +68,78 @@ def test_everybody_may_connect_and_nobody_gets_in_without_a_token(brokers: Start
     job = broker.session(1, shares=(0,))
     broker.end(job)
     assert kernels(broker, job).welcome["op"] == "refused"
-    task = kernels(broker, broker.task(2), role="runner")
-    assert "has its GPUs from Slurm" in task.welcome["message"]
     own = brokers()
     assert stat.S_IMODE(own.socket.stat().st_mode) == 0o600
+
+
+#: A task can be paused at once, and for nearly all of its time.
+LENDS = LendingRules(task_turn=0.0, most_lent=0.99)
+
+
+def test_a_task_gives_the_gpu_of_its_shares_to_cells(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=3, shared=True, rules=LENDS)
+    assert broker.status()["tasks_lend"]
+    runner = kernels(broker, broker.task(1, shares=(1,)), role="runner")
+    # It need not say so, and cannot name devices: Slurm has.
+    lease = runner.acquire(devices=[broker.devices[0].uuid], lends=False)
+    assert [device["uuid"] for device in lease["devices"]] == [broker.devices[1].uuid]
+    elsewhere = kernels(broker, broker.session(2, owner="bob", shares=(2,)))
+    elsewhere.release(elsewhere.acquire())
+    broker.advance(60.0)  # what it lends it has earned
+    kernel = kernels(broker, broker.session(3, owner="bob", shares=(1,)))
+    granted = kernel.acquire()
+    assert [device["uuid"] for device in granted["devices"]] == [broker.devices[1].uuid]
+    assert runner.expect("paused")["lease"] == lease["lease"]
+    broker.kill()
+    broker.restart()
+    assert [row["state"] for row in runner.expect("welcome")["leases"]] == ["paused"]
+    kernel.expect("welcome")
+    kernel.release(granted)
+    assert runner.expect("resumed")["lease"] == lease["lease"]
+
+
+def test_a_task_that_has_nothing_to_spare_is_not_paused(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=1, shared=True, rules=replace(LENDS, most_lent=0.1, task_turn=3600.0))
+    runner = kernels(broker, broker.task(1, shares=(0,)), role="runner")
+    runner.acquire(lends=True)
+    kernel = kernels(broker, broker.session(2, shares=(0,)))
+    kernel.ask()
+    queued = kernel.expect("queued")
+    assert queued["code"] == "GpuTask"
+    assert queued["estimate"] > 9 * 3500, "an hour of a cell is earned by nine of the task"
+
+
+def test_where_no_task_lends_runners_are_refused(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=1, shared=True, rules=replace(LENDS, most_lent=0.0))
+    assert not broker.status()["tasks_lend"]
+    assert "has its GPUs from Slurm" in kernels(broker, broker.task(1, shares=(0,)), role="runner").welcome["message"]
+
+
+def test_whole_gpus_and_the_runners_of_sessions_are_no_tenants(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=2, shared=True, rules=LENDS)
+    for job in (broker.task(1), broker.session(2, shares=(0,))):
+        assert "has its GPUs from Slurm" in kernels(broker, job, role="runner").welcome["message"]
+    assert "not a session" in kernels(broker, broker.task(3, shares=(0,))).welcome["message"]
+
+
+def test_of_two_tasks_that_name_a_device_the_second_holds_up_nobody(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=2, shared=True, rules=LENDS)
+    first = kernels(broker, broker.task(1, shares=(0,)), role="runner")
+    first.acquire(lends=True)
+    second = kernels(broker, broker.task(2, owner="bob", shares=(0,)), role="runner")
+    second.ask(lends=True)
+    assert "Another task has" in second.expect("refused")["message"]
+
+
+def test_a_task_that_runs_as_its_owner_is_known_by_its_user(brokers: Start, kernels: Kernels, tmp_path: Path) -> None:
+    broker = brokers(devices=2, shared=True, rules=LENDS)
+    job = broker.task(1, shares=(1,))
+    (Path(broker.config.spool) / "1").rename(tmp_path / "1")
+    place = str(tmp_path / "1" / "1")
+    assert "not a session" in kernels(broker, job, attempt=place).welcome["message"]
+    runner = kernels(broker, job, role="runner", attempt=place)
+    assert [device["uuid"] for device in runner.acquire(lends=True)["devices"]] == [broker.devices[1].uuid]
+    assert tenant_of(broker, runner)["owner"] == f"uid:{os.getuid()}"
 
 
 def theirs(broker: BrokerProcess, directory: Path, number: int = 1) -> tuple[FakeJob, Path]:

@@ -57,6 +57,8 @@ def test_a_kernel_that_does_not_answer_is_not_waited_for_long(brokers: Start, ke
     first, second = two(broker, kernels)
     first.tell("!deaf")
     second.ask()
+    timeout = first.expect("prepare")["timeout"]
+    broker.advance(timeout)
     second.expect("granted")
 
 
@@ -84,6 +86,8 @@ def test_a_long_cell_is_paused_and_goes_on(brokers: Start, kernels: Kernels) -> 
     first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
     lease = first.acquire()
     request = second.ask()
+    second.expect("queued")
+    broker.advance(3.0)
     assert first.expect("paused")["lease"] == lease["lease"]
     granted = second.expect("granted")
     assert granted["request"] == request
@@ -103,6 +107,8 @@ def test_a_paused_cell_that_ends_needs_no_device(brokers: Start, kernels: Kernel
     first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
     lease = first.acquire()
     second.ask()
+    second.expect("queued")
+    broker.advance(3.0)
     first.expect("paused")
     granted = second.expect("granted")
     first.release(lease, outcome="error")
@@ -199,6 +205,7 @@ def test_who_does_not_answer_has_nothing_in_reserve(brokers: Start, kernels: Ker
     first.tell("!deaf")
     second.say("simulate", bytes=8 * GIB)
     second.ask()
+    broker.advance(first.expect("prepare")["timeout"])
     while second.expect("queued")["code"] != "HostMemoryFull":
         continue
     assert tenant_of(broker, first)["cached"] == 0
@@ -206,10 +213,11 @@ def test_who_does_not_answer_has_nothing_in_reserve(brokers: Start, kernels: Ker
 
 def test_a_cell_that_nothing_helps_stops_waiting(brokers: Start, kernels: Kernels) -> None:
     """Two kernels of 10 GiB on one GPU of 16, and 8 GiB of host memory: no way for the second, and it costs no kernel."""
-    broker = brokers(state=10 * GIB, rules=LendingRules(host_memory=8 * GIB), hold_time=0.5)
+    broker = brokers(state=10 * GIB, rules=LendingRules(host_memory=8 * GIB), hold_time=60.0)
     first, second = two(broker, kernels)
     second.ask()
     assert second.expect("queued")["code"] == "HostMemoryFull"
+    broker.advance(60.0)
     over = second.expect("refused")
     assert over["code"] == "HostMemoryFull"
     assert "stopped waiting" in over["message"]
@@ -235,7 +243,7 @@ def test_the_first_cell_of_a_kernel_gets_what_others_took(brokers: Start, kernel
 
 
 def test_a_lock_that_times_out_is_tried_again(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(state=LARGE, faults={"lock_timeout": 0.6}, seed=1)
+    broker = brokers(state=LARGE, faults={"lock_timeout": 0.6}, seed=1, still=False)
     first, second = two(broker, kernels)
     second.ask()
     second.expect("granted")
@@ -281,11 +289,12 @@ def test_a_device_that_still_shows_the_process_is_not_lent(brokers: Start, kerne
         continue
     (device,) = broker.status()["devices"]
     assert "still seen" in device["withheld"]
+    broker.advance(3.0)
     second.expect("granted")
 
 
 def test_a_restore_that_does_not_begin_is_tried_again(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(state=LARGE, faults={"restore_retry": 0.5}, seed=2)
+    broker = brokers(state=LARGE, faults={"restore_retry": 0.5}, seed=2, still=False)
     first, second = two(broker, kernels)
     second.cell()
     for _ in range(2):

@@ -6,13 +6,14 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from kernels import FakeKernel, check_journal, eventually, leases_of, tenant_of
 
 from carrel.broker.journal import read_lines
 from carrel.domain.lease import LendingRules
-from carrel.domain.units import GIB
+from carrel.domain.units import GIB, MIB
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.waiting import PATIENCE
 
@@ -55,14 +56,14 @@ def test_a_holder_that_died_meanwhile_is_noticed(brokers: Start, kernels: Kernel
 
 def test_a_holder_that_does_not_connect_keeps_its_lease_while_it_lives(brokers: Start, kernels: Kernels) -> None:
     """It may hold Python's lock for minutes while its cell computes; no missing sign of life ends a lease."""
-    broker = brokers(reconnect_time=0.5)
+    broker = brokers(rules=LendingRules(time_slice=0))
     first, second = (kernels(broker, broker.session(number)) for number in (1, 2))
     lease = first.acquire()
     first.process.send_signal(signal.SIGSTOP)
     broker.restart()
     second.ask()
     assert second.expect("queued")["code"] == "GpuInUse"
-    second.nothing("granted", seconds=1.5)
+    broker.advance(24 * 3600.0)
     assert [row["id"] for row in leases_of(broker)] == [lease["lease"]]
     first.process.send_signal(signal.SIGCONT)
     assert first.expect("welcome")["leases"][0]["lease"] == lease["lease"]
@@ -71,7 +72,7 @@ def test_a_holder_that_does_not_connect_keeps_its_lease_while_it_lives(brokers: 
 
 
 def test_who_waited_and_does_not_come_back_loses_its_place(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(reconnect_time=0.5)
+    broker = brokers()
     first, second = (kernels(broker, broker.session(number)) for number in (1, 2))
     lease = first.acquire()
     second.ask()
@@ -79,6 +80,7 @@ def test_who_waited_and_does_not_come_back_loses_its_place(brokers: Start, kerne
     second.process.send_signal(signal.SIGSTOP)
     broker.restart()
     first.expect("welcome")
+    broker.advance(broker.config.reconnect_time)
     last = {}
 
     def dropped() -> bool:
@@ -106,17 +108,22 @@ def test_states_in_host_memory_are_still_known(brokers: Start, kernels: Kernels)
 
 
 def test_a_move_that_was_cut_off_is_repeated(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(state=12 * GIB, rate=8 * GIB)
+    broker = brokers(state=12 * GIB, rate=float(MIB))  # a move takes hours
+    slow = broker.config.simulation
+    quick = replace(slow, rate=100.0 * GIB)
     first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
     first.cell()
     second.ask()
     eventually(lambda: tenant_of(broker, first)["state"] == "suspending")
-    broker.restart()
-    lease = second.expect("granted")
-    second.release(lease)
+    broker.restart(simulation=quick)
+    second.release(second.expect("granted"))
+    second.kill()
+    broker.restart(simulation=slow)
+    first.expect("welcome")
+    first.expect("welcome")
     request = first.ask()
     eventually(lambda: tenant_of(broker, first)["state"] == "resuming")
-    broker.restart()
+    broker.restart(simulation=quick)
     granted = first.expect("granted")
     assert granted["request"] == request
     assert granted["resumed"] is True
@@ -127,6 +134,8 @@ def test_a_paused_cell_goes_on_after_a_restart(brokers: Start, kernels: Kernels)
     first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
     lease = first.acquire()
     second.ask()
+    second.expect("queued")
+    broker.advance(3.0)
     first.expect("paused")
     granted = second.expect("granted")
     broker.restart()
@@ -138,16 +147,17 @@ def test_a_paused_cell_goes_on_after_a_restart(brokers: Start, kernels: Kernels)
 
 
 def test_an_end_by_the_idle_timer_is_carried_out_after_a_restart(brokers: Start, kernels: Kernels) -> None:
-    broker = brokers(never_suspend=True, hold_time=0.3, grace=60.0)
+    broker = brokers(never_suspend=True)
     first, second = (kernels(broker, broker.session(number)) for number in (1, 2))
     first.cell()
-    first.process.send_signal(signal.SIGSTOP)
     second.ask()
-    eventually(lambda: '"ending":true' in (broker.directory / "state" / "journal.jsonl").read_text())
+    second.expect("queued")
+    broker.advance(broker.config.hold_time)
+    assert '"ending":true' in (broker.directory / "state" / "journal.jsonl").read_text()
+    assert first.process.poll() is None
     broker.restart()
-    first.process.send_signal(signal.SIGCONT)
     second.expect("granted")
-    assert first.process.wait(timeout=PATIENCE) < 0
+    assert first.process.wait(timeout=PATIENCE) == -signal.SIGTERM
 
 
 def test_an_unfinished_line_is_no_line(brokers: Start, kernels: Kernels) -> None:
@@ -195,6 +205,7 @@ def test_the_journal_is_begun_anew_when_it_is_long(brokers: Start, kernels: Kern
 def test_it_ends_when_the_lab_is_removed(brokers: Start) -> None:
     broker = brokers()
     shutil.rmtree(broker.directory / "state")
+    broker.advance(5.0)
     assert broker.process is not None
     assert broker.process.wait(timeout=PATIENCE) == 0
     assert "was removed" in broker.log.read_text()
@@ -203,7 +214,7 @@ def test_it_ends_when_the_lab_is_removed(brokers: Start) -> None:
 
 
 def test_one_broker_for_a_directory(brokers: Start) -> None:
-    broker = brokers()
+    broker = brokers(still=False)
     first = broker.process
     broker.process = None
     try:

@@ -322,8 +322,7 @@ class _History:
         held = {name: {piece.number for piece in self.pool.held(name)} for name in self.processes}
         assert held == {name: set(pieces) for name, pieces in self.processes.items()}, "nobody has what is another's"
         use = self.pool.use()
-        files = {
-            os.stat(f"/proc/self/fd/{fd}").st_ino: size for pieces in self.processes.values() for size, fd in pieces.values()
-        }
-        assert sum(files.values()) == use.given == sum(size for p in self.processes.values() for size, _fd in p.values())
+        have = [found for pieces in self.processes.values() for found in pieces.values()]
+        assert len({os.fstat(fd).st_ino for _size, fd in have}) == len(have), "no piece is in two hands"
+        assert sum(size for size, _fd in have) == use.given
         assert use.given + use.ready + use.used_before <= self.limit, "never over the limit"

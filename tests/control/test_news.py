@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from carrel.control.inbox import merge
 from carrel.control.launching import job_token, read_job_token
-from carrel.control.news import interpret
+from carrel.control.news import OFTEN, interpret
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import (
     Ended,
@@ -98,6 +98,21 @@ def test_whose_gpu_could_not_be_cleared_is_in_line_again_with_as_many_retries() 
     change = interpret(replace(JOB, retries_left=2), observe(ended(JobState.PREEMPTED, "GpuBlocked")), log_size=0, now=1.0)
     assert (change.state, change.attempt_state, change.retries_left) == (JobState.PENDING, JobState.PREEMPTED, None)
     assert change.reason == Reason(code="GpuBlocked", message="Exit code 3. It is in line again.")
+
+
+def test_whose_gpu_state_is_lost_again_and_again_has_failed() -> None:
+    news = observe(ended(JobState.PREEMPTED, "GpuStateLost"))
+    again = interpret(JOB, news, log_size=0, now=1.0, unlucky=OFTEN - 2)
+    assert (again.state, again.attempt_state) == (JobState.PENDING, JobState.PREEMPTED)
+    failed = interpret(JOB, news, log_size=0, now=1.0, unlucky=OFTEN - 1)
+    assert (failed.state, failed.attempt_state) == (JobState.FAILED, JobState.FAILED)
+    assert failed.reason is not None
+    assert (
+        failed.reason.message
+        == f"Exit code 3. That happened {OFTEN} times in a row. With --no-preempt cells do not get its GPUs."
+    )
+    tried = interpret(replace(JOB, retries_left=1), news, log_size=0, now=1.0, unlucky=OFTEN - 1)
+    assert (tried.state, tried.retries_left) == (JobState.PENDING, 0), "from then on it costs retries"
 
 
 def test_a_runner_that_is_gone_while_it_gave_way_has_given_way() -> None:

@@ -73,3 +73,4 @@ def test_who_is_stopped_keeps_its_memory_and_the_rest_of_its_walltime() -> None:
     assert (going.suspended, going.devices, going.resources, going.ends_by) == (False, ("SIM-1",), JOB.resources, 4550.0)
     assert not going.preemptible
     assert held(replace(JOB, suspended_seconds=50.0)).ends_by == 1550.0
+    assert held(replace(JOB, node="slurm:gpu", suspended_seconds=50.0)).ends_by == 1500.0, "Slurm's limit runs on"

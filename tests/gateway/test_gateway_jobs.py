@@ -267,6 +267,9 @@ def test_the_shape_of_a_task_is_kept_and_shown(rig: Rig, ada: httpx.Client) -> N
     job = submit(ada, digest, **asked).json()
     shown = ada.get(f"{V1}/jobs/{job['id']}").json()
     assert (shown["launcher"], shown["tasks_per_node"], shown["resources"]["gpus"]) == ("torchrun", 2, 2)
+    assert shown["keeps_gpus"] == "", "its processes are paused as one"
+    alone = submit(ada, digest, **{**asked, "preemptible": False}).json()["id"]
+    assert ada.get(f"{V1}/jobs/{alone}").json()["keeps_gpus"] == "it was submitted with --no-preempt"
     answer = submit(ada, digest, **{**asked, "resources": {"nodes": 2}})
     assert answer.status_code == 422
     assert "asks for 2 nodes, but the lab has 1" in answer.text

@@ -115,6 +115,36 @@ def test_a_broker_that_is_restarted_while_somebody_waits(node: BrokerProcess) ->
     other.stdout.close()
 
 
+def test_a_broker_that_has_forgotten_a_lease_is_asked_again(node: BrokerProcess) -> None:
+    heard: list[str] = []
+
+    def hears(word: str) -> bool:
+        heard.extend(message["op"] for message in broker.hear())
+        return word in heard
+
+    with Broker(node.socket, node.task(1).token) as broker:
+        lease = broker.acquire(devices=[node.devices[0].uuid], lends=True)
+        assert lease is not None
+        node.kill()
+        for path in (node.directory / "state").glob("journal*"):
+            path.unlink()
+        node.start()
+        other = holder(node, 2)
+        wait_until(lambda: hears("paused"), "the lease to be gone")
+        wait_until(lambda: node.status()["queue"], "it to be in line")
+        assert "resumed" not in heard
+        finish(other)
+        wait_until(lambda: hears("resumed"), "the lease to be back")
+        (row,) = node.status()["leases"]
+        assert row["job"] == 1
+        node.restart()
+        heard.clear()
+        wait_until(lambda: hears("resumed"), "the lease to be known")
+        assert [known["id"] for known in node.status()["leases"]] == [row["id"]]
+        broker.release(lease)
+        assert node.status()["leases"] == []
+
+
 def test_closing_gives_everything_back(node: BrokerProcess) -> None:
     broker = Broker(node.socket, node.task(1).token)
     broker.acquire(devices=[node.devices[0].uuid])

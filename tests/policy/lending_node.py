@@ -18,6 +18,8 @@ from carrel.domain.lease import (
     Tenant,
 )
 from carrel.policy.lend import lend
+from carrel.policy.lend_room import Rooms
+from carrel.policy.lend_tasks import back_by
 
 GIB = 1024**3
 MEMORY = 16 * GIB
@@ -123,7 +125,7 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
                 if requests[one.request].resumes is not None:
                     lent = paused.since - paused.began - paused.computed
                     assert lent <= (1 - snap.rules.task_share) * (now - paused.began) + 1e-6, "it keeps its share"
-            else:
+            elif not _must_be_back(snap, requests[one.request], now):
                 assert now - paused.since >= snap.rules.time_slice > 0, "its slice is over"
                 if (task := leases.get(requests[one.request].resumes or "")) is not None and task.lends:
                     assert task.computed <= snap.rules.task_share * (now - task.began) + 1e-6, "no more than its share"
@@ -135,10 +137,16 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
         held = leases[one.lease]
         assert held.state is LeaseState.HELD
         assert held.held_until is not None
-        assert held.held_until <= now
+        assert held.held_until <= now or (held.by_choice and _must_be_back(snap, requests[one.request], now))
         assert one.request in waiting
     if lending.again_at is not None:
         assert lending.again_at > now
+
+
+def _must_be_back(snap: LendingSnapshot, asked: Request, now: float) -> bool:
+    """True for a task whose walltime runs on, and which has been paused for as long as it may (or will be, when it is back)."""
+    task = next((one for one in snap.leases if one.id == asked.resumes and one.lends), None)
+    return task is not None and back_by(task, snap.rules, Rooms(snap, now).return_takes(task)) <= now
 
 
 def _to_host(snap: LendingSnapshot, who: Tenant) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from carrel.domain.node import Device, Node
-from carrel.domain.partition import Partition
+from carrel.domain.partition import Partition, SlurmPartition
 from carrel.domain.placement import ArrayLimit, Holding, Placement, Snapshot, Start, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
@@ -159,7 +159,7 @@ def as_holding(start: Start, jobs: dict[int, Waiting], now: float) -> Holding:
     return Holding(
         id=job.id, owner=job.owner, account=job.account, qos=job.qos, resources=job.resources,
         node=start.node, devices=start.devices, others=start.others, ends_by=now + job.resources.time,
-        due=now + job.seconds, array=job.array,
+        due=now + job.seconds, array=job.array, partition=job.partition,
     )  # fmt: skip
 
 
@@ -220,7 +220,8 @@ class Lab:
 
     @property
     def picture(self) -> Snapshot:
-        return replace(self.snapshot, waiting=tuple(self.waiting.values()), holding=tuple(self.holding.values()))
+        waits, holds = tuple(self.waiting.values()), tuple(self.holding.values())
+        return replace(self.snapshot, waiting=waits, holding=holds, submit_limits=self.placer.submit_limits)
 
     def place(self) -> tuple[Start, ...]:
         """Decide both ways; carry out what was decided."""
@@ -299,6 +300,13 @@ def partitions(draw: st.DrawFn) -> dict[str, Partition]:
         return {}
     names = st.lists(st.sampled_from(("n0", "n1", "n2", "n3", "n[0-1]", "n*")), max_size=3, unique=True)
     return {name: Partition(name=name, nodes=tuple(draw(names))) for name in PARTITIONS}
+
+
+@st.composite
+def partitions_of_a_site(draw: st.DrawFn) -> dict[str, Partition]:
+    """The same, and in one of them Slurm may choose the nodes."""
+    found = draw(partitions())
+    return {**found, "cats": Partition(name="cats", slurm=SlurmPartition(partition="main"))} if draw(st.booleans()) else found
 
 
 @st.composite

@@ -110,6 +110,7 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
             host_memory=draw(st.sampled_from([None, 20 * GIB])),
             task_share=draw(st.sampled_from([0.0, 0.5, 1.0])),
             task_turn=draw(st.sampled_from([0.0, 30.0])),
+            most_lent=draw(st.sampled_from([1.0, 0.2, 0.0])),
             pause_in_place=draw(st.booleans()),
             move_rate=draw(st.sampled_from([None, 1.0 * GIB])),
         ),

@@ -14,7 +14,7 @@ from policy_labs import (
     arrays,
     names_of,
     nodes,
-    partitions,
+    partitions_of_a_site,
     reservations,
     resources,
     services,
@@ -23,6 +23,7 @@ from policy_labs import (
 
 from carrel.domain.node import Node
 from carrel.domain.placement import Holding, Snapshot, Waiting
+from carrel.domain.submit_limits import SubmitScope
 from carrel.testing.examples import examples
 
 WHAT_HAPPENS = [
@@ -40,12 +41,17 @@ WHAT_HAPPENS = [
     "nodes",
     "states",
     "start",
+    "full",
+    "full",
+    "room",
 ]
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshots(), st.sampled_from([1, 1, 2, 5]), st.data())
 def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, promises: int, data: st.DataObject) -> None:
+    if data.draw(st.booleans()):
+        snapshot = replace(snapshot, partitions=data.draw(partitions_of_a_site()))
     lab = Lab(replace(snapshot, promises=promises))
     lab.place()
     for step in range(data.draw(st.integers(1, 12))):
@@ -71,7 +77,7 @@ def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, prom
                         held = lab.holding[start.job_id]
                         again = Waiting(
                             id=held.id, owner=held.owner, account=held.account, qos=held.qos, resources=held.resources,
-                            submitted_at=lab.now, not_before=lab.now + 5, array=held.array,
+                            submitted_at=lab.now, not_before=lab.now + 5, array=held.array, partition=held.partition,
                         )  # fmt: skip
                         lab.wait(again)
             case "start" if lab.holding:
@@ -88,7 +94,16 @@ def test_it_decides_what_place_decides_whatever_happens(snapshot: Snapshot, prom
             case "reload":
                 lab.change(qos=data.draw(services()))
             case "parts":
-                lab.change(partitions=data.draw(partitions()), promises=data.draw(st.sampled_from([1, 1, 3])))
+                lab.change(partitions=data.draw(partitions_of_a_site()), promises=data.draw(st.sampled_from([1, 1, 3])))
+            case "full":
+                scope = SubmitScope(
+                    *(data.draw(st.sampled_from([None, *some])) for some in (ACCOUNTS, ACCOUNTS.values(), QOS_NAMES))
+                )
+                lab.placer.refused(scope, "AssocMaxSubmitJobLimit", "no more")
+            case "room" if lab.placer.submit_limits:
+                lab.placer.admit(
+                    data.draw(st.sampled_from(sorted(lab.placer.submit_limits, key=str))), data.draw(st.integers(1, 3))
+                )
             case "windows":
                 lab.change(reservations=data.draw(reservations()))
             case "states":

@@ -50,13 +50,13 @@ def kernel(lab: LabProcess) -> Iterator[Kernel]:
         client.wait(session, timeout=PATIENCE)
 
 
-def submit(client: Client, directory: Path, **more: object) -> int:
-    script = directory / "task" / "work.sh"
-    script.parent.mkdir()
-    script.write_text(TASK)
+def submit(client: Client, directory: Path, script: str = TASK, **more: object) -> int:
+    path = directory / "task" / "work.sh"
+    path.parent.mkdir()
+    path.write_text(script)
     variables = {"WITNESS": str(directory / "witness")}
     resources = ResourceRequest(gpus=1, memory="64M")
-    return client.submit_project(script, resources=resources, variables=variables, **more).id  # type: ignore[arg-type]
+    return client.submit_project(path, resources=resources, variables=variables, **more).id  # type: ignore[arg-type]
 
 
 def test_a_cell_computes_while_the_task_is_paused_and_the_task_goes_on(lab: LabProcess, kernel: Kernel, tmp_path: Path) -> None:
@@ -88,6 +88,24 @@ def test_a_cell_computes_while_the_task_is_paused_and_the_task_goes_on(lab: LabP
         assert ", while others had its GPUs or its place" in shown.stdout
 
 
+def test_all_processes_of_a_task_stand_still_and_go_on(lab: LabProcess, kernel: Kernel, tmp_path: Path) -> None:
+    here, go = tmp_path / "here", tmp_path / "go"
+    with Client(home=lab.home) as client:
+        task = submit(client, tmp_path, tasks_per_node=3, script=TASK.replace('"$WITNESS"', '"$WITNESS.$RANK"'))
+        witnesses = [tmp_path / f"witness.{rank}" for rank in range(3)]
+        wait_until(lambda: all(witness.exists() for witness in witnesses), "all of them to compute")
+        cell = kernel.send(CELL.format(here=str(here), go=str(go)))
+        wait_until(here.exists, "the cell to run")
+        wait_until(lambda: client.job(task).reason == "GpuLent", "the task to be shown as paused")
+        steps = [witness.read_text() for witness in witnesses]
+        assert [witness.read_text() for witness in witnesses] == steps, "none of them computes meanwhile"
+        go.touch()
+        assert kernel.result(cell).status == "ok"
+        wait_until(lambda: all(witness.read_text() != before for witness, before in zip(witnesses, steps, strict=True)))
+        (tmp_path / "witness.go").touch()
+        assert client.wait(task, timeout=PATIENCE).state == "COMPLETED"
+
+
 def test_a_task_that_cannot_be_interrupted_keeps_its_gpu(lab: LabProcess, kernel: Kernel, tmp_path: Path) -> None:
     here, go = tmp_path / "here", tmp_path / "go"
     go.touch()
@@ -116,11 +134,10 @@ def test_a_paused_task_can_be_cancelled_and_the_cell_computes_on(lab: LabProcess
         assert kernel.result(cell).status == "ok"
 
 
-def test_a_task_whose_state_is_lost_on_the_way_back_is_in_line_again(tmp_path: Path) -> None:
+def test_a_task_whose_state_is_lost_on_the_way_back_is_in_line_again_but_not_for_ever(tmp_path: Path) -> None:
     """Each way back of a simulated state fails here, and the two do not fit beside each other."""
     variables = {"CARREL_TASK_TURN": "1s", "CARREL_TASK_SHARE": "1", "CARREL_SIMULATE_MEMORY": "3G", "CARREL_LINGER_TIME": "1s"}
     variables["CARREL_SIMULATE_FAULTS"] = "lost=1"
-    here, go = tmp_path / "here", tmp_path / "go"
     lab = start_lab(tmp_path / "lab", "--cpus", "16", simulate_gpus=1, variables=variables)
     try:
         with Client(home=lab.home) as client:
@@ -129,18 +146,19 @@ def test_a_task_whose_state_is_lost_on_the_way_back_is_in_line_again(tmp_path: P
             task = submit(client, tmp_path)
             wait_until((tmp_path / "witness").exists, "the task to compute")
             with SessionBrowser(client.open_session(session)) as browser:
-                kernel = browser.start_kernel("a.ipynb")
-                cell = kernel.send(CELL.format(here=str(here), go=str(go)))
-                wait_until(here.exists, "the cell to run")
-                go.touch()
-                assert kernel.result(cell).status == "ok"
-                kernel.close()
-            client.cancel(session)
-            again = wait_until(lambda: (job := client.job(task)).attempt == 2 and job.state == "RUNNING" and job, "its return")
-            first = again.attempts[0]
-            assert (first.state, first.reason) == ("PREEMPTED", "GpuStateLost")
-            (tmp_path / "witness.go").touch()
-            assert client.wait(task, timeout=PATIENCE).state == "COMPLETED"
+                for attempt in (1, 2, 3):
+                    here, go = tmp_path / f"here{attempt}", tmp_path / f"go{attempt}"
+                    wait_until(lambda: (job := client.job(task)).attempt == attempt and job.state == "RUNNING", "it to compute")  # noqa: B023
+                    kernel = browser.start_kernel(f"{attempt}.ipynb")
+                    cell = kernel.send(CELL.format(here=str(here), go=str(go)))
+                    wait_until(here.exists, "the cell to run")
+                    go.touch()
+                    assert kernel.result(cell).status == "ok"
+                    kernel.close()
+            ended = client.wait(task, timeout=PATIENCE)
+            lost = [(attempt.state, attempt.reason) for attempt in ended.attempts]
+            assert lost == [("PREEMPTED", "GpuStateLost")] * 2 + [("FAILED", "GpuStateLost")]
+            assert "3 times in a row. With --no-preempt" in ended.message
     finally:
         lab.end_jobs()
         lab.stop()

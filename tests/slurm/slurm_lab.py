@@ -20,6 +20,7 @@ default_qos = "normal"
 
 [qos.normal]
 [qos.high]
+priority = 100
 [qos.one]
 max_jobs_per_user = 1
 

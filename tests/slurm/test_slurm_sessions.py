@@ -24,7 +24,7 @@ from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
-from carrel.wire.v1 import SessionRequest, SessionView
+from carrel.wire.v1 import ResourceRequest, SessionRequest, SessionView
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm-lab")]
 
@@ -32,6 +32,8 @@ RULES = """
 default_qos = "normal"
 session_look_time = "1s"
 slurm_broker = "{broker}"
+slurm_lend = 50
+task_turn = "1s"
 
 [qos.normal]
 [qos.brief]
@@ -53,6 +55,8 @@ engine = "slurm"
 slurm_partition = "main"
 qos = ["batch"]
 """
+#: A task: each step waits for a file, so that nothing here depends on time.
+STEPS = 'while [ ! -e "$WITNESS.end" ]; do echo step >> "$WITNESS"; sleep 0.05; done; echo over >> "$WITNESS"'
 #: What somebody else on the cluster can do: read the file with the key, or connect without it.
 STRANGER = """
 import json, socket, ssl, sys
@@ -74,7 +78,7 @@ except (ssl.SSLError, ConnectionError) as error:
 
 @pytest.fixture(scope="module")
 def site(slurm_programs: None) -> Iterator[SlurmSite]:
-    with SlurmSite(nodes=1, accounting=False, shards=8) as site:
+    with SlurmSite(nodes=1, accounting=False, shards=16) as site:
         yield site
 
 
@@ -118,6 +122,7 @@ class Lab:
     def broker(self) -> Iterator[subprocess.Popen[str]]:
         """What an administrator starts on the node."""
         words = [sys.executable, "-m", "carrel.cli.main", "broker", "--home", str(self.home), "--simulate-gpus", "4"]
+        words += ["--node", self.site.layout.nodes[0]]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
@@ -147,9 +152,25 @@ class Lab:
 
     def shown(self, session: SessionView) -> str:
         """What Slurm says about the job."""
-        found = re.search(r"\d+", (self.directory(session) / "slurm").read_text())
+        return self.of_slurm(session.job.id)
+
+    def of_slurm(self, number: int) -> str:
+        """What Slurm says about the job of that number."""
+        found = re.search(r"\d+", (self.home / "spool" / str(number) / "1" / "slurm").read_text())
         assert found is not None
         return self.site.run("scontrol", "-o", "show", "job", found[0]).out
+
+    def task(self, directory: Path, **more: object) -> int:
+        """A task of one GPU that writes a line for each of its steps, until a file says that it may end."""
+        directory.mkdir()
+        (directory / "work.sh").write_text(STEPS)
+        resources = ResourceRequest(gpus=1, memory="64M", time="1h")
+        variables = {"WITNESS": str(directory / "steps")}
+        submitted = self.client.submit_project(
+            directory / "work.sh", resources=resources, variables=variables, partition="tasks", qos="batch", **more
+        )  # type: ignore[arg-type]
+        wait_until((directory / "steps").exists, lambda: self.client.job(submitted.id))
+        return submitted.id
 
     def charged(self) -> float:
         """What cells have borrowed, in GPU-seconds, as fair share knows it."""
@@ -276,6 +297,49 @@ def test_sessions_of_one_node_take_turns_on_a_gpu(lab: Lab) -> None:
         records = [lab.client.record(session.job.id)["attempts"][0]["lease_seconds"] for session in sessions]
         assert sum(records) == pytest.approx(used, abs=0.05)
         assert lab.charged() == pytest.approx(used, abs=0.05)
+
+
+def test_a_task_of_the_cluster_gives_its_gpu_to_cells_for_a_part_of_its_time(lab: Lab, tmp_path: Path) -> None:
+    """Half of its time here (`slurm_lend`)."""
+    with lab.broker():
+        wait_until(lambda: any(node.current for node in lab.client.gpus().nodes))
+        session = lab.ready(lab.ask())
+        witness = tmp_path / "task" / "steps"
+        task = lab.task(tmp_path / "task")
+        # All shares of a GPU but one, so that no second such task fits beside it, and a session does.
+        assert "TresPerNode=gres:shard:3 " in lab.of_slurm(task)
+        launch = json.loads((lab.home / "spool" / str(task) / "1" / "launch.json").read_text())
+        assert launch["shares"] == [0], "the GPU of the session"
+        whole = lab.task(tmp_path / "whole", preemptible=False)
+        assert "TresPerNode=gres:gpu:1 " in lab.of_slurm(whole)
+        (tmp_path / "whole" / "steps.end").touch()
+        with SessionBrowser(lab.client.open_session(session.job.id)) as browser:
+            kernel = browser.start_kernel("a.ipynb")
+            go = tmp_path / "go"
+            # It does not end before the task has gone on: that takes its GPU back when half of its time is over.
+            cell = kernel.send(
+                f"# carrel: gpus=1\nimport os, time\nprint('begins', flush=True)\n"
+                f"while not os.path.exists({str(go)!r}): time.sleep(0.05)"
+            )
+            paused = wait_until(lambda: (job := lab.client.job(task)).reason == "GpuLent" and job)
+            assert (paused.state, paused.suspended_at is None) == ("RUNNING", False)
+            wait_until(
+                lambda: {row.job: row.state for node in lab.client.gpus().nodes for row in node.leases}.get(task) == "paused"
+            )
+            steps = witness.read_text()
+            back = wait_until(lambda: (job := lab.client.job(task)).reason == "Running" and job.suspended_seconds and job)
+            wait_until(lambda: witness.read_text() != steps)
+            go.touch()
+            assert kernel.result(cell).status == "ok"
+        witness.with_name("steps.end").touch()
+        ended = lab.client.wait(task, timeout=PATIENCE)
+        assert (ended.state, ended.attempt) == ("COMPLETED", 1)
+        assert witness.read_text().endswith("step\nover\n")
+        assert ended.started_at is not None
+        assert ended.ended_at is not None
+        assert back.suspended_seconds <= ended.suspended_seconds
+        log = b"".join(lab.client.log(task)).decode()
+        assert "Cells of notebooks had its GPUs" in log
 
 
 def printed_node(lab: Lab) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from carrel.control.news import BEGUN_AGAIN, interpret
+from carrel.control.news import OFTEN, interpret
 from carrel.domain.job import Job, JobState, Reason, check_transition
 from carrel.domain.launch import (
     Claimed,
@@ -234,11 +234,11 @@ def test_a_runner_that_died_before_the_command_is_followed_by_another_at_no_cost
     news = attempt.news()
     assert news.gone
     assert news.unbegun
-    for before in range(BEGUN_AGAIN):
-        change = interpret(a_job(), news, log_size=0, now=3.0, unbegun=before)
+    for before in range(OFTEN):
+        change = interpret(a_job(), news, log_size=0, now=3.0, unlucky=before)
         assert (change.state, change.attempt_state) == (JobState.PENDING, JobState.NODE_FAIL)
         assert (change.reason.code, change.attempt_reason.code, change.retries_left) == ("Requeued", "RunnerLost", 0)
-    last = interpret(a_job(), news, log_size=0, now=3.0, unbegun=BEGUN_AGAIN)
+    last = interpret(a_job(), news, log_size=0, now=3.0, unlucky=OFTEN)
     assert (last.state, last.reason.code) == (JobState.NODE_FAIL, "RunnerLost")
 
 

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,20 @@ from carrel.testing.waiting import wait_until
 MIB = 1024**2
 #: Of a specimen.
 SIZE = 4 * MIB
-#: What the fake driver lends in tests; `start` is generous because it starts an interpreter on a busy machine.
-SHORT = Deadlines(start=60.0, state=1.5, lock=0.3, slack=0.7, move=1.0, unlock=1.0, nvml=1.5, verify=0.5)
+#: A call that goes right has time for it, however busy the machine is.
+PATIENT = Deadlines(start=120.0, state=120.0, lock=60.0, slack=60.0, move=120.0, unlock=120.0, nvml=120.0, verify=60.0)
+#: What a call gets that is going to hang; the second try gets it, too.
+SHORT = 3.0
+#: The limits of the calls.
+LIMITS: dict[str, dict[str, float]] = {
+    "cuCheckpointProcessGetState": {"state": SHORT},
+    "cuCheckpointProcessLock": {"lock": SHORT / 2, "slack": SHORT / 2},
+    "cuCheckpointProcessCheckpoint": {"move": SHORT},
+    "cuCheckpointProcessRestore": {"move": SHORT},
+    "cuCheckpointProcessUnlock": {"unlock": SHORT},
+    "nvmlDeviceGetComputeRunningProcesses_v3": {"nvml": SHORT},
+    "nvmlInitWithFlags": {"nvml": SHORT},
+}
 
 
 @functools.cache
@@ -70,16 +82,19 @@ class Rig:
         return {(pid, uuid) for uuid, present in self.suspender.use().processes.items() for pid in present}
 
     def another_suspender(self, **options: Any) -> CudaSuspender:
-        made = CudaSuspender(environment=self.driver.environment(), deadlines=options.pop("deadlines", SHORT), **options)
+        made = CudaSuspender(environment=self.driver.environment(), deadlines=options.pop("deadlines", PATIENT), **options)
         self.stack.callback(made.close)
         return made
 
 
 @contextmanager
-def rig(directory: Path, *, suspender: dict[str, Any] | None = None, **options: Any) -> Iterator[Rig]:
+def rig(
+    directory: Path, *, suspender: dict[str, Any] | None = None, limits: dict[str, float] | None = None, **options: Any
+) -> Iterator[Rig]:
+    """`limits`: deadlines that a call of the test is going to miss; of the others nobody needs to be afraid."""
     with ExitStack() as stack:
         driver = fake_driver(directory / "driver", **options)
-        made = CudaSuspender(environment=driver.environment(), deadlines=SHORT, **(suspender or {}))
+        made = CudaSuspender(environment=driver.environment(), deadlines=replace(PATIENT, **(limits or {})), **(suspender or {}))
         stack.callback(made.close)
         yield Rig(driver, made, stack)
 
@@ -96,6 +111,11 @@ def once(driver: FakeDriver, call: str, act: Callable[[], object]) -> Iterator[N
         done = thread.submit(lambda: (await_fault(driver, call), act()))
         yield
         done.result()
+
+
+def hung(*calls: str) -> dict[str, float]:
+    """The limits with which these calls are given up soon."""
+    return {name: limit for call in calls for name, limit in LIMITS[call].items()}
 
 
 def blocks(call: Callable[[], object]) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from suspension_rig import MIB, SHORT, SIZE, await_fault, blocks, once, rig
+from suspension_rig import MIB, PATIENT, SIZE, await_fault, blocks, hung, once, rig
 
-from carrel.suspension import CudaSuspender, Deadlines, DriverState, Ending, Target, start_of
+from carrel.suspension import CudaSuspender, DriverState, Ending, Target, start_of
 from carrel.suspension.specimen import Specimen
+from carrel.testing.waiting import PATIENCE
 
 LOCK = "cuCheckpointProcessLock"
 CHECKPOINT = "cuCheckpointProcessCheckpoint"
@@ -24,18 +26,18 @@ PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v3"
 
 def runs_on(specimen: Specimen) -> bool:
     """Whether it computes with all its state."""
-    specimen.order("step", 10.0)
-    return bool(specimen.order("check", 10.0)["same"])
+    specimen.order("step", PATIENCE)
+    return bool(specimen.order("check", PATIENCE)["same"])
 
 
 # Lock
 
 
 def test_work_that_does_not_stop_in_time_is_tried_again_and_in_the_end_left_alone(tmp_path: Path) -> None:
-    with rig(tmp_path, suspender={"patience": 3}) as r:
+    with rig(tmp_path, suspender={"patience": 3}, limits={"lock": 0.3}) as r:
         specimen = r.specimen()
         assert r.state(specimen) is DriverState.RUNNING
-        r.driver.inject("cuCtxSynchronize", "hang", 3.0, pid=specimen.target.pid)  # as a long kernel
+        r.driver.inject("cuCtxSynchronize", "hang", -1, pid=specimen.target.pid)  # as a long kernel
         specimen.begin("step")
         await_fault(r.driver, "cuCtxSynchronize")
         endings = []
@@ -47,7 +49,8 @@ def test_work_that_does_not_stop_in_time_is_tried_again_and_in_the_end_left_alon
         assert endings == [Ending.RETRY, Ending.RETRY, Ending.UNSUSPENDABLE]
         assert "CUDA_ERROR_NOT_READY" in moved.message
         assert "3 times in a row" in moved.message
-        specimen.finish()
+        r.driver.let_go()
+        specimen.finish(PATIENCE)
         assert runs_on(specimen)
         assert r.suspend(specimen).ending is Ending.DONE  # nothing stands in the way any more
 
@@ -149,7 +152,7 @@ def test_a_process_that_is_killed_while_it_is_copied(tmp_path: Path) -> None:
 def test_the_deadline_of_a_checkpoint_grows_with_its_size(tmp_path: Path) -> None:
     with rig(tmp_path) as r:
         specimen = r.specimen()
-        slow = Deadlines(start=60.0, lock=0.3, move=0.2, rate=4 * MIB)
+        slow = replace(PATIENT, move=0.2, rate=4 * MIB / 60)
         patient = r.another_suspender(deadlines=slow)
         r.driver.inject(CHECKPOINT, "rate", 8 * MIB)
         moved = r.suspend(specimen, suspender=patient)
@@ -161,7 +164,7 @@ def test_the_deadline_of_a_checkpoint_grows_with_its_size(tmp_path: Path) -> Non
 
 
 def test_a_device_that_goes_on_showing_the_process_is_not_lent_on(tmp_path: Path) -> None:
-    with rig(tmp_path) as r:
+    with rig(tmp_path, limits={"verify": 0.5}) as r:
         specimen = r.specimen()
         r.driver.inject(CHECKPOINT, "ghost", -1)
         moved = r.suspend(specimen)
@@ -182,7 +185,7 @@ def test_a_device_may_take_a_moment(tmp_path: Path) -> None:
 
 
 def test_where_nvml_shows_no_processes_the_memory_in_use_must_fall(tmp_path: Path) -> None:
-    with rig(tmp_path) as r:
+    with rig(tmp_path, limits={"verify": 0.5}) as r:
         specimen = r.specimen()
         r.driver.inject(PROCESSES, "blind", count=-1)
         assert r.suspend(specimen).ending is Ending.DONE
@@ -194,11 +197,16 @@ def test_where_nvml_shows_no_processes_the_memory_in_use_must_fall(tmp_path: Pat
 
 
 def test_nvml_that_falls_silent_in_between_verifies_nothing(tmp_path: Path) -> None:
-    with rig(tmp_path) as r:
+    with rig(tmp_path, limits={"verify": 0.5}) as r:
         specimen = r.specimen()
         r.suspender.use()
-        r.driver.inject(CHECKPOINT, "hang", 0.4)
-        with once(r.driver, CHECKPOINT, lambda: r.driver.inject(PROCESSES, "error", 15, count=-1)):
+        r.driver.inject(CHECKPOINT, "hang", -1)
+
+        def fall_silent() -> None:
+            r.driver.inject(PROCESSES, "error", 15, count=-1)
+            r.driver.let_go()
+
+        with once(r.driver, CHECKPOINT, fall_silent):
             moved = r.suspend(specimen)
         assert moved.ending is Ending.UNVERIFIED
         assert "does not answer (GPU is lost)" in moved.message
@@ -208,7 +216,7 @@ def test_nvml_that_falls_silent_in_between_verifies_nothing(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("action", ["error", "hang"])
 def test_without_nvml_nothing_is_begun(tmp_path: Path, action: str) -> None:
-    with rig(tmp_path) as r:
+    with rig(tmp_path, limits=hung(PROCESSES)) as r:
         specimen = r.specimen()
         r.driver.inject(PROCESSES, action, 15 if action == "error" else -1)
         moved = r.suspend(specimen)
@@ -337,7 +345,7 @@ def test_an_unlock_that_is_refused_loses_the_process(tmp_path: Path) -> None:
     ],
 )
 def test_one_hang_while_suspending_loses_nothing(tmp_path: Path, call: str, ending: Ending, state: DriverState) -> None:
-    with rig(tmp_path) as r:
+    with rig(tmp_path, limits=hung(call)) as r:
         specimen = r.specimen()
         r.driver.inject(call, "hang", -1)
         moved = r.suspend(specimen)
@@ -352,7 +360,7 @@ def test_one_hang_while_suspending_loses_nothing(tmp_path: Path, call: str, endi
 @pytest.mark.parametrize("call", [RESTORE, UNLOCK])
 @pytest.mark.parametrize("action", ["hang", "hang_after"])
 def test_one_hang_while_resuming_is_got_over(tmp_path: Path, call: str, action: str) -> None:
-    with rig(tmp_path) as r:
+    with rig(tmp_path, limits=hung(call)) as r:
         specimen = r.specimen()
         r.suspend(specimen)
         r.driver.inject(call, action, -1)
@@ -364,7 +372,7 @@ def test_one_hang_while_resuming_is_got_over(tmp_path: Path, call: str, action: 
 
 @pytest.mark.parametrize("call", [LOCK, CHECKPOINT])
 def test_a_call_that_hangs_after_it_did_its_work_is_done(tmp_path: Path, call: str) -> None:
-    with rig(tmp_path) as r:
+    with rig(tmp_path, limits=hung(call)) as r:
         specimen = r.specimen()
         r.driver.inject(call, "hang_after", -1)
         moved = r.suspend(specimen)
@@ -375,7 +383,7 @@ def test_a_call_that_hangs_after_it_did_its_work_is_done(tmp_path: Path, call: s
 
 @pytest.mark.parametrize(("call", "second"), [(LOCK, STATE), (CHECKPOINT, UNLOCK), (CHECKPOINT, STATE)])
 def test_two_hangs_while_suspending_lose_it_and_cordon_the_device(tmp_path: Path, call: str, second: str) -> None:
-    with rig(tmp_path) as r:
+    with rig(tmp_path, limits=hung(call, second)) as r:
         specimen = r.specimen()
         r.driver.inject(call, "hang", -1)
         # Not at once: the survey asks for the state too, and that has to go well.
@@ -387,7 +395,7 @@ def test_two_hangs_while_suspending_lose_it_and_cordon_the_device(tmp_path: Path
 
 @pytest.mark.parametrize("call", [RESTORE, UNLOCK])
 def test_two_hangs_while_resuming_lose_it_and_cordon_the_device(tmp_path: Path, call: str) -> None:
-    with rig(tmp_path) as r:
+    with rig(tmp_path, limits=hung(call)) as r:
         specimen = r.specimen()
         r.suspend(specimen)
         r.driver.inject(call, "hang", -1, count=2)
@@ -396,7 +404,7 @@ def test_two_hangs_while_resuming_lose_it_and_cordon_the_device(tmp_path: Path, 
 
 
 def test_a_driver_that_hangs_before_anything_was_begun_costs_no_state(tmp_path: Path) -> None:
-    with rig(tmp_path) as r:
+    with rig(tmp_path, limits=hung(STATE)) as r:
         specimen = r.specimen()
         r.driver.inject(STATE, "hang", -1, count=2)
         moved = r.suspend(specimen)
@@ -450,7 +458,7 @@ def test_a_successor_finishes_what_was_locked(tmp_path: Path) -> None:
         successor = r.another_suspender()
         assert r.suspend(specimen, suspender=successor).ending is Ending.DONE
         assert r.resume(specimen).ending is Ending.DONE
-        specimen.finish()
+        specimen.finish(PATIENCE)
         assert runs_on(specimen)
 
 
@@ -488,7 +496,7 @@ def _busy_helper(suspender: CudaSuspender) -> int:
 
 
 def test_without_a_driver_nothing_is_known_and_nothing_done(tmp_path: Path) -> None:
-    suspender = CudaSuspender(environment={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}, deadlines=SHORT)
+    suspender = CudaSuspender(environment={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}, deadlines=PATIENT)
     me = Target(pid=os.getpid(), start=start_of(os.getpid()) or 0)
     try:
         assert suspender.state(me) is DriverState.UNKNOWN

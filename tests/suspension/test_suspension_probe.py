@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from suspension_rig import MIB, SHORT, Rig, fake_driver, rig
+from suspension_rig import MIB, PATIENT, Rig, fake_driver, hung, rig
 
 from carrel.devices.driver import DriverFacts, GpuFacts
 from carrel.domain.lease import Tier
 from carrel.suspension import CudaSuspender
 from carrel.suspension.probe import Bench, has_open_module, probe, refusal
 from carrel.testing.fake_driver import FakeGpu
+from carrel.testing.waiting import PATIENCE
 
 CHECKPOINT = "cuCheckpointProcessCheckpoint"
 RESTORE = "cuCheckpointProcessRestore"
@@ -77,7 +78,7 @@ def test_a_driver_that_cannot_leaves_the_tier_hold_and_is_asked_again(
     tmp_path: Path, call: str, action: str, argument: int, words: str
 ) -> None:
     cache = tmp_path / "probe.json"
-    with rig(tmp_path, suspender={"cache": cache}) as r:
+    with rig(tmp_path, suspender={"cache": cache}, limits={"verify": 0.5}) as r:
         r.driver.inject(call, action, argument)
         found = r.suspender.probe()
         assert found.tier is Tier.HOLD
@@ -90,7 +91,7 @@ def test_a_driver_that_brings_back_something_else_is_not_trusted(tmp_path: Path)
     with rig(tmp_path) as r:
         spoiler = Spoiling(r)
         bench = Bench(suspender=spoiler, environment=r.driver.environment(), python=_python(), start_seconds=60.0)
-        found = probe(pool=r.suspender._pool, bench=bench, devices=None, cache=None, seconds=5.0)
+        found = probe(pool=r.suspender._pool, bench=bench, devices=None, cache=None, seconds=PATIENCE)
         assert found.tier is Tier.HOLD
         assert "not what it was" in found.message
 
@@ -131,7 +132,7 @@ def test_a_full_node_cannot_be_tried(tmp_path: Path) -> None:
 
 
 def test_a_silent_driver(tmp_path: Path) -> None:
-    with rig(tmp_path) as r:
+    with rig(tmp_path, limits=hung("nvmlInitWithFlags")) as r:
         r.driver.inject("nvmlInitWithFlags", "hang", -1)
         found = r.suspender.probe()
         assert found.tier is Tier.HOLD
@@ -139,7 +140,7 @@ def test_a_silent_driver(tmp_path: Path) -> None:
 
 
 def test_no_driver(tmp_path: Path) -> None:
-    suspender = CudaSuspender(environment={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}, deadlines=SHORT)
+    suspender = CudaSuspender(environment={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}, deadlines=PATIENT)
     found = suspender.probe()
     suspender.close()
     assert found.tier is Tier.HOLD
@@ -186,13 +187,13 @@ def test_the_kind_of_kernel_module(tmp_path: Path) -> None:
 
 def test_devices_of_the_lab_only(tmp_path: Path) -> None:
     driver = fake_driver(tmp_path / "driver", gpus=2)
-    suspender = CudaSuspender(environment=driver.environment(), deadlines=SHORT, devices=[driver.uuids[1]])
+    suspender = CudaSuspender(environment=driver.environment(), deadlines=PATIENT, devices=[driver.uuids[1]])
     try:
         assert suspender.use().processes == {driver.uuids[1]: {}}
         assert suspender.probe().tier is Tier.SUSPEND
     finally:
         suspender.close()
-    stranger = CudaSuspender(environment=driver.environment(), deadlines=SHORT, devices=["GPU-elsewhere"])
+    stranger = CudaSuspender(environment=driver.environment(), deadlines=PATIENT, devices=["GPU-elsewhere"])
     try:
         assert "None of this node's devices" in stranger.probe().message
     finally:

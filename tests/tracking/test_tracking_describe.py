@@ -218,3 +218,12 @@ def test_what_is_too_long_for_mlflow_is_cut_visibly(describer: Describer) -> Non
     assert len(run["params"]["text"]) == 6000
     assert run["params"]["text"].endswith("…")
     assert len(run["tags"]["carrel.command"]) == 8000
+
+
+def test_of_an_attempt_that_slurm_had_no_room_for_mlflow_hears_nothing(describer: Describer) -> None:
+    reason = Reason(code="AssocMaxSubmitJobLimit", message="Slurm takes no more jobs for now.")
+    ended = Ended(state=JobState.PREEMPTED, reason=reason)
+    news = Observation(job_id=JOB.id, attempt=JOB.attempt, entries=(Journaled(at=70.0, record=ended),), offset=1)
+    change = interpret(JOB, news, log_size=0, now=70.0)
+    assert change.state is JobState.PENDING
+    assert describer.change(JOB, TASK, change, news) == []

@@ -31,9 +31,13 @@ _BORROWS = (KERNEL, RESIDENCY)
 class Gatekeeper:
     """Lets clients in."""
 
-    def __init__(self, *, secret: bytes, spool: Spool, shared: Sequence[Device] | None = None) -> None:
-        """`shared`: the node's devices, where Slurm says which of them a session has a share of; None where the lab lends any."""
+    def __init__(self, *, secret: bytes, spool: Spool, shared: Sequence[Device] | None = None, tasks_lend: bool = False) -> None:
+        """`shared`: the node's devices, where Slurm says which of them a job has a share of; None where the lab lends any.
+
+        `tasks_lend`: there, too, a task with shares of a device gives it to cells for a while.
+        """
         self._secret = secret
+        self._tasks_lend = tasks_lend
         self._shared = shared
         self._spool = spool
         self._node_token = node_token(secret)
@@ -65,21 +69,22 @@ class Gatekeeper:
         return self._job(role, directory, *found)
 
     def _foreign(self, role: str, uid: int, path: object, job: int, attempt: int) -> Identity:
-        """Of a session that runs as its owner, whose files are the owner's."""
-        session = read_foreign(path, uid, job=job, attempt=attempt)
-        if role == RUNNER:
-            raise _from_slurm(job)
+        """Of a job that runs as its owner, whose files are the owner's."""
+        found = read_foreign(path, uid, job=job, attempt=attempt)
+        if role == KERNEL and not found.session:
+            raise _not_a_session(job, "task")
+        of_task = role == RUNNER or (role == RESIDENCY and not found.session)
         return Identity(
             role=role,
             job=job,
             attempt=attempt,
             # Not by their name in the lab, which only the files say; the lab knows it by the job.
             owner=f"uid:{uid}",
-            gpus=session.gpus,
-            assigned=session.assigned,
-            reserved=session.reserve,
-            bound=self._bound(job, session.shares) if role in _BORROWS else (),
-            memory=session.memory,
+            gpus=found.gpus,
+            assigned=self._task(job, found.shares, found.session) if of_task else found.assigned,
+            reserved=found.reserve,
+            bound=self._bound(job, found.shares) if role in _BORROWS and found.session else (),
+            memory=found.memory,
         )
 
     def _job(self, role: str, directory: AttemptDirectory, job: int, attempt: int) -> Identity:
@@ -89,22 +94,29 @@ class Gatekeeper:
         launch = _read_launch(directory, job)
         session = launch.task.session
         if role == KERNEL and session is None:
-            raise Denied(f"Job {job} is a {launch.kind}, not a session: its GPUs are its own.", remedy="Use them without asking.")
-        if self._shared is not None and (role == RUNNER or (role == RESIDENCY and session is None)):
-            raise _from_slurm(job)
+            raise _not_a_session(job, launch.kind)
         if role == RESIDENCY and session is not None and session.reserve:
             raise Denied(f"Session {job} has GPUs of its own.", remedy="Use them without asking.")
+        assigned = tuple(device.uuid for device in launch.devices)
+        if self._shared is not None and (role == RUNNER or (role == RESIDENCY and session is None)):
+            assigned = self._task(job, launch.shares, session is not None)
         return Identity(
             role=role,
             job=job,
             attempt=attempt,
             owner=launch.owner,
             gpus=session.gpus if session is not None else launch.resources.gpus,
-            assigned=tuple(device.uuid for device in launch.devices),
+            assigned=assigned,
             reserved=session is not None and session.reserve,
             bound=self._bound(job, launch.shares) if role in _BORROWS and session is not None else (),
             memory=0 if self._shared is None else launch.resources.memory,
         )
+
+    def _task(self, job: int, shares: Sequence[int], is_session: bool) -> tuple[str, ...]:
+        """The devices that a task of a cluster gives to cells for a while. Whole ones are its own, and so are a session's."""
+        if not shares or is_session or not self._tasks_lend:
+            raise Denied(f"Job {job} has its GPUs from Slurm.", remedy="Use them without asking.")
+        return self._bound(job, shares)
 
     def _bound(self, job: int, shares: Sequence[int]) -> tuple[str, ...]:
         if self._shared is None:
@@ -114,13 +126,13 @@ class Gatekeeper:
             where = ", ".join(map(str, shares)) or "none"
             raise Denied(
                 f"Slurm gave job {job} shares of GPUs that are not lent here (positions: {where}).",
-                remedy="Start the session again; if that does not help, ask an administrator.",
+                remedy="Start it again; if that does not help, ask an administrator.",
             )
         return bound
 
 
-def _from_slurm(job: int) -> Denied:
-    return Denied(f"Job {job} has its GPUs from Slurm.", remedy="Use them without asking.")
+def _not_a_session(job: int, kind: str) -> Denied:
+    return Denied(f"Job {job} is a {kind}, not a session: its GPUs are its own.", remedy="Use them without asking.")
 
 
 def _read_launch(directory: AttemptDirectory, job: int) -> Launch:

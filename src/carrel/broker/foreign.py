@@ -1,7 +1,7 @@
 """Attempts whose files belong to a job's owner and not to the lab: read with the owner's rights, and believed no further.
 
 On a cluster where jobs run as their owners (docs/decisions/0017) such files are the owner's to write. So nothing in them says
-whose they are: the kernel does (SO_PEERCRED). What they say about GPUs and memory concerns the owner's own session.
+whose they are: the kernel does (SO_PEERCRED). What they say about GPUs and memory concerns the owner's own job.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ _CLAIM, _LAUNCH = AttemptDirectory(Path()).claim.name, AttemptDirectory(Path()).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignSession:
-    """What a session's own files say about it."""
+class ForeignJob:
+    """What a job's own files say about it."""
 
+    session: bool
+    #: Of a session: devices that a cell gets, and whether they are its own.
     gpus: int
     reserve: bool
     #: Positions on the node of the GPUs of which it has a share.
@@ -42,7 +44,7 @@ class ForeignSession:
     memory: int
 
 
-def read_foreign(path: object, uid: int, *, job: int, attempt: int) -> ForeignSession:
+def read_foreign(path: object, uid: int, *, job: int, attempt: int) -> ForeignJob:
     """What the attempt's directory `path`, named by a process of user `uid`, says. Raises `Denied`."""
     if not isinstance(path, str) or not posixpath.isabs(path) or "\0" in path or len(path) > 4096:
         raise Denied(f"Attempt {attempt} of job {job} is not known here.", remedy="Start the session again.")
@@ -115,15 +117,15 @@ def _open(directory: int, name: str) -> int:
     return found
 
 
-def _understood(found: Any, job: int, attempt: int) -> ForeignSession:
+def _understood(found: Any, job: int, attempt: int) -> ForeignJob:
     if (found["job_id"], found["attempt"]) != (job, attempt):
         raise Denied(f"These are not the files of attempt {attempt} of job {job}.", remedy="Start the session again.")
     session = found["task"].get("session")
-    if session is None:
-        raise Denied(f"Job {job} is not a session: its GPUs are its own.", remedy="Use them without asking.")
-    return ForeignSession(
-        gpus=_number(session.get("gpus", 0), _MOST_GPUS),
-        reserve=session.get("reserve") is True,
+    about = {} if session is None else session
+    return ForeignJob(
+        session=session is not None,
+        gpus=_number(about.get("gpus", 0), _MOST_GPUS),
+        reserve=about.get("reserve") is True,
         shares=tuple(_number(item, _MOST_GPUS) for item in found.get("shares", ())[:_MOST_GPUS]),
         assigned=tuple(str(device["uuid"]) for device in found.get("devices", ())[:_MOST_GPUS]),
         memory=_number(found["resources"]["memory"], _MOST_MEMORY),

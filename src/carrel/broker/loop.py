@@ -9,6 +9,7 @@ import os
 import queue
 import selectors
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -40,7 +41,7 @@ class Loop:
     An exception of a callback ends `run`: a broker that does not know its own state any more must start again from its journal.
     """
 
-    def __init__(self, monotonic: Clock) -> None:
+    def __init__(self, monotonic: Clock = time.monotonic) -> None:
         self._monotonic = monotonic
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, Timer]] = []
@@ -49,6 +50,11 @@ class Loop:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector.register(self._wake, selectors.EVENT_READ, self._woken)
         self._running = False
+
+    @property
+    def monotonic(self) -> Clock:
+        """The clock of its timers."""
+        return self._monotonic
 
     def watch(self, descriptor: int, callback: Callback, *, write: bool = False) -> None:
         """Call back when the descriptor is readable (and, with `write`, when it is writable); again for as long as it is."""

@@ -46,8 +46,8 @@ _HELPER, _LEFTOVER_SECONDS = "CARREL_BROKER_HELPER", 600.0
 BUSY, WRONG = 3, 2
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Run a broker until SIGTERM. Returns its exit code."""
+def main(words: Sequence[str] | None = None, *, clock: Clock = time.time, loop: Loop | None = None) -> int:
+    """Run a broker until SIGTERM. Returns its exit code. Clock and loop are a test's own, where it owns the time."""
     parser = argparse.ArgumentParser(prog="python -m carrel.broker", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="the configuration (JSON)")
     parser.add_argument("--socket", type=Path, required=True, help="the unix socket to listen on")
@@ -62,7 +62,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if lock is None:
             _log.error("another broker runs in %s", state)
             return BUSY
-        run(config, state, given.socket)
+        run(config, state, given.socket, clock=clock, loop=loop)
     except CarrelError as error:
         _log.error("%s", error)
         return WRONG
@@ -83,10 +83,10 @@ def take_lock(state: Path, config: BrokerConfig) -> int | None:
     return descriptor
 
 
-def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.time, monotonic: Clock = time.monotonic) -> None:
+def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.time, loop: Loop | None = None) -> None:
     """Lend until SIGTERM or SIGINT, or until the state directory vanished."""
-    loop = Loop(monotonic)
-    suspender = _suspender(config, state)
+    loop = loop or Loop()
+    suspender = _suspender(config, state, loop.monotonic)
     capability = suspender.probe()
     tier = Tier.HOLD if config.never_suspend or not config.devices else capability.tier
     _log.info("node %s: %d devices, tier %s %s", config.node, len(config.devices), tier, capability.message)
@@ -105,13 +105,16 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
         loop=loop,
         clock=clock,
         gate=Gatekeeper(
-            secret=config.secret(), spool=Spool(Path(config.spool)), shared=config.devices if config.shared else None
+            secret=config.secret(),
+            spool=Spool(Path(config.spool)),
+            shared=config.devices if config.shared else None,
+            tasks_lend=config.rules.most_lent > 0.0 and tier is not Tier.HOLD,
         ),
         journal=journal,
         mover=Mover(loop, suspender, margin=config.rules.margin),
         suspender=suspender,
         pool=pool,
-        host_free=_host_memory(config, monotonic),
+        host_free=_host_memory(config, loop.monotonic),
     )
     service.start()
     if isinstance(suspender, SimulatedSuspender):
@@ -133,9 +136,9 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     _log.info("ended; leases stay as they are")
 
 
-def _suspender(config: BrokerConfig, state: Path) -> Suspender:
+def _suspender(config: BrokerConfig, state: Path, monotonic: Clock) -> Suspender:
     if config.simulated or not config.devices:
-        return SimulatedSuspender(config.simulation, [device.uuid for device in config.devices])
+        return SimulatedSuspender(config.simulation, [device.uuid for device in config.devices], monotonic)
     from carrel.suspension.cuda import CudaSuspender
 
     return CudaSuspender(

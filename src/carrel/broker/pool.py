@@ -4,8 +4,8 @@ The residency library maps and registers the pieces that its process gets, befor
 the first touch of memory. So pieces are touched here in the background and kept for the next process.
 
 A piece has no name in any file system, and its size is sealed: who has the descriptor can neither shrink it (the others would
-die of SIGBUS) nor grow it. What a user had in a piece is never seen by another: such a piece is replaced by a new file in memory
-and not only overwritten, since whoever kept a descriptor or a mapping of the old one would else read what the next user puts there.
+die of SIGBUS) nor grow it. What a user had in a piece is never seen by another: such a piece is replaced by a new file in memory.
+Writing zeros over it would be four times as fast, but who kept a descriptor of it would read what the next user puts there.
 Processes of one Unix user can open each other's descriptors in /proc; that wall is the isolation of jobs, not the pool.
 """
 
@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from carrel.devices.machine import available_memory
-from carrel.domain.errors import Conflict, Unavailable
+from carrel.domain.errors import Conflict, Unavailable, in_words
 from carrel.domain.units import MIB, format_size
 
 _log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class HostPool:
             except OSError as error:
                 for slot in slots:
                     (self._used if slot.user else self._clean).append(slot)
-                raise Unavailable(f"No host memory can be made: {error}.") from error
+                raise Unavailable(f"No host memory can be made: {in_words(error)}.") from error
             pieces = [self._give(slot, owner, owner if holder is None else holder) for slot in slots]
             self._change.notify_all()
             return pieces
@@ -279,7 +279,7 @@ class HostPool:
                     break
                 os.pwrite(fd, _ZEROS[: self.piece - offset], offset)
         except OSError as error:
-            _log.warning("no host memory could be prepared: %s", error)
+            _log.warning("no host memory could be prepared: %s", in_words(error))
             if fd >= 0:
                 os.close(fd)
             with self._change:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from carrel.broker.config import Simulation
 from carrel.domain.lease import Tier
+from carrel.domain.ports import Clock
 from carrel.suspension.ports import Capability, DriverState, Ending, Moved, Target, Use
 
 #: How long the fault "unverified" lasts.
@@ -18,7 +19,8 @@ _SHOWN_SECONDS = 3.0
 class SimulatedSuspender:
     """A `Suspender` that only takes time. Faults come in an order that the seed decides."""
 
-    def __init__(self, simulation: Simulation, devices: Sequence[str]) -> None:
+    def __init__(self, simulation: Simulation, devices: Sequence[str], monotonic: Clock = time.monotonic) -> None:
+        self._monotonic = monotonic
         self._simulation = simulation
         self._devices = tuple(devices)
         self._random = random.Random(simulation.seed)
@@ -56,7 +58,7 @@ class SimulatedSuspender:
         with self._lock:
             self._suspended.update(targets)
             if fault == "unverified":
-                self._shown |= dict.fromkeys(devices, (time.monotonic() + _SHOWN_SECONDS, targets[0].pid))
+                self._shown |= dict.fromkeys(devices, (self._monotonic() + _SHOWN_SECONDS, targets[0].pid))
         if fault == "unverified":
             message = "simulated: the device still shows the process"
             return Moved(ending=Ending.UNVERIFIED, message=message, bytes=size, seconds=seconds)
@@ -76,7 +78,7 @@ class SimulatedSuspender:
 
     def use(self) -> Use:
         """Nobody is on a device that does not exist, except for the fault "unverified"."""
-        now = time.monotonic()
+        now = self._monotonic()
         with self._lock:
             self._shown = {uuid: shown for uuid, shown in self._shown.items() if shown[0] > now}
             return Use(

@@ -27,6 +27,9 @@ def broker_command(
     simulate_gpus: Annotated[
         int | None, typer.Option("--simulate-gpus", min=0, metavar="N", help="Offer simulated GPUs instead of the node's own.")
     ] = None,
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NAME", help="The node's name in Slurm.  [its host name, up to the first dot]")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Lend this cluster node's GPUs to the cells of sessions, until SIGTERM or Ctrl-C.
@@ -45,11 +48,11 @@ def broker_command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     socket = Path(settings.slurm_broker)
 
-    def say(node: Node) -> None:
-        simulated = any(device.simulated for device in node.devices)
-        about = {"node": node.name, "socket": str(socket), "gpus": len(node.devices), "simulated": simulated}
-        words = f"The broker of {node.name} lends {node.describe_gpus()} at {socket}."
+    def say(found: Node) -> None:
+        simulated = any(device.simulated for device in found.devices)
+        about = {"node": found.name, "socket": str(socket), "gpus": len(found.devices), "simulated": simulated}
+        words = f"The broker of {found.name} lends {found.describe_gpus()} at {socket}."
         print(json.dumps(about) if as_json else words, flush=True)
 
-    run_broker(place, settings, socket=socket, secret=secret, simulate=simulate_gpus, say=say)
+    run_broker(place, settings, socket=socket, secret=secret, simulate=simulate_gpus, say=say, name=node)
     return OK

@@ -162,6 +162,7 @@ def _print_job(job: JobDetail, others: Sequence[JobView], *, simulated: bool) ->
             ("resources", words.resources(job, simulated=simulated)),
             ("processes", words.processes(job)),
             ("slurm", clean(" ".join(job.slurm))),
+            ("for cells", clean(f"none of its GPUs: {job.keeps_gpus}") if job.keeps_gpus else ""),
             ("node", f"{clean(_node(job))}{_devices(job.devices, simulated=job.simulated)}"),
             ("submitted", words.local(job.submitted_at)),
             ("started", words.local(job.started_at)),

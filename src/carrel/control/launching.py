@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from carrel.domain.job import Job
@@ -34,6 +34,8 @@ class LaunchSettings:
     download_python: bool = False
     remote: bool = False
     session_ports: str = ""
+    #: How many shares of its GPU a task that gives it to cells asks of Slurm; 0: all of the GPU, of which cells have nothing.
+    shards: Callable[[Job, TaskSpec], int] = field(default=lambda _job, _task: 0)
     #: The same for jobs whose node Slurm chooses; None: it is no different.
     on_cluster: LaunchSettings | None = None
 
@@ -64,15 +66,28 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         download_python=settings.download_python,
         session_ports=settings.session_ports,
         lends=lends(job, qos),
+        shards=settings.shards(job, task) if lends(job, qos) and on_cluster(job.node) else 0,
         element=job.element,
         variables=settings.variables,
     )
 
 
 def lends(job: Job, qos: QoS | None) -> bool:
-    """True when the running job gives its devices to cells for a while. Processes on several nodes cannot be paused as one."""
-    gives = qos is not None and qos.lends is Lends.CELLS
-    return gives and job.preemptible and job.kind is not JobKind.SESSION and job.resources.nodes == 1
+    """True when the running job gives its devices to cells for a while, where it has some."""
+    return job.kind is not JobKind.SESSION and not why_it_keeps_gpus(job, qos)
+
+
+def why_it_keeps_gpus(job: Job, qos: QoS | None) -> str:
+    """Why a task gives its GPUs to no cell, as far as its description says; "" where that says nothing of the kind."""
+    if job.resources.nodes > 1:
+        return "its processes are on several nodes, and cannot be paused as one"
+    if not job.preemptible:
+        return "it was submitted with --no-preempt"
+    if qos is None or qos.lends is not Lends.CELLS:
+        return f'work of the class of service "{job.qos}" lends to nobody'
+    if on_cluster(job.node) and job.resources.gpus > 1:
+        return "on a cluster only tasks of one GPU give way"
+    return ""
 
 
 def _limits(task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings, lent: int) -> LaunchLimits:

@@ -25,9 +25,11 @@ from carrel.domain.launch import (
 )
 from carrel.domain.placement import Hold
 from carrel.domain.qos import PreemptMode
+from carrel.domain.submit_limits import SUBMIT_LIMITS
 
-#: Attempts in a row whose runners may be killed before their commands begin, without that costing the job a retry.
-BEGUN_AGAIN = 3
+#: Attempts in a row that may come to an end that is not the job's fault without costing it a retry.
+OFTEN = 3
+_STATE_LOST = "GpuStateLost"
 _RUNNING = Reason(code="Running", message="Its command is running.")
 _PAUSED = Reason(code="GpuLent", message="Cells of notebooks have its GPUs for a while; it goes on where it was.")
 #: Endings that another attempt may turn into a success; a walltime or a memory limit would only be met again.
@@ -72,10 +74,11 @@ class _Draft:
     end: tuple[Ended, float] | None = None
 
 
-def interpret(job: Job, observation: Observation, *, log_size: int, now: float, unbegun: int = 0) -> AttemptChange:
+def interpret(job: Job, observation: Observation, *, log_size: int, now: float, unlucky: int = 0) -> AttemptChange:
     """Return what changes for `job`, of which `log_size` bytes of log are known already.
 
-    `unbegun` says how many of its last attempts before this one lost their runners before their commands began.
+    `unlucky` says how many of its last attempts in a row ended as this one does, by no fault of the job's: their runners were
+    lost before their commands began, or their GPU state on its way back.
 
     Everything in one observation becomes one change, so that a job that starts and ends within a moment costs one write;
     the states that it went through are events all the same.
@@ -89,10 +92,10 @@ def interpret(job: Job, observation: Observation, *, log_size: int, now: float, 
         data = {"attempt": job.attempt, "offset": log_size, "size": observation.log_size}
         draft.events.append(_event(job, "log", data))
     if draft.end is not None:
-        draft.fields |= _after_end(present, *draft.end)
+        draft.fields |= _after_end(present, *draft.end, unlucky)
     elif observation.gone:
-        draft.fields |= _after_end(present, lost := _lost(present), now)
-        if observation.unbegun and lost.state is JobState.NODE_FAIL and unbegun < BEGUN_AGAIN:
+        draft.fields |= _after_end(present, lost := _lost(present), now, unlucky)
+        if observation.unbegun and lost.state is JobState.NODE_FAIL and unlucky < OFTEN:
             draft.fields |= _begin_again(job)
     return AttemptChange(job_id=job.id, attempt=job.attempt, events=tuple(draft.events), **draft.fields)
 
@@ -165,7 +168,9 @@ def _as_running(draft: _Draft, job: Job, entry: Journaled) -> Job:
     return job
 
 
-def _after_end(job: Job, ended: Ended, at: float) -> Mapping[str, Any]:
+def _after_end(job: Job, ended: Ended, at: float, unlucky: int) -> Mapping[str, Any]:
+    if _state_was_lost(ended) and unlucky + 1 >= OFTEN:
+        ended = _lost_too_often(ended, unlucky + 1)
     fields: dict[str, Any] = {
         "attempt_state": ended.state,
         "state": ended.state,
@@ -177,6 +182,8 @@ def _after_end(job: Job, ended: Ended, at: float) -> Mapping[str, Any]:
     }
     if job.suspended_at is not None:
         fields["suspended_seconds"] = job.suspended_seconds + max(0.0, at - job.suspended_at)
+    if is_given_back(ended):
+        return fields | _after_refusal(job, ended)
     if ended.state is JobState.PREEMPTED:
         return fields | _after_preemption(job, ended)
     if job.cancelled_by is None and job.requeues_left > 0:
@@ -217,6 +224,25 @@ def _only_lacks_outputs(ended: Ended) -> bool:
     return ended.uncollected and ended.exit_code == 0
 
 
+def misfortune(observation: Observation) -> str:
+    """What ended the attempt by no fault of the job's, where it must not begin again for ever; "" for all else."""
+    if observation.unbegun:
+        return "RunnerLost"
+    lost = any(isinstance(entry.record, Ended) and _state_was_lost(entry.record) for entry in observation.entries)
+    return _STATE_LOST if lost else ""
+
+
+def _state_was_lost(ended: Ended) -> bool:
+    """Its GPU state did not come back after cells had its GPUs."""
+    return ended.state is JobState.PREEMPTED and ended.reason.code == _STATE_LOST
+
+
+def _lost_too_often(ended: Ended, times: int) -> Ended:
+    """The next attempt would come to the same end; so it is one that retries are for."""
+    said = f"{ended.reason.message} That happened {times} times in a row. With --no-preempt cells do not get its GPUs."
+    return replace(ended, state=JobState.FAILED, reason=Reason(code=ended.reason.code, message=said))
+
+
 def _begin_again(job: Job) -> dict[str, Any]:
     """Nothing of the job was done, so nothing is repeated: that is not one of its retries."""
     said = (
@@ -240,9 +266,21 @@ def _after_preemption(job: Job, ended: Ended) -> dict[str, Any]:
     if job.cancelled_by is not None:
         reason = Reason(code="Cancelled", message=f"Cancelled by {job.cancelled_by} while it gave way to another job.")
         return {"state": JobState.CANCELLED, "reason": reason}
-    code = ended.reason.code if ended.reason.code in ("GpuBlocked", "GpuStateLost") else "Preempted"
+    code = ended.reason.code if ended.reason.code in ("GpuBlocked", _STATE_LOST) else "Preempted"
     reason = Reason(code=code, message=f"{ended.reason.message} It is in line again.")
     return {"state": JobState.PENDING, "reason": reason}
+
+
+def is_given_back(ended: Ended) -> bool:
+    """True of an attempt that Slurm took no job for, because of a limit of submitted jobs: nothing of it ever was."""
+    return ended.state is JobState.PREEMPTED and ended.reason.code in SUBMIT_LIMITS
+
+
+def _after_refusal(job: Job, ended: Ended) -> dict[str, Any]:
+    if job.cancelled_by is not None:
+        reason = Reason(code="Cancelled", message=f"Cancelled by {job.cancelled_by} before it started.")
+        return {"state": JobState.CANCELLED, "reason": reason}
+    return {"state": JobState.PENDING, "reason": ended.reason}
 
 
 def after_stops(job: Job, change: AttemptChange) -> Job:

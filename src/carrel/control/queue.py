@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from carrel.domain.job import Job, JobState
 from carrel.domain.node import SIMULATED
+from carrel.domain.partition import on_cluster
 from carrel.domain.placement import ArrayLimit, Holding, Waiting
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
@@ -64,7 +65,8 @@ class Queue:
             self._line[who] = self._line.get(who, 0) + 1
             return waiting
         paused = job.suspended_seconds + (0.0 if job.suspended_at is None else max(0.0, now - job.suspended_at))
-        ends_by = (job.started_at or now) + paused + job.resources.time
+        # Slurm's limit runs on.
+        ends_by = (job.started_at or now) + (0.0 if on_cluster(job.node) else paused) + job.resources.time
         if job.preemption is not None and not job.stopped:
             ends_by = min(ends_by, job.preemption.ends_by)
         holding = self._holding[job.id] = Holding(
@@ -73,6 +75,7 @@ class Queue:
             account=job.account,
             qos=job.qos,
             name=job.name,
+            partition=job.partition,
             array=_array_limit(job),
             started_at=job.started_at,
             resources=job.resources.kept_while_suspended if job.stopped else _counted(job),

@@ -15,12 +15,13 @@ from carrel.control.dependents import Dependents
 from carrel.control.history import learn
 from carrel.control.inbox import News
 from carrel.control.launching import LaunchSettings, build_launch, job_token
-from carrel.control.news import BEGUN_AGAIN, interpret, queue_event
+from carrel.control.news import OFTEN, interpret, misfortune, queue_event
 from carrel.control.outlook import Outlook
 from carrel.control.ports import AttemptChange, EventLog, OutboxEntry, SchedulerStore, StartOrder
 from carrel.control.preempting import Preempting
 from carrel.control.queue import Queue
 from carrel.control.rules import RuleBook
+from carrel.control.submit_limits import SubmitLimits, is_refused
 from carrel.control.usage import REMEMBERED, UsageBook
 from carrel.domain.dependency import Verdict, describe_dependency, read_dependency
 from carrel.domain.errors import CarrelError, Conflict, StorageFull, Unavailable
@@ -95,6 +96,9 @@ class Scheduler:
         self._freed: deque[int] = deque()
         self._preempting = Preempting(jobs, engine, self._queue)
         self._placer = Placer()
+        self._submit_limits = SubmitLimits(self._placer)
+        #: Jobs that Slurm had refused when an earlier server ended: they are looked at once the rules are known.
+        self._refused_before: list[Job] = []
         self.use = UsageBook(settings.rules)
         #: How long jobs run, as far as that is known.
         self.run_times = RunTimes()
@@ -138,6 +142,8 @@ class Scheduler:
         for job in self._jobs.active():
             if job.state is JobState.PENDING:
                 self._put(job, now)
+                if is_refused(job):
+                    self._refused_before.append(job)
                 continue
             row, task = self._jobs.attempt(job.id, job.attempt), self._jobs.task(job.id)
             if row is None or task is None:  # pragma: no cover - a foreign key forbids it
@@ -170,6 +176,8 @@ class Scheduler:
             moments.append(self._tell_again)
         if self._unstarted:
             moments.append(self._looked_at + RETRY_SECONDS)
+        if (again := self._submit_limits.next_at()) is not None:
+            moments.append(again)
         if (self._withheld or self._offer.blocked) and (self._queue.waiting or self._stopped):
             moments.append(self._looked_at + _WITHHELD_SECONDS)
         if self._queue.waiting and (change := self._placer.next_change(self._looked_at)) is not None:
@@ -230,8 +238,18 @@ class Scheduler:
     def _record(self, observations: Sequence[Observation], now: float) -> None:
         fresh = [(job, observation) for observation in observations if (job := self._awaited(observation)) is not None]
         changes = [self._interpret(job, observation, now) for job, observation in fresh]
-        for job in self._write(changes, now):
-            self._put(job, now, not_before=now + RETRY_SECONDS if job.state is JobState.PENDING else 0.0)
+        written = self._write(changes, now)
+        refused = [job for job in written if is_refused(job)]
+        for job in refused:
+            self._put(job, now)
+        if refused and self._rules is None:
+            self._refused_before += refused
+        elif refused:
+            # Before those that have ended are told of: what they leave is room.
+            self._submit_limits.given_back(refused, now)
+        for job in written:
+            if not is_refused(job):
+                self._put(job, now, not_before=now + RETRY_SECONDS if job.state is JobState.PENDING else 0.0)
         for (job, observation), change in zip(fresh, changes, strict=True):
             self._queue.seen(job.id, offset=change.offset, log_size=change.log_size)
             if change.ended_at is not None:
@@ -250,8 +268,8 @@ class Scheduler:
         return job
 
     def _interpret(self, job: Job, observation: Observation, now: float) -> AttemptChange:
-        unbegun = self._unbegun(job) if observation.unbegun else 0
-        change = interpret(job, observation, log_size=self._queue.known(job.id).log_size, now=now, unbegun=unbegun)
+        unlucky = self._unlucky(job, observation)
+        change = interpret(job, observation, log_size=self._queue.known(job.id).log_size, now=now, unlucky=unlucky)
         if change.ended_at is not None:
             change = replace(change, lease_seconds=self.use.charged(job.id, job.attempt))
         if self._describe is None:
@@ -262,11 +280,11 @@ class Scheduler:
         self._tasks[job.id] = task
         return replace(change, outbox=tuple(self._describe(job, task, change, observation)))
 
-    def _unbegun(self, job: Job) -> int:
-        """How many attempts in a row before the present one lost their runners before their commands began; a few at most."""
-        count = 0
-        while count < BEGUN_AGAIN and (row := self._jobs.attempt(job.id, job.attempt - 1 - count)) is not None:
-            if row.reason.code != "RunnerLost" or row.started_at is not None:
+    def _unlucky(self, job: Job, observation: Observation) -> int:
+        """How many attempts in a row before the present one came to its end, where that is not the job's fault; a few at most."""
+        code, count = misfortune(observation), 0
+        while code and count < OFTEN and (row := self._jobs.attempt(job.id, job.attempt - 1 - count)) is not None:
+            if row.reason.code != code or (observation.unbegun and row.started_at is not None):
                 break
             count += 1
         return count
@@ -327,6 +345,10 @@ class Scheduler:
         for job_id in [job_id for job_id, moment in self._paused.items() if moment <= now]:
             del self._paused[job_id]
         self._rank(now)
+        if self._refused_before:
+            self._submit_limits.given_back(self._refused_before, now, after_restart=True)
+            self._refused_before.clear()
+        self._submit_limits.turn(now)
         self._offer_devices(())
         self._reserved = tuple(self._settings.reserved())
         self._placer.reservations(self._reserved)
@@ -406,6 +428,7 @@ class Scheduler:
             partitions=rules.partitions,
             reservations=self._reserved,
             promises=rules.promises,
+            submit_limits=self._placer.submit_limits,
         )
 
     def _rank(self, now: float) -> None:

@@ -87,7 +87,9 @@ class Launch:
     download_python: bool = False
     #: True for a task that gives its devices to cells for a while and goes on.
     lends: bool = False
-    #: Positions on the node of the GPUs of which Slurm has given it shares, where the node's broker lends them to its cells.
+    #: Shares of its one GPU that a task asks of Slurm, where it gives it to cells on a cluster's node; 0: all of the GPU.
+    shards: int = 0
+    #: Positions on the node of the GPUs of which Slurm has given it shares, where the node's broker lends them.
     shares: tuple[int, ...] = ()
     #: True when the lab's machine is another one: a session takes its connections over the network then.
     remote: bool = False
@@ -200,7 +202,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused:
-    """Cells have the command's devices for a while; its walltime stands still."""
+    """Cells have the command's devices for a while; its walltime stands still, unless it is Slurm's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

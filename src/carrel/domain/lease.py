@@ -168,6 +168,9 @@ class LendingRules:
     #: begins pauses it. docs/simulate.md has the figures.
     task_share: float = 0.1
     task_turn: float = 2.0
+    #: Largest part of its time, counted since it began, for which a task may be paused; less than 1 where its walltime runs on
+    #: meanwhile. 0: no task is paused.
+    most_lent: float = 1.0
     #: True where a process can be stopped while its state stays on the device.
     pause_in_place: bool = False
     #: A suspended state comes back only where this much is free beside it: a failed restore cannot be repaired.

@@ -12,6 +12,7 @@ from carrel.domain.partition import Partition
 from carrel.domain.qos import PreemptMode, QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
+from carrel.domain.submit_limits import SubmitLimit, SubmitScope
 
 
 class ArrayLimit(NamedTuple):
@@ -67,6 +68,7 @@ class Holding:
     ends_by: float
     account: str = ""
     #: As in `Waiting`.
+    partition: str = ""
     array: ArrayLimit | None = None
     #: What it holds on further nodes.
     others: tuple[Share, ...] = ()
@@ -146,6 +148,8 @@ class Snapshot:
     reservations: Sequence[Reservation] = ()
     #: How many blocked jobs of each partition are promised a start.
     promises: int = 1
+    #: Limits for which Slurm has refused jobs, by whose jobs they are about.
+    submit_limits: Mapping[SubmitScope, SubmitLimit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from carrel.control.launching import why_it_keeps_gpus
 from carrel.control.ports import AttemptRow
 from carrel.control.sessions import NodeNews, SessionStatus
 from carrel.control.views import DeviceStatus, NodeStatus, ShareReport
@@ -15,7 +16,7 @@ from carrel.domain.launch import StoredFile, Usage
 from carrel.domain.node import Node
 from carrel.domain.partition import Partition
 from carrel.domain.placement import Hold
-from carrel.domain.qos import QoS
+from carrel.domain.qos import JobKind, QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.session import SessionSpec
 from carrel.domain.storage import LabDisk
@@ -96,8 +97,11 @@ def job_view(job: Job, hold: Hold | None = None, run_url: str | None = None) -> 
     return v1.JobView.model_validate(job_fields(job, hold, run_url))
 
 
-def job_detail(job: Job, hold: Hold | None, run_url: str | None, task: TaskSpec, attempts: Sequence[AttemptRow]) -> v1.JobDetail:
-    """One job with its description and attempts."""
+def job_detail(
+    job: Job, hold: Hold | None, run_url: str | None, task: TaskSpec, attempts: Sequence[AttemptRow], qos: QoS | None = None
+) -> v1.JobDetail:
+    """One job with its description and attempts; `qos` is its class as it is now."""
+    tenant = job.kind is not JobKind.SESSION and job.resources.gpus > 0
     fields = job_fields(job, hold, run_url) | {
         "entry_point": task.entry_point,
         "command": task.command,
@@ -111,6 +115,7 @@ def job_detail(job: Job, hold: Hold | None, run_url: str | None, task: TaskSpec,
         "notes": list(task.notes),
         "launcher": task.launcher.value,
         "tasks_per_node": task.tasks_per_node,
+        "keeps_gpus": why_it_keeps_gpus(job, qos) if tenant else "",
         "attempts": [attempt_view(row) for row in attempts],
     }
     return v1.JobDetail.model_validate(fields)

@@ -59,6 +59,8 @@ class Lease:
     #: Seconds that it took to get it.
     waited: float
     message: str
+    #: True where its devices are made up.
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,14 +149,23 @@ class _Link:
 class Broker:
     """A process' connection to its node's broker. One thread at a time, except for `watch`; closing it gives all leases back."""
 
-    def __init__(self, path: str | Path, token: str, role: str = RUNNER, *, patience: float | None = 60.0) -> None:
-        """Nothing is connected yet. `patience`: seconds to try to connect before a call raises `Unavailable`; None: for ever."""
+    def __init__(
+        self, path: str | Path, token: str, role: str = RUNNER, *, patience: float | None = 60.0, attempt: str = ""
+    ) -> None:
+        """Nothing is connected yet. `patience`: seconds to try to connect before a call raises `Unavailable`; None: for ever.
+
+        `attempt`: where the files of the attempt are, for a broker that does not find them in the lab's spool.
+        """
         self._path = str(path)
-        self._hello = {"v": VERSION, "role": role, "token": token}
+        self._hello: dict[str, Any] = {"v": VERSION, "role": role, "token": token, **({"attempt": attempt} if attempt else {})}
         self._role = role
         self._patience = patience
         self._link: _Link | None = None
         self._held: dict[str, Lease] = {}
+        #: How each of them was asked for, by its request.
+        self._asked_so: dict[str, Message] = {}
+        #: What leases are by now that a broker had forgotten, by their first ids.
+        self._renewed: dict[str, Lease] = {}
         self._asked: str | None = None
         self._ids = itertools.count(1)
         self._guard = threading.RLock()
@@ -184,7 +195,10 @@ class Broker:
             asking |= {"elsewhere": elsewhere, "lends": lends}
             self._asked = request
             try:
-                return self._wait_for(request, asking, on_wait, stop or (lambda: False))
+                lease = self._wait_for(request, asking, on_wait, stop or (lambda: False))
+                if lease is not None:
+                    self._asked_so[request] = asking
+                return lease
             finally:
                 self._asked = None
 
@@ -196,8 +210,8 @@ class Broker:
         """What the broker has said by itself since the last call ("paused", "resumed", "notice"); does not wait.
 
         Where the connection is gone it tries once to make another: what the welcome then says of our leases is among the
-        messages, as "paused" or "resumed", or "lost" if their GPU state is. It is to be called again after a while where
-        `fileno` is None.
+        messages, as "paused" or "resumed", or "lost" if their GPU state is. A broker that has lost its journal is asked for
+        them again: they are "paused" until it grants them. It is to be called again after a while where `fileno` is None.
         """
         with self._guard:
             if self._link is None:
@@ -205,7 +219,7 @@ class Broker:
             found: list[Message] = []
             try:
                 while (message := self._link.receive(0.0)) is not None:
-                    found.append(message)
+                    found.append(self._renew(message))
             except Lost:
                 self._drop()
             return found
@@ -218,13 +232,37 @@ class Broker:
         self._give_back(self._link)
         if self._link.welcome.get("lost"):  # it happened while nobody was connected
             return [{"op": "lost", "message": self._link.welcome["lost"]}]
-        held = [message for message in self._link.welcome.get("leases", ()) if str(message["lease"]) in self._held]
-        return [{**message, "op": "paused" if message.get("state") == "paused" else "resumed"} for message in held]
+        known = [self._renew({**message, "op": "granted"}) for message in self._link.welcome.get("leases", ())]
+        found = [{**ours, "op": "paused"} if ours.get("state") == "paused" else ours for ours in known if ours["op"] == "resumed"]
+        for lease in self._held.values():
+            if not any(message["lease"] == lease.id for message in found):
+                with suppress(Lost):
+                    self._link.send("acquire", **self._asked_so[lease.request] | {"elsewhere": False})
+                found.append({"op": "paused", "lease": lease.id, "message": "The broker has forgotten it, and is asked again."})
+        return found
+
+    def _renew(self, message: Message) -> Message:
+        """What was granted, or refused, for a lease that we had before is "resumed" for who has it; all else is as it is.
+
+        Refused: these devices are lent to nobody any more, so nobody else gets them either.
+        """
+        if message["op"] not in ("granted", "refused"):
+            return message
+        held = next((lease for lease in self._held.values() if lease.request == message.get("request")), None)
+        if held is None:
+            return message
+        if message["op"] == "granted" and message["lease"] != held.id:
+            first = next((name for name, lease in self._renewed.items() if lease.id == held.id), held.id)
+            del self._held[held.id]
+            self._renewed[first] = self._held[str(message["lease"])] = _lease(message)
+        return {**message, "op": "resumed"}
 
     def release(self, lease: Lease, *, outcome: str = "ok") -> None:
         """Give a lease back; it is over when this returns. Raises `Unavailable` when there is no broker to tell."""
         with self._guard:
+            lease = self._renewed.pop(lease.id, lease)
             self._held.pop(lease.id, None)
+            self._asked_so.pop(lease.request, None)
             while True:
                 # A new connection gives back by itself what is not held any more; the second time does no harm.
                 link = self._connected(lambda: False)
@@ -333,7 +371,8 @@ class Broker:
         """What the broker thinks that we hold, and we do not: a release that it did not hear of."""
         for message in link.welcome.get("leases", ()):
             lease = _lease(message)
-            if lease.id not in self._held and lease.request != self._asked:
+            ours = {self._asked, *(held.request for held in self._held.values())}
+            if lease.request not in ours:
                 with suppress(Lost):
                     link.send("release", lease=lease.id, fence=lease.fence, outcome="aborted")
 
@@ -397,6 +436,7 @@ def _lease(message: Message) -> Lease:
         devices=tuple(str(device["uuid"]) for device in message["devices"]),
         waited=float(message.get("waited", 0.0)),
         message=str(message.get("message", "")),
+        simulated=any(device.get("simulated") is True for device in message["devices"]),
     )
 
 

@@ -12,11 +12,12 @@ process is gone (pidfd_open(2)); never because a message did not come in time.
 Client to broker
 ----------------
 ``hello``    v (int), role, token; kernel (id of the Jupyter kernel), label (what people call it: the notebook's path).
-             attempt (directory of the session's attempt: where jobs run as their owners the broker knows none by itself).
+             attempt (directory of the job's attempt: where jobs run as their owners the broker knows none by itself).
              Must come first. The token is that of the job (`CARREL_TOKEN`); an observer of the whole node shows the node's own.
              Answer: ``welcome`` or ``refused`` and the end of the connection.
 ``acquire``  request (id, unique in the connection's process), gpus (int, 0: what the session asked for), cell (id of the
-             execute_request, "" for a task), devices (list of UUIDs: exactly these; roles "runner" only), ends_by (Unix seconds
+             execute_request, "" for a task), devices (list of UUIDs: exactly these; roles "runner" only, and on a node of a
+             cluster not even that: there they are those of which its job has shares), ends_by (Unix seconds
              or null), elsewhere (bool; runners: refuse with code "blocked" where nothing that can be done now would clear the
              devices, since the job can be placed on others), lends (bool; runners: cells may have the devices for a while, as
              ``paused`` and ``resumed`` say). Answers: any number of ``queued``, then one of ``granted``, ``refused``. The same
@@ -65,8 +66,8 @@ Broker to client
 ``notice``   level ("info", "warning", "error"), message: one line for the user (an idle timer runs out, a stranger is on the
              device).
 ``lost``     message: the process' GPU state cannot be brought back; the kernel has to be restarted.
-``status``   broker (as in the welcome), tier, simulated (bool), and these lists; what names others (owner, job, label …) is blank
-             for whom it is not:
+``status``   broker (as in the welcome), tier, simulated (bool), tasks_lend (bool: tasks can give way to cells), and these
+             lists; what names others (owner, job, label …) is blank for whom it is not:
              devices: uuid, index, name, type, memory, used (bytes), simulated, withheld (why, or null), lease (id or null),
                residents (tenant ids), strangers (list of {pid, bytes, name}: processes on the device that hold no lease and are
                no tenant), last_used (Unix seconds at which a cell's lease on it ended, 0: never), wanted (requests that wait for

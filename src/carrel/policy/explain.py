@@ -16,7 +16,7 @@ from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
 from carrel.policy.estimate import ListSchedule
 from carrel.policy.forecast import Forecast
-from carrel.policy.limits import ARRAY_JOBS, CODES, GROUP_GPUS, MAX_ACCOUNT_GPUS, MAX_ACCOUNT_JOBS
+from carrel.policy.limits import ARRAY_JOBS, CODES, GROUP_GPUS, MAX_ACCOUNT_GPUS, MAX_ACCOUNT_JOBS, Submitted
 from carrel.policy.line import Kind, kind_of
 from carrel.policy.realm import Realm
 from carrel.policy.rooms import Room, idle_room, suits
@@ -271,6 +271,8 @@ def _over_limit(held: Held, code: str) -> str:
     limit = held.limit.of_code(code) if held.limit is not None else None
     if held.limit is None or limit is None:  # Cannot be: only a limit gives these codes.
         return "over a limit"
+    if isinstance(limit, Submitted):
+        return _not_submitted(limit)
     name, job = held.limit.qos.name, held.job
     if code == ARRAY_JOBS and job.array is not None:
         text = f"{limit.jobs} of at most {_count(job.array.at_most, 'element')} of array {job.array.array_id} run"
@@ -296,6 +298,16 @@ def _over_limit(held: Held, code: str) -> str:
     first = limit.first_kept_out() if of_gpus else None
     first = limit.first_claim if first is None or first is job else first
     return text if over or first is None else f"{text}, and {whose}job {first.id} is ahead of it"
+
+
+def _not_submitted(limit: Submitted) -> str:
+    """Slurm takes no more: say how many it has, as far as the lab knows, and Slurm's words."""
+    owner, account, qos = limit.scope
+    whose = f"{limit.jobs} of its owner's jobs" if owner is not None else _count(limit.jobs, "job")
+    if owner is None:
+        whose += " of the lab" if account is None else f' of account "{account}"'
+    of = "" if qos is None else f' in QoS "{qos}"'
+    return f"{whose}{of} {'is' if limit.jobs == 1 else 'are'} in Slurm, which takes no more for now: {limit.words}"
 
 
 def _unavailable(job: Waiting, situation: Situation) -> str:

@@ -31,7 +31,7 @@ from carrel.policy import lend_reasons as reasons
 from carrel.policy.lend_order import InLine, held_by_owner, in_line, patience
 from carrel.policy.lend_outlook import Outlook
 from carrel.policy.lend_room import Obstacle, Plan, Rooms
-from carrel.policy.lend_tasks import lends_from, owed_from, stands_back
+from carrel.policy.lend_tasks import back_by, can_take_back, goes_first_from, lends_from, owed_from, stands_back
 
 _OBSTACLES = {
     Obstacle.FIXED: (reasons.NO_ROOM, "state that cannot be moved fills it"),
@@ -106,9 +106,21 @@ class _Walk:
         """Everybody who waits, first in line first; behind them the tasks that lent their devices and have had their share."""
         line = in_line(self._snapshot, self.held)
         if self._lent:
-            rules = self._snapshot.rules
-            line.sort(key=lambda place: stands_back(place.request, self._lent.get(place.request.resumes or ""), rules, self._now))
+            line.sort(key=self._rank)
         return line
+
+    def _rank(self, place: InLine) -> int:
+        rules, lease = self._snapshot.rules, self._lent.get(place.request.resumes or "")
+        if lease is None:
+            return 1
+        cells = (self._snapshot.tenants[asked.tenant] for asked in self._snapshot.requests if not asked.exclusive)
+        near = [cell for cell in cells if not cell.home or set(cell.home) & set(lease.devices)]
+        visit = max((self._rooms.visit_takes(cell, lease.devices) for cell in near), default=0.0)
+        first = goes_first_from(lease, rules, visit + self._rooms.return_takes(lease))
+        if first <= self._now or not all(can_take_back(lease, cell, rules, self._now) for cell in near):
+            return 0
+        self.again_at = min(self.again_at, first)
+        return 2 if stands_back(place.request, lease, rules, self._now) else 1
 
     def consider(self, place: InLine) -> None:
         """Lend to this request, or make room for it, or let it wait."""
@@ -323,14 +335,18 @@ class _Walk:
 
     def _due(self, place: InLine, lease: Lent) -> float:
         """Unix seconds from which `lease` may be ended for this request; infinite when only its holder can end it."""
+        lent = self._lent.get(place.request.resumes or "")
+        back = _NEVER if lent is None else back_by(lent, self._snapshot.rules, self._rooms.return_takes(lent))
         if lease.state is LeaseState.HELD:
-            return _NEVER if lease.held_until is None else lease.held_until
+            return min(_NEVER if lease.held_until is None else lease.held_until, back if lease.by_choice else _NEVER)
         holder = self._snapshot.tenants[lease.tenant]
         if lease.exclusive:
-            if place.request.exclusive:
+            cell, rules = self._snapshot.tenants[place.request.tenant], self._snapshot.rules
+            if place.request.exclusive or not can_take_back(lease, cell, rules, self._now):
                 return _NEVER
             moves, begins = not self._stays(place, lease), place.request.resumes is None
-            return lends_from(lease, holder, self._snapshot.rules, moves=moves, begins=begins)
+            visit = self._rooms.visit_takes(cell, lease.devices)
+            return lends_from(lease, holder, rules, moves=moves, begins=begins, visit=visit)
         slice_ = self._snapshot.rules.time_slice
         if (
             slice_ <= 0
@@ -342,8 +358,7 @@ class _Walk:
         # Paused, it asks again at once: whoever would not come before it then gains nothing by its pause.
         again = self._patience * (self.held[holder.owner] - len(lease.devices) + 1)
         due = max(lease.since + self._quantum(place), place.turn - again)
-        lent = self._lent.get(place.request.resumes or "")
-        return due if lent is None else max(due, owed_from(lent, self._snapshot.rules))
+        return due if lent is None else min(max(due, owed_from(lent, self._snapshot.rules)), back)
 
     def _stays(self, place: InLine, lease: Lent) -> bool:
         """True when the request finds its room beside the state of the lease's holder, which then need not move for it."""
@@ -400,7 +415,8 @@ def _words(request: Request, lease: Lent, whose: str, stays: str, due: float) ->
         return reasons.OWN_CELL, "another cell of this notebook has it"
     if lease.exclusive:
         task = f"a task of {'another user' if whose == 'another' else 'your own'}"
-        return reasons.TASK, f"{task} has it" if due == _NEVER else f"{task} has its turn, then gives way"
+        alone = f"{task} has it{f' and cannot be paused: {stays}' if stays else ''}"
+        return reasons.TASK, alone if due == _NEVER else f"{task} has its turn, then gives way"
     if lease.state is LeaseState.HELD:
         why = f" and cannot be moved: {stays}" if stays else ""
         return reasons.HELD, f"GPU state of {whose} session is held on it{why}"

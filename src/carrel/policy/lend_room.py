@@ -241,6 +241,27 @@ class Rooms:
         back = sum(tenant.state.values()) if tenant.residency is Residency.SUSPENDED else 0
         return (moved + back) / self._rules.move_rate
 
+    def return_takes(self, lease: Lent) -> float:
+        """Seconds from the end of a cell until the paused task whose devices it has computes again: what is there goes first."""
+        if not self._rules.move_rate:
+            return 0.0
+        own = next((one for one in self._paused if one.id == lease.tenant), None)
+        back = max(own.state.values(), default=0) if own is not None else 0
+        there = {
+            uuid: sum(one.state.get(uuid, 0) for one in self._residents.get(uuid, ()) if one.id != lease.tenant)
+            for uuid in lease.devices
+        }
+        return (back + max(there.values(), default=0)) / self._rules.move_rate
+
+    def visit_takes(self, tenant: Tenant, devices: Sequence[str]) -> float:
+        """Seconds for which a tenant's state moves to and from the devices where its cell has a turn, as far as that is known."""
+        if not self._rules.move_rate:
+            return 0.0
+        fresh = tenant.residency is Residency.NONE
+        sizes = [self.wanted(tenant, uuid) if fresh else tenant.state.get(uuid, 0) for uuid in devices if uuid in self.devices]
+        times = 2 if tenant.residency is Residency.SUSPENDED else 1
+        return times * max(sizes, default=0) / self._rules.move_rate
+
     def _going(self, uuid: str, chosen: Iterable[Tenant]) -> int:
         names = {tenant.id for tenant in chosen}
         return sum(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from typing import Protocol
 
 from carrel.domain.placement import ArrayLimit, Holding, Waiting
 from carrel.domain.qos import QoS
+from carrel.domain.submit_limits import SUBMIT_LIMITS, SubmitLimit, SubmitScope
 
 ARRAY_JOBS = "JobArrayTaskLimit"
 MAX_JOBS = "QOSMaxJobsPerUserLimit"
@@ -18,7 +19,7 @@ GROUP_GPUS = "QOSGrpGRES"
 #: Of these, the codes that speak of GPUs.
 GPU_CODES = frozenset({MAX_GPUS, MAX_ACCOUNT_GPUS, GROUP_GPUS})
 #: The codes of jobs that wait for nothing but a limit.
-CODES = GPU_CODES | {ARRAY_JOBS, MAX_JOBS, MAX_ACCOUNT_JOBS}
+CODES = GPU_CODES | {ARRAY_JOBS, MAX_JOBS, MAX_ACCOUNT_JOBS} | SUBMIT_LIMITS.keys()
 
 
 class Limit:
@@ -129,6 +130,18 @@ class Limit:
         return next(kept, None)
 
 
+class Submitted(Limit):
+    """How many jobs of one scope are handed to Slurm, since it has refused one."""
+
+    __slots__ = ("scope", "words")
+
+    def __init__(self, scope: SubmitScope, known: SubmitLimit) -> None:
+        super().__init__(known.at_most, None, known.code, "")
+        self.scope = scope
+        #: What Slurm said, without a full stop.
+        self.words = known.words
+
+
 class Limits:
     """All that limits one user who works for one account in one QoS, or one array of theirs."""
 
@@ -202,6 +215,11 @@ class Limited(Protocol):
         ...
 
     @property
+    def partition(self) -> str:
+        """Where it runs; "" in a lab without partitions."""
+        ...
+
+    @property
     def array(self) -> ArrayLimit | None:
         """Its array, where that has a limit of its own."""
         ...
@@ -210,9 +228,21 @@ class Limited(Protocol):
 class Ledger:
     """The limits of everybody, made when first asked for."""
 
-    def __init__(self, qos: Mapping[str, QoS], holding: Iterable[Holding], now: float = -inf) -> None:
+    def __init__(
+        self,
+        qos: Mapping[str, QoS],
+        holding: Iterable[Holding],
+        now: float = -inf,
+        *,
+        clusters: Collection[str] = (),
+        submit_limits: Mapping[SubmitScope, SubmitLimit] | None = None,
+    ) -> None:
+        """`clusters` are the partitions whose jobs are handed to Slurm, `submit_limits` those for which it has refused some."""
         self._qos = qos
-        self._limits: dict[tuple[str, str, str], Limits] = {}
+        self._clusters = clusters
+        #: What holds for jobs in Slurm, beside the lab's own limits.
+        self.submitted = {scope: Submitted(scope, known) for scope, known in (submit_limits or {}).items()}
+        self._limits: dict[tuple[str, str, str, bool], Limits] = {}
         self._arrays: dict[ArrayLimit, Limits] = {}
         self._users: dict[tuple[str, str], Limit] = {}
         self._accounts: dict[tuple[str, str], Limit] = {}
@@ -224,7 +254,7 @@ class Ledger:
 
     def of(self, job: Limited) -> Limits | None:
         """Return what limits a job; None when there is no such QoS."""
-        whole = self._of(job.owner, job.account, job.qos)
+        whole = self._of(job.owner, job.account, job.qos, in_slurm=job.partition in self._clusters)
         if whole is None or job.array is None:
             return whole
         limits = self._arrays.get(job.array)
@@ -237,13 +267,16 @@ class Ledger:
         """Nobody of the array is there any more."""
         self._arrays.pop(array, None)
 
-    def _of(self, owner: str, account: str, qos: str) -> Limits | None:
-        limits = self._limits.get((owner, account, qos))
+    def _of(self, owner: str, account: str, qos: str, *, in_slurm: bool) -> Limits | None:
+        limits = self._limits.get((owner, account, qos, in_slurm))
         if limits is None:
             service = self._qos.get(qos)
             if service is None:
                 return None
-            limits = self._limits[owner, account, qos] = Limits(service, self._parts(owner, account, service))
+            parts = self._parts(owner, account, service)
+            if in_slurm:
+                parts += tuple(limit for scope, limit in self.submitted.items() if scope.covers(owner, account, qos))
+            limits = self._limits[owner, account, qos, in_slurm] = Limits(service, parts)
         return limits
 
     def _parts(self, owner: str, account: str, qos: QoS) -> tuple[Limit, ...]:

@@ -49,7 +49,8 @@ class _Walk:
         self.promises = Promises(snapshot.promises)
         self._now = now
         self._fit = Fit(self.rooms)
-        self._ledger = Ledger(snapshot.qos, snapshot.holding, now)
+        clusters = {name for name, part in snapshot.partitions.items() if part.slurm is not None}
+        self._ledger = Ledger(snapshot.qos, snapshot.holding, now, clusters=clusters, submit_limits=snapshot.submit_limits)
         # What was asked for and found no room: rooms only get fuller, so the same again need not be tried.
         self._closed: set[tuple[Kind, float, int]] = set()
         # What will never find room on the nodes that take jobs now.

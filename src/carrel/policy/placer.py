@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
+from math import inf
 
 from carrel.domain.node import Node, Share
 from carrel.domain.partition import Partition
@@ -17,6 +18,7 @@ from carrel.domain.placement import ArrayLimit, Holding, Start, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
+from carrel.domain.submit_limits import SubmitLimit, SubmitScope
 from carrel.policy.backfill import Slot, earliest_beside, is_plain, rooms_for, start_in
 from carrel.policy.cycle import Cycle
 from carrel.policy.first_fits import FirstFits
@@ -47,6 +49,8 @@ class Placer:
         self._groups: dict[Alike, Group] = {}
         self._partitions: Mapping[str, Partition] = {}
         self._reservations: Sequence[Reservation] = ()
+        #: Limits for which Slurm has refused jobs.
+        self.submit_limits: Mapping[SubmitScope, SubmitLimit] = {}
         self._most = 1
         self._first_fits: dict[Kind, FirstFits] = {}
         self._realms = Realms((), {}, ())
@@ -96,6 +100,39 @@ class Placer:
             self._set_realms()
             self._set_limits()
             self._regroup()
+
+    def refused(self, scope: SubmitScope, code: str, words: str) -> None:
+        """Slurm has refused a job of this scope: no more of its jobs are handed over than are there now."""
+        if scope not in self._ledger.submitted:
+            self._know(scope, SubmitLimit(code, words, 0))
+            self._set_limits()
+            self._regroup()
+        limit = self._ledger.submitted[scope]
+        limit.jobs_code, limit.words = code, words
+        self._allow(scope, limit.jobs)
+
+    def admit(self, scope: SubmitScope, more: int) -> bool:
+        """Let so many more of them be handed over: Slurm may have room by now. False where nobody waits for that: the limit is
+        forgotten, and the next refusal tells what it is then."""
+        limit = self._ledger.submitted[scope]
+        parked = any(group.key is not None and group.entry is None for group in self._parked.get(limit, ()))
+        if parked:
+            self._allow(scope, int(limit.max_jobs) + more)
+        else:
+            self.submit_limits = {key: known for key, known in self.submit_limits.items() if key != scope}
+            limit.max_jobs = inf
+        for group in self._parked.pop(limit, ()):
+            if group.entry is None:
+                group.enter()
+        return parked
+
+    def _allow(self, scope: SubmitScope, at_most: int) -> None:
+        limit = self._ledger.submitted[scope]
+        limit.max_jobs = at_most
+        self._know(scope, SubmitLimit(limit.jobs_code, limit.words, at_most))
+
+    def _know(self, scope: SubmitScope, known: SubmitLimit) -> None:
+        self.submit_limits = {**self.submit_limits, scope: known}
 
     def next_change(self, now: float) -> float | None:
         """Return when time alone changes where somebody may run: the first begin or end of a window after `now`."""
@@ -234,7 +271,8 @@ class Placer:
     # ---- limits
 
     def _set_limits(self) -> None:
-        self._ledger = Ledger(self._qos, self._holding.values())
+        clusters = {name for name, part in self._partitions.items() if part.slurm is not None}
+        self._ledger = Ledger(self._qos, self._holding.values(), clusters=clusters, submit_limits=self.submit_limits)
         self._members: defaultdict[Limit, dict[Group, None]] = defaultdict(dict)
         self._parked: dict[Limit, list[Group]] = {}
         #: The limits of the accounts that a user has ever worked for: what the user holds decides who stands before others there.
@@ -346,6 +384,7 @@ class Placer:
             ends_by=now + wanted.time,
             due=ends_by,
             account=job.account,
+            partition=job.partition,
             array=job.array,
         )
         if limits is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from carrel.domain.launch import Launch
-from carrel.leases.client import Broker, Wait
+from carrel.leases.client import Broker, Lease, Wait
 from carrel.leases.protocol import RUNNER
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Seconds after which the same reason is reported again, with what its numbers are by then.
 _REPEAT = 30.0
+#: Seconds for which a broker is looked for that answered when the job began on a cluster's node.
+_NO_BROKER = 30.0
 
 
 def take_lease(
@@ -27,12 +29,13 @@ def take_lease(
     deadline: float,
     monotonic: Clock,
     elsewhere: bool,
-) -> Broker | None:
+    attempt: str,
+) -> tuple[Broker, Lease] | None:
     """Wait until the devices of the attempt are its own, and return the connection that holds them; closing it gives them back.
 
-    None when there is nothing to take, or when `stop` said so. Raises an error of `carrel.domain.errors` when it is refused, or
-    when no broker answers until `deadline` (by `monotonic`). With `elsewhere` the job can be placed on other devices: it
-    is refused, with the detail code `BLOCKED`, where these cannot be cleared now.
+    `attempt` is the attempt's directory. None when there is nothing to take, or when `stop` said so. Raises an error of
+    `carrel.domain.errors` when it is refused, or when no broker answers until `deadline` (by `monotonic`). With `elsewhere` the
+    job can be placed on other devices: it is refused, with the detail code `BLOCKED`, where these cannot be cleared now.
     """
     if not launch.paths.broker or not launch.devices or not token:
         return None
@@ -44,15 +47,23 @@ def take_lease(
             said, again_at = wait.code, monotonic() + _REPEAT
             report(wait.message)
 
-    broker = Broker(launch.paths.broker, token, RUNNER, patience=max(1.0, deadline - monotonic()))
-    devices = [device.uuid for device in launch.devices]
+    shared = bool(launch.shares)
+    patience = min(_NO_BROKER, deadline - monotonic()) if shared else deadline - monotonic()
+    broker = Broker(launch.paths.broker, token, RUNNER, patience=max(1.0, patience), attempt=attempt)
     try:
-        ends_by = time.time() + launch.resources.time
-        lease = broker.acquire(devices=devices, ends_by=ends_by, on_wait=tell, stop=stop, elsewhere=elsewhere, lends=launch.lends)
+        lease = broker.acquire(
+            # Where Slurm has given it shares of a device the broker knows which one that is, and no other will do.
+            devices=() if shared else [device.uuid for device in launch.devices],
+            ends_by=time.time() + launch.resources.time,
+            on_wait=tell,
+            stop=stop,
+            elsewhere=elsewhere and not shared,
+            lends=launch.lends,
+        )
     except BaseException:
         broker.close()
         raise
     if lease is None:
         broker.close()
         return None
-    return broker
+    return broker, lease

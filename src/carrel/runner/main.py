@@ -131,6 +131,7 @@ class Life:
         self._lease: Broker | None = None
         #: As `watch.HeldDevices` has it.
         self.freezes = any(device.simulated for device in launch.devices)
+        self.walltime_stops = not launch.shares
 
     def live(self) -> None:
         """Do everything, and write how it ended."""
@@ -195,10 +196,12 @@ class Life:
         return failed(_REASONS.get(code, "LaunchFailed"), str(error))
 
     def _take_lease(self, report: Callable[[str], None], deadline: float, *, elsewhere: bool = False) -> None:
-        if self._launch.devices and self._launch.paths.broker:
-            from carrel.runner.lease import take_lease
+        if not self._launch.devices or not self._launch.paths.broker:
+            return
+        from carrel.runner.lease import take_lease
 
-            self._lease = take_lease(
+        try:
+            found = take_lease(
                 self._launch,
                 self._token,
                 report=report,
@@ -206,7 +209,18 @@ class Life:
                 deadline=deadline,
                 monotonic=self._around.monotonic,
                 elsewhere=elsewhere,
+                attempt=str(self._directory.path),
             )
+        except CarrelError as error:
+            if not self._launch.shares:
+                raise
+            # Slurm has given it the device, whatever the node's broker says.
+            if self._log is not None:
+                self._log.note(f"It does not lend its GPU to cells: {error.message}")
+            return
+        if found is not None:
+            self._lease, lease = found
+            self.freezes = lease.simulated
 
     def _tracking(self, preparation: Preparation, lock: str, deadline: float) -> LaunchTracking | None:
         tracking = self._launch.tracking
@@ -305,8 +319,14 @@ class Life:
         return self._lease.fileno() if self._lease is not None else None
 
     def hear(self) -> Sequence[str]:
-        """What the broker has said of the lease."""
-        return [str(message["op"]) for message in self._lease.hear()] if self._lease is not None else []
+        """What the broker has said of the lease. What is for the owner to read is noted in the log."""
+        if self._lease is None:
+            return []
+        heard = self._lease.hear()
+        for message in heard:
+            if message["op"] == "notice" and self._log is not None:
+                self._log.note(str(message.get("message", "")))
+        return [str(message["op"]) for message in heard]
 
     def give_back(self) -> None:
         """While the command is stopped others may have its devices."""

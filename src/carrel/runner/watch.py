@@ -78,6 +78,8 @@ class HeldDevices(Protocol):
 
     #: True where nothing but a stop keeps the command from computing while it is paused: simulated devices.
     freezes: bool
+    #: True where the walltime stands still while others have the devices; Slurm's runs on.
+    walltime_stops: bool
 
     @property
     def lent(self) -> bool:
@@ -267,7 +269,7 @@ class Watch:
         self._broker_at = self._monotonic() + _BROKER if fd is None and self._hold.lent else _FOREVER
 
     def _pause(self) -> None:
-        """Cells have the devices: the command's next use of them waits, and its walltime stands still."""
+        """Cells have the devices: the command's next use of them waits. Its walltime stands still where it is the lab's."""
         if not self._pauses:
             self._log.note(
                 "Cells of notebooks have its GPUs for a while; it goes on where it is. (--no-preempt keeps them from it.)"
@@ -283,7 +285,10 @@ class Watch:
             return
         seconds, self._paused_at = self._monotonic() - self._paused_at, None
         self._paused += seconds
-        self._make_up(seconds)
+        if self._hold.walltime_stops:
+            self._make_up(seconds)
+        else:
+            self._stopped += seconds
         self._reporter.record(Continued(seconds=round(seconds, 3)))
         if self._hold.freezes and self._cause is None:
             continue_all(os.getpid())
@@ -293,6 +298,11 @@ class Watch:
         self._stopped += seconds
         ends = self._deadlines
         self._deadlines = replace(ends, warn_at=ends.warn_at + seconds, end_at=ends.end_at + seconds)
+
+    @property
+    def _stands_still(self) -> bool:
+        """Its walltime does not run."""
+        return self._stopped_at is not None or (self._paused_at is not None and self._hold.walltime_stops)
 
     @property
     def _frozen(self) -> bool:
@@ -372,9 +382,9 @@ class Watch:
 
     def _next_due(self) -> float:
         due = min(self._sample_at, self._look_at, self._kill_at, self._settle_at, self._deadlines.end_at)
-        if not self._warned and self._cause is None:
+        if not self._warned and self._cause is None and self._paused_at is None:
             due = min(due, self._deadlines.warn_at)
-        if self._stopped_at is not None or self._paused_at is not None:  # its walltime does not run
+        if self._stands_still:
             due = min(self._sample_at, self._look_at, self._kill_at, self._settle_at)
         due = min(due, self._broker_at)
         bell = self._reporter.doorbell.due
@@ -401,12 +411,12 @@ class Watch:
                 self._memory = too_much
                 self._cause = Cause.MEMORY
                 self._kill_at = now
-        if self._cause is not None or self._stopped_at is not None or self._paused_at is not None:
+        if self._cause is not None or self._stands_still:
             return
         if now >= self._deadlines.end_at:
             self._cause = Cause.TIME
             self._kill_at = now
-        elif now >= self._deadlines.warn_at and not self._warned:
+        elif now >= self._deadlines.warn_at and not self._warned and self._paused_at is None:
             self._warned = True
             self._log.note(f"SIGTERM: the walltime ends in {self._deadlines.end_at - now:.0f} s.")
             self._ask_to_end()

@@ -29,11 +29,13 @@ def run_broker(
     secret: Path | None,
     simulate: int | None,
     say: Callable[[Node], None],
+    name: str | None = None,
 ) -> None:
     """Lend this node's GPUs to the cells of sessions that Slurm starts here, until SIGTERM or SIGINT.
 
-    `say` is told of the node and its devices, just before it listens. `secret` is a file with the lab's secret, where that in the
-    lab's home cannot be read here. Raises `Conflict` when a broker runs at this socket already.
+    `name` is the node's in Slurm, where that is not its host name. `say` is told of the node and its devices, just before it
+    listens. `secret` is a file with the lab's secret, where that in the lab's home cannot be read here. Raises `Conflict` when a
+    broker runs at this socket already.
     """
     if not socket.is_absolute() or len(os.fsencode(socket)) > _LONGEST_PATH:
         raise Invalid(
@@ -48,9 +50,12 @@ def run_broker(
             f"{error.filename} cannot be made: {error.strerror}.",
             remedy="Start the broker as root, or choose another slurm_broker.",
         ) from error
-    node = this_node(discover(simulate=simulate, lab=os.uname().nodename, memory=settings.simulate_memory))
+    node = this_node(discover(simulate=simulate, lab=name or os.uname().nodename, memory=settings.simulate_memory))
+    node = replace(node, name=name or node.name)
+    config = broker_config(home, settings, node)
     config = replace(
-        broker_config(home, settings, node),
+        config,
+        rules=replace(config.rules, most_lent=min(max(settings.slurm_lend, 0), 99) / 100),
         state=str(state),
         secret_file=str(secret or home.path / "secret"),
         shared=True,

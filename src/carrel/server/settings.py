@@ -53,6 +53,9 @@ SETTINGS: tuple[Setting, ...] = (
         "slurm_session_ports", "text", "", "TCP ports of a cluster's nodes that sessions may listen on (40000-40999); else any."
     ),
     Setting("slurm_broker", "text", "", "Socket of `carrel broker` on a cluster's nodes; without it no cell borrows there."),
+    Setting(
+        "slurm_lend", "int", 0, "Percent of its time for which a task on a cluster's node may be paused for cells; 0: never."
+    ),
     Setting("slurm_rest", "text", "", "Where slurmrestd listens, if batch jobs go through it: unix:PATH or https://HOST:PORT."),
     Setting("disk_floor", "size", None, "Nothing starts while a disk of the lab's has less room; 1G, or 5 % of a smaller disk."),
     Setting("log_limit", "size", 1024**3, "Log that is kept of one attempt; the rest is dropped with a note."),

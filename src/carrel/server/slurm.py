@@ -5,18 +5,21 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from carrel.control.launching import LaunchSettings
 from carrel.control.rules import RuleBook
+from carrel.control.sessions import NodeNews, no_nodes
 from carrel.domain.errors import Invalid, Unavailable
 from carrel.domain.job import Job
 from carrel.domain.launch import Launch
 from carrel.domain.partition import HOLD_TIME, SlurmPartition, partition_on_cluster
 from carrel.domain.ports import Engine
+from carrel.domain.slurm import read_options
+from carrel.domain.task import TaskSpec
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.deputy.followed import user_file
 from carrel.engines.deputy.owners import OWN, OwnersEngine
@@ -27,6 +30,7 @@ from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.rest import rest_of
 from carrel.engines.slurm.shared import SharedListing
 from carrel.engines.slurm.site import ClusterNodes, check_request, options_in, site_options
+from carrel.policy.task_shards import task_shards
 from carrel.server.home import LabHome
 from carrel.server.identity import UnixUsers, deputy_command, read_identity
 from carrel.server.toml import Setting, convert
@@ -86,8 +90,18 @@ class SlurmSide:
     """What the lab has of Slurm. Nothing of Slurm's is run before somebody needs it."""
 
     def __init__(
-        self, *, home: LabHome, lab_id: str, rules: RuleBook, settings: Settings, url: str, environ: Mapping[str, str]
+        self,
+        *,
+        home: LabHome,
+        lab_id: str,
+        rules: RuleBook,
+        settings: Settings,
+        url: str,
+        environ: Mapping[str, str],
+        news: Callable[[], Sequence[NodeNews]] = no_nodes,
     ) -> None:
+        """`news`: what the brokers of the cluster's nodes have said."""
+        self._news = news
         self._home = home
         self._settings = settings
         self._identity = read_identity(settings.slurm_identity)
@@ -172,6 +186,21 @@ class SlurmSide:
         if missing:
             return [f"{', '.join(missing)} not found, so jobs of {named} wait: install Slurm's commands (Debian: slurm-client)"]
         return [f"{named}; {self._identity.describe()}; `carrel doctor slurm` checks the site"]
+
+    def shards(self, job: Job, task: TaskSpec) -> int:
+        """Return how many shares of its GPU a task that gives it to cells asks for; 0: all of it.
+
+        That is where each node that it may come to has a broker now which lets tasks give way. A task with shares and without a
+        broker would have its GPU together with cells that nobody holds back.
+        """
+        partition = self._rules.current.partitions.get(partition_on_cluster(job.node or ""))
+        if partition is None or partition.slurm is None or not self._settings.slurm_broker or self._settings.slurm_lend < 1:
+            return 0
+        nodes = self.nodes.known(partition)
+        lending = {one.node.split(".")[0] for one in self._news() if one.current and one.status.get("tasks_lend")}
+        if not all(node.name.split(".")[0] in lending for node in nodes if node.devices):
+            return 0
+        return task_shards(job.resources, task, nodes, read_options(partition.slurm.options))
 
     def _immediate(self, launch: Launch) -> bool:
         partition = self._rules.current.partitions.get(partition_on_cluster(launch.node))

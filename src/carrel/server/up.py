@@ -152,7 +152,10 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         spool=spool, node=node, run_dir=home.run / "engine", environ=os.environ, lent=lender.lent, state=lender.gpu_state
     )
     slurm_url = (settings.slurm_url or url).rstrip("/")
-    slurm = SlurmSide(home=home, lab_id=lab_id, rules=rules, settings=settings, url=slurm_url, environ=os.environ)
+    reports = NodeReports(home.reports, secret=secret, clock=time.time)
+    slurm = SlurmSide(
+        home=home, lab_id=lab_id, rules=rules, settings=settings, url=slurm_url, environ=os.environ, news=reports.nodes
+    )
     engine = HybridEngine(local=local, slurm=slurm.engine)
     launch = LaunchSettings(
         paths=LaunchPaths(
@@ -173,7 +176,10 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
     )
     launch = replace(
         launch,
-        on_cluster=launch_on_cluster(launch, slurm_url, session_ports=settings.slurm_session_ports, broker=settings.slurm_broker),
+        on_cluster=replace(
+            launch_on_cluster(launch, slurm_url, session_ports=settings.slurm_session_ports, broker=settings.slurm_broker),
+            shards=slurm.shards,
+        ),
     )
     storage = StorageWatch(home.path, home.parts, floor=settings.disk_floor)
     drains, reservations = Drains(store.drains), Reservations(store.reservations)
@@ -253,7 +259,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         secret=secret,
         lender=lender,
         borrowing=Borrowing(jobs=store.jobs, use=loop.use, clock=time.time),
-        reports=NodeReports(home.reports, secret=secret, clock=time.time),
+        reports=reports,
         slurm=slurm,
         storage=storage,
         retention=retention,

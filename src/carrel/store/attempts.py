@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from carrel.control.news import after_stops, state_event
 from carrel.control.ports import AttemptChange
+from carrel.control.submit_limits import is_refused
 from carrel.domain.job import Job, JobState, check_transition
 from carrel.domain.launch import StoredFile
 from carrel.domain.serial import to_plain
@@ -110,7 +111,10 @@ def apply_change(connection: sa.Connection, job: Job, change: AttemptChange, now
         if over or after.stopped:
             connection.execute(sa.delete(leases).where(leases.c.job_id == job.id))
     attempt_values = _attempt_values(change)
-    if attempt_values:
+    if change.ended_at is not None and is_refused(after):
+        # Slurm never had it: nothing of it is worth keeping, and there may be one a minute. Its number is not used again.
+        connection.execute(sa.delete(attempts).where(attempts.c.job_id == job.id, attempts.c.number == change.attempt))
+    elif attempt_values:
         connection.execute(
             sa.update(attempts).where(attempts.c.job_id == job.id, attempts.c.number == change.attempt), attempt_values
         )

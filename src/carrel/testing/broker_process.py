@@ -6,6 +6,8 @@ with start_broker(tmp_path, devices=2) as broker:
     broker.kill(); broker.restart()                     # as often as one likes; leases persist
     broker.status()                                     # what the node's own observer sees
     broker.journal()                                    # every line that was ever written, over all restarts
+
+With `still`, its time stands still: slices, timers and charges go on by `broker.advance(seconds)` and by nothing else.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -41,6 +44,7 @@ from carrel.domain.task import TaskSpec
 from carrel.domain.units import GIB
 from carrel.leases.protocol import OBSERVER, VERSION, decode, encode
 from carrel.spool import Spool, take_claim
+from carrel.testing.still_broker import VARIABLE
 from carrel.testing.waiting import PATIENCE, wait_until
 
 #: How many journals of killed brokers are kept for `journal`.
@@ -68,6 +72,8 @@ class BrokerProcess:
     secret: bytes
     #: Variables of the broker's process, beyond ours.
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: The moment that it is for the broker (Unix seconds); None: its time is everybody's.
+    moment: float | None = None
     process: subprocess.Popen[bytes] | None = None
     _claims: dict[int, int] = field(default_factory=dict)
 
@@ -102,10 +108,18 @@ class BrokerProcess:
         given = self.devices[:gpus] if reserve else ()
         return self._job(job, attempt, owner, JobKind.SESSION, spec, given, shares=shares, memory=memory)
 
-    def task(self, job: int, *, devices: int | tuple[Device, ...] = 1, owner: str = "alice", attempt: int = 1) -> FakeJob:
-        """A running task that placement gave these devices (a number: the first so many)."""
+    def task(
+        self,
+        job: int,
+        *,
+        devices: int | tuple[Device, ...] = 1,
+        owner: str = "alice",
+        attempt: int = 1,
+        shares: tuple[int, ...] = (),
+    ) -> FakeJob:
+        """A running task that placement gave these devices (a number: the first so many); `shares` are what it has of Slurm."""
         given = self.devices[:devices] if isinstance(devices, int) else devices
-        return self._job(job, attempt, owner, JobKind.TASK, None, given)
+        return self._job(job, attempt, owner, JobKind.TASK, None, given, shares=shares)
 
     def end(self, job: FakeJob) -> None:
         """The job does not run any more: its claim is free, so its token opens nothing."""
@@ -160,26 +174,48 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start the broker and wait until it listens. Raises `RuntimeError` with its log when it ends."""
+        self._let_go()
+        still = self.moment is not None
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
                     "-m",
-                    "carrel.broker",
+                    "carrel.testing.still_broker" if still else "carrel.broker",
                     "--config",
                     str(self.directory / "config.json"),
                     "--socket",
                     str(self.socket),
                 ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdin=subprocess.PIPE if still else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if still else log,
                 stderr=log,
-                env={**os.environ, **self.environment},
+                env={**os.environ, **self.environment, VARIABLE: str(self.moment)},
             )
         process = self.process
         wait_until(lambda: listens(self.socket) or process.poll() is not None, self.log.read_text)
         if process.poll() is not None:
             raise RuntimeError(f"The broker does not listen (exit code {process.returncode}):\n{self.log.read_text()}")
+
+    def advance(self, seconds: float) -> None:
+        """So many seconds go by for a broker whose time stands still; returns when what was due by then is done."""
+        assert self.moment is not None, "its time is everybody's"
+        self.moment += seconds
+        if self.process is None or self.process.poll() is not None:
+            return
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        line = f"{self.moment!r}\n".encode()
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer in (line, b""), answer  # it may end by it
+
+    def _let_go(self) -> None:
+        """Close the pipes of a process that has ended."""
+        for pipe in (self.process.stdin, self.process.stdout) if self.process is not None else ():
+            if pipe is not None:
+                pipe.close()
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -193,16 +229,20 @@ class BrokerProcess:
         self.process.terminate()
         return self.process.wait(timeout=30)
 
-    def restart(self) -> None:
-        """Kill it if it runs, and start it again on the same state."""
+    def restart(self, **changes: Any) -> None:
+        """Kill it if it runs, and start it again on the same state; `changes` are new values of its configuration."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
+        if changes:
+            self.config = replace(self.config, **changes)
+            write_config(self.directory / "config.json", self.config)
         self.start()
 
     def close(self) -> None:
         """End it, and let go of the jobs."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
+        self._let_go()
         for claim in self._claims.values():
             os.close(claim)
         self._claims.clear()
@@ -244,12 +284,14 @@ def start_broker(
     seed: int = 0,
     rules: LendingRules | None = None,
     environment: Mapping[str, str] | None = None,
+    still: bool = False,
     **options: Any,
 ) -> BrokerProcess:
     """Start a broker that lends `devices` (a number: simulated ones of `memory` bytes) and wait until it listens.
 
     `rate`, `state`, `faults` and `seed` are those of `carrel.broker.config.Simulation`; `options` are further fields of
-    `BrokerConfig` (hold_time, never_suspend, …); `environment` are variables of the broker's process.
+    `BrokerConfig` (hold_time, never_suspend, …); `environment` are variables of the broker's process. With `still`, no time goes
+    by for it but with `advance`.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = secrets.token_bytes(32)
@@ -270,7 +312,7 @@ def start_broker(
     write_config(directory / "config.json", config)
     # The path of a socket is short (unix(7)), and a test's own directory may not be.
     path = Path(tempfile.mkdtemp(prefix="carrel-broker-")) / "broker.sock"
-    broker = BrokerProcess(directory, config, path, secret, environment or {})
+    broker = BrokerProcess(directory, config, path, secret, environment or {}, moment=float(int(time.time())) if still else None)
     try:
         broker.start()
     except BaseException:

@@ -10,6 +10,7 @@ from carrel.control.ports import AttemptChange, OutboxEntry
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import EnvironmentReady, Journaled, Observation, Sampled, Started, Usage
 from carrel.domain.qos import JobKind
+from carrel.domain.submit_limits import SUBMIT_LIMITS
 from carrel.domain.task import GitState, TaskSpec
 from carrel.domain.user import User
 from carrel.spool.layout import Spool
@@ -84,7 +85,7 @@ class Describer:
         filled = {key: value for key, value in update.items() if value}
         if filled:
             entries.insert(0, OutboxEntry(kind="update", payload={"owner": job.owner, **filled}))
-        if change.ended_at is not None:
+        if change.ended_at is not None and (change.reason is None or change.reason.code not in SUBMIT_LIMITS):
             self._samples.pop(job.id, None)
             entries += self._end_of_attempt(job, change)
         return entries

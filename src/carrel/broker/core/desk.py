@@ -125,7 +125,8 @@ class Desk:
                 exclusive=row.role == RUNNER,
                 ends_by=float(ends_by) if isinstance(ends_by, (int, float)) else None,
                 elsewhere=row.role == RUNNER and message.get("elsewhere") is True,
-                lends=row.role == RUNNER and message.get("lends") is True and self.tier is not Tier.HOLD,
+                # On a node of a cluster no task is a tenant for anything else.
+                lends=row.role == RUNNER and (message.get("lends") is True or self._config.shared) and self.tier is not Tier.HOLD,
             )
             if not self._share(row, asked) and self.take_up(row, asked) is None:
                 self.book.add_request(asked)
@@ -275,6 +276,9 @@ class Desk:
             about = lost_fields(row)
             raise Conflict(about["message"], remedy=about["remedy"], details={"code": about["code"]})
         if row.role == RUNNER:
+            if self._config.shared:
+                devices = row.assigned
+                self._refuse_second(row)
             strange = [uuid for uuid in devices if uuid not in row.assigned]
             if strange or not devices:
                 raise Invalid(
@@ -304,6 +308,13 @@ class Desk:
         if row.bound and gpus > len(row.bound):
             raise _beyond_share(gpus, row)
         return gpus, row.bound[:gpus]
+
+    def _refuse_second(self, row: TenantRow) -> None:
+        """Slurm gives a task all shares of a device but one: of two that say so one is wrong, and holds up nobody."""
+        taken = [(one.tenant, one.devices) for one in self.book.leases.values() if one.exclusive]
+        taken += [(one.tenant, one.devices) for one in self.book.requests.values() if one.exclusive]
+        if any(tenant != row.id and set(devices) & set(row.assigned) for tenant, devices in taken):
+            raise Conflict(f"Another task has the devices that job {row.job} names.", remedy="Use them without asking.")
 
     def _suggest(self, row: TenantRow, gpus: int) -> tuple[str, ...]:
         """The devices that the fewest processes look at; of a process that can use a few only, those."""

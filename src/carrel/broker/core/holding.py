@@ -80,7 +80,8 @@ class Holding:
 
     def expire(self, lease: LeaseRow, now: float) -> None:
         """The held lease's time is up and somebody waits: let go of it, which ends the process if its state cannot move."""
-        if lease.ending or not lease.wanted_since or now < (lease.held_until or now):
+        early = now < (lease.held_until or now) and not lease.by_choice
+        if lease.ending or not lease.wanted_since or early:
             return
         tenant = self._book.tenants[lease.tenant]
         if lease.by_choice:

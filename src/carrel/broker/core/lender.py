@@ -68,6 +68,11 @@ class Lender:
         self._whole = max((device.memory for device in config.devices), default=0)
         self._told: dict[str, tuple[int, str, str, float]] = {}
 
+    @property
+    def most_lent(self) -> float:
+        """Largest part of its time for which a task may be paused."""
+        return self._config.rules.most_lent
+
     def say(self, tenant: str, op: str, **fields: Any) -> None:
         """Send a message to a tenant, once everything is written down."""
         self.tells.append(Tell(tenant, op, fields))

@@ -15,7 +15,7 @@ from carrel.broker.core.lender import Lender, resumption
 from carrel.broker.core.rows import LeaseRow, RequestRow, TenantRow
 from carrel.broker.core.words import sizes_of
 from carrel.domain.lease import LeaseState, Residency, Way
-from carrel.leases.protocol import KERNEL
+from carrel.leases.protocol import KERNEL, RUNNER
 from carrel.suspension.ports import Ending, Moved, Target
 
 #: Seconds that an idle process has to let go of what it need not keep before its state is moved.
@@ -165,6 +165,9 @@ class Moves:
         elif moved.ending is Ending.UNSUSPENDABLE:
             row.libraries = moved.libraries
             row.broken = "" if moved.libraries else moved.message or "the driver refuses to move it"
+            if row.role == RUNNER:
+                text = f"Cells wait for the GPUs of this task, which keeps them: it cannot be paused ({row.why_not})."
+                self._lender.say(row.id, "notice", level="warning", message=text)
             self._stay(row)
         else:
             self._put_off(row, moved)

@@ -23,10 +23,10 @@ _FOLLOWS = 2.0
 
 
 def may_join(followed: Followed) -> bool:
-    """Return whether the attempt may be an element of an array of Slurm's: one that is tried again is submitted by itself."""
+    """Return whether the attempt may be an element of an array of Slurm's: one that Slurm had already is submitted by itself."""
     launch = followed.watched.launch
     apart = followed.own or followed.held or followed.batch_only or followed.again or followed.avoid
-    return launch.element is not None and launch.attempt == 1 and not apart
+    return launch.element is not None and not apart
 
 
 def write_array(lab: str, elements: Sequence[Followed]) -> str:

@@ -176,9 +176,10 @@ def note_allocation(directory: AttemptDirectory, environ: Mapping[str, str]) -> 
     launch = json.loads(directory.launch.read_bytes())  # the runner makes a `Launch` of it, and complains if it is none
     paths = launch["paths"]
     session = launch["task"].get("session") or {}
-    shares = shared(environ) if session.get("shards") and answers(paths.get("broker", "")) else ()
-    # What the broker lends is seen by a cell that has it, and by no other.
-    devices = () if shares else allocated(environ, launch["resources"].get("gpu_type") or "gpu")
+    sharded = session.get("shards") or launch.get("shards")
+    shares = shared(environ) if sharded and answers(paths.get("broker", "")) else ()
+    # What the broker lends is seen by a cell that has it, and by no other. A task has it from start to end, but for pauses.
+    devices = () if shares and session else allocated(environ, launch["resources"].get("gpu_type") or "gpu")
     launch |= {"node": environ.get("SLURMD_NODENAME") or launch["node"], "devices": to_plain(devices), "shares": list(shares)}
     launch["paths"] = {**paths, "broker": paths["broker"] if shares else ""}
     draft = directory.launch.with_name(f"launch.{environ.get('SLURM_JOB_ID', '')}.{os.getpid()}")

@@ -20,6 +20,7 @@ from datetime import datetime
 from functools import partial
 
 from carrel.domain.errors import CarrelError, Invalid, Unavailable
+from carrel.domain.submit_limits import MAX_JOB_COUNT
 from carrel.engines.slurm.limits import FIELDS, parse_limits
 from carrel.engines.slurm.listing import (
     SACCT_FIELDS,
@@ -371,6 +372,13 @@ class SlurmCommands:
         """Return how much each class of service (QoS) in the accounting database allows."""
         return parse_limits(self._run("sacctmgr", "--noheader", "--parsable2", "show", "qos", f"format={','.join(FIELDS)}").out)
 
+    def max_submit(self) -> Mapping[str, str]:
+        """Return how many jobs this user may have in Slurm (MaxSubmitJobs), by account, where the database has a limit."""
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        asked = ("show", "assoc", f"user={user}", "format=Account,MaxSubmitJobs")
+        rows = (line.split("|") for line in self._run("sacctmgr", "--noheader", "--parsable2", *asked).out.splitlines())
+        return {row[0]: row[1] for row in rows if len(row) == 2 and row[1].isdigit()}
+
     def qos_of(self, number: int) -> str:
         """Return the class of service of a job that the controller knows."""
         return next(iter(self._run("squeue", "--noheader", f"--jobs={number}", "--format=%q").out.split()), "")
@@ -433,7 +441,7 @@ class SlurmCommands:
                     os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
                 process.communicate()
                 if full is not None:
-                    raise SlurmFull(f"sbatch failed: {full[0]}.", reason=full[0], perhaps=True) from error
+                    raise SlurmFull(f"sbatch failed: {full[0]}.", reason=MAX_JOB_COUNT, perhaps=True) from error
                 raise SlurmSlow(
                     f"{program} did not answer within {self._timeout:g} s.", remedy="Slurm's controller is slow or hangs."
                 ) from error

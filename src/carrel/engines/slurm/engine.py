@@ -45,14 +45,16 @@ _GRES = re.compile(r"gpu(?::(?P<type>[^:,()]+))?:(?P<number>\d{1,4})(?![\d.])")
 def options_for(launch: Launch) -> SlurmOptions:
     """Return what Slurm is asked for where a site says nothing else: the job's resources."""
     wanted = launch.resources
+    shards = launch.task.session.shards if launch.task.session is not None else launch.shards
     return SlurmOptions(
         time=wanted.time + MARGIN,
         memory=wanted.memory + _OVERHEAD,
         cpus=wanted.cpus or 1,
-        gpus=wanted.gpus,
-        gpu_type=wanted.gpu_type or "",
+        # Slurm gives the shares of one GPU without saying of which type; who decides on them has seen to that.
+        gpus=0 if launch.shards else wanted.gpus,
+        gpu_type="" if launch.shards else wanted.gpu_type or "",
         nodes=wanted.nodes,
-        shards=launch.task.session.shards if launch.task.session is not None else 0,
+        shards=shards,
     )
 
 
@@ -223,9 +225,12 @@ class SlurmEngine:
         followed = self._follower.forget((job_id, attempt))
         if followed is not None and followed.array:
             leave_array(followed)
-        self._reconciler.ended()
         directory = self._spool.attempt(job_id, attempt)
         clear(directory)
+        if followed is None or followed.number is not None:
+            self._reconciler.ended()
+        elif not followed.asked and not over:
+            shutil.rmtree(directory.path, ignore_errors=True)  # Slurm never took it, so no runner comes for it
         if over:
             shutil.rmtree(directory.checkpoint, ignore_errors=True)
 

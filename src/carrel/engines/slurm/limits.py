@@ -71,6 +71,7 @@ _WORDS = {
     "AssocGrpGRESMinutes": "its account has used up its GPU time",
     "QOSGrpCPUMinutesLimit": "everybody together has used up the processor time of the QoS",
     "QOSGrpGRESMinutes": "everybody together has used up the GPU time of the QoS",
+    "MaxJobCount": "the controller keeps no more jobs than it has now",
 }
 
 
@@ -127,11 +128,15 @@ class QosLimits:
     #: `parse_limits` of what the accounting database says.
     limits: Callable[[], Mapping[str, Mapping[str, str]]]
     monotonic: Clock
+    #: How many jobs the user may have in Slurm, by account.
+    max_submit: Callable[[], Mapping[str, str]] = dict
     #: Seconds for which an answer, or that there was none, is believed.
     fresh: float = 300.0
     _known: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     _asked_at: float | None = None
     _qos: dict[int, str] = field(default_factory=dict)
+    _submit: Mapping[str, str] = field(default_factory=dict)
+    _submit_asked_at: float | None = None
 
     def of_job(self, number: int, reason: str) -> str:
         """Return a sentence with the limit that holds the job, or "" where there is none or nobody says."""
@@ -149,14 +154,31 @@ class QosLimits:
         value = value_of(self._of(name), reason) if name else ""
         return f'QoS "{name}" of Slurm has the limit {FIELDS[limit[0]]}: {value}.' if value else ""
 
-    def value(self, name: str, reason: str) -> str:
-        """Return how much the QoS `name` allows of what this reason is about ("3"), or "" where nobody says."""
-        return value_of(self._of(name), reason) if name and limit_of(reason) is not None else ""
+    def of_submitted(self, reason: str, *, account: str, qos: str) -> str:
+        """Return how many jobs a limit of submitted jobs allows ("MaxSubmitJobs is 3"), or "" where nobody says.
+
+        `account` and `qos` are those that Slurm was asked for, "" for its own choice.
+        """
+        if reason == "AssocMaxSubmitJobLimit":
+            found = {number for name, number in self._max_submit().items() if account in ("", name)}
+            return f"MaxSubmitJobs is {found.pop()}" if len(found) == 1 else ""
+        value = value_of(self._of(qos), reason) if qos and limit_of(reason) is not None else ""
+        return f"the limit is {value}" if value else ""
 
     def of_qos(self, name: str) -> str:
         """Return a sentence with all limits of a QoS, or "" where it has none or nobody says."""
         found = allows(self._of(name)) if name else ""
         return f'QoS "{name}" of Slurm has limits. {found[0].upper()}{found[1:]}.' if found else ""
+
+    def _max_submit(self) -> Mapping[str, str]:
+        now = self.monotonic()
+        if self._submit_asked_at is None or now - self._submit_asked_at > self.fresh:
+            self._submit_asked_at = now
+            try:
+                self._submit = self.max_submit()
+            except CarrelError:
+                self._submit = {}
+        return self._submit
 
     def _of(self, name: str) -> Mapping[str, str]:
         now = self.monotonic()

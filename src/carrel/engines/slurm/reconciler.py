@@ -77,7 +77,7 @@ class Reconciler:
         self._follower = follower
         self._options = options
         self._allocations = allocations
-        self._limits = QosLimits(qos_of=slurm.qos_of, limits=slurm.limits, monotonic=monotonic)
+        self._limits = QosLimits(qos_of=slurm.qos_of, limits=slurm.limits, max_submit=slurm.max_submit, monotonic=monotonic)
         self._submitter = Submitter(
             slurm=slurm,
             follower=follower,

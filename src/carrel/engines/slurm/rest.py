@@ -130,6 +130,10 @@ class SlurmRest:
         """As `SlurmCommands.limits`."""
         return self._commands.limits()
 
+    def max_submit(self) -> Mapping[str, str]:
+        """As `SlurmCommands.max_submit`."""
+        return self._commands.max_submit()
+
     def qos_of(self, number: int) -> str:
         """As `SlurmCommands.qos_of`."""
         return self._commands.qos_of(number)

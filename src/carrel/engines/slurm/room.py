@@ -1,32 +1,35 @@
-"""Jobs that wait because Slurm takes no more of their owner's for now (a limit of submitted jobs), in order.
+"""Where Slurm takes no more jobs for now (a limit of submitted jobs), as far as one user knows.
 
-There is room again when a job ends, and nobody says so for jobs that are not the lab's: so one is tried after each end of the
-lab's, and another after a while that grows. One refusal stands for everybody who asks for the same account, QoS and partition.
+Who is refused goes back into the lab's line, which sends another one when a job has ended, or after a while. What the lab handed
+over before it had heard of the refusal goes back without Slurm being asked about it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 
 from carrel.domain.ports import Clock
-from carrel.engines.attempts import Key
 
 #: Account, QoS and partition: what limits of submitted jobs are limits of (sacctmgr(1)).
 Place = tuple[str, str, str]
 
-#: Seconds until one is tried again without an end: at first, and at most.
-SOON, LATE = 1.0, 60.0
+#: Seconds after a refusal in which Slurm is not asked again: what comes meanwhile was handed over before the lab knew.
+CLOSED = 3.0
+#: Seconds after an end before Slurm is asked, which hears of it a little later than the lab; and before it is asked a second time
+#: should it have no room even then.
+SETTLES, AGAIN = 0.5, 4.0
 
 
 @dataclass(slots=True)
-class _Line:
-    #: Slurm's words.
+class _Refusal:
+    #: Slurm's word for the limit, and what is told of it.
+    code: str
     words: str
-    waiting: set[Key] = field(default_factory=set)
-    #: Ends since the last refusal: so many may be tried at once.
+    until: float
+    #: Ends since then: so many are submitted.
     ends: int = 0
-    pause: float = SOON
-    again_at: float = 0.0
+    ended_at: float = -math.inf
 
 
 class Room:
@@ -34,63 +37,40 @@ class Room:
 
     def __init__(self, monotonic: Clock) -> None:
         self._monotonic = monotonic
-        self._lines: dict[Place, _Line] = {}
+        self._refusals: dict[Place, _Refusal] = {}
 
-    def keeps_back(self, place: Place, key: Key) -> str:
-        """Return Slurm's words for why this attempt is not to be tried now, which puts it in line; "" when it may be."""
-        line = self._lines.get(place)
-        if line is None:
-            return ""
-        line.waiting.add(key)
-        if min(line.waiting) == key and (line.ends or self._monotonic() >= line.again_at):
-            return ""
-        return line.words
+    def closed(self, place: Place) -> tuple[str, str] | None:
+        """Return the code and the words of the last refusal where Slurm is not to be asked now, else None."""
+        last = self._refusals.get(place)
+        if last is None or last.ends or self._monotonic() >= last.until:
+            return None
+        return last.code, last.words
 
-    def refused(self, place: Place, key: Key, words: str) -> None:
-        """Slurm has no room for this attempt, in these words."""
-        line = self._lines.setdefault(place, _Line(words))
-        line.words = words
-        line.waiting.add(key)
-        line.ends = 0
-        line.again_at = self._monotonic() + line.pause
-        line.pause = min(LATE, 2 * line.pause)
+    def settles(self, place: Place) -> float | None:
+        """Return until when to wait before Slurm is asked, in monotonic seconds; None: not at all."""
+        last = self._refusals.get(place)
+        at = -math.inf if last is None else last.ended_at + SETTLES
+        return at if at > self._monotonic() else None
 
-    def taken(self, place: Place, key: Key) -> None:
-        """Slurm took this attempt."""
-        line = self._lines.get(place)
-        if line is None:
+    def refused(self, place: Place, code: str, words: str) -> bool:
+        """Slurm has no room. Return whether to ask once more after `AGAIN` seconds: it may not have heard of an end yet."""
+        now, last = self._monotonic(), self._refusals.get(place)
+        soon = last is not None and last.ends > 0 and now - last.ended_at < AGAIN
+        self._refusals[place] = _Refusal(code, words, now + CLOSED)
+        return soon
+
+    def taken(self, place: Place) -> None:
+        """Slurm took one."""
+        last = self._refusals.get(place)
+        if last is None:
             return
-        line.waiting.discard(key)
-        if line.ends:
-            line.ends -= 1
-        else:
-            line.pause = SOON  # it was tried without an end, and there was room: perhaps for more
-        if not line.waiting:
-            del self._lines[place]
-
-    def leave(self, key: Key) -> None:
-        """This attempt is not to be submitted any more."""
-        for place, line in list(self._lines.items()):
-            line.waiting.discard(key)
-            if not line.waiting:
-                del self._lines[place]
+        if last.ends:
+            last.ends -= 1
+        elif self._monotonic() >= last.until:
+            del self._refusals[place]
 
     def ended(self) -> None:
         """A job has ended: there may be room for another one, whatever account it was charged to."""
-        for line in self._lines.values():
-            line.ends += 1
-            line.pause = SOON
-
-    def next(self) -> list[Key]:
-        """Return which attempts of a line are to be tried now, in order: as many as have ended, one where none has."""
-        now = self._monotonic()
-        lines = [line for line in self._lines.values() if line.ends or now >= line.again_at]
-        if not lines:
-            return []
-        line = min(lines, key=lambda line: min(line.waiting))
-        return sorted(line.waiting)[: max(1, line.ends)]
-
-    def next_at(self) -> float | None:
-        """Return when there will be one to try, in monotonic seconds; None while nobody is in line."""
-        moments = [0.0 if line.ends else line.again_at for line in self._lines.values()]
-        return min(moments, default=None)
+        for last in self._refusals.values():
+            last.ends += 1
+            last.ended_at = self._monotonic()

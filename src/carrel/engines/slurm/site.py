@@ -82,14 +82,26 @@ class ClusterNodes:
 
         Nobody waits for a controller that hangs, but for a moment when it is asked for the first time.
         """
-        if partition.slurm is None:
-            return ()
+        if partition.slurm is not None:
+            self._refresh()
+            self._answered.wait(_FIRST)
+        return self._of(partition)
+
+    def known(self, partition: Partition) -> Sequence[Node]:
+        """Return the same without waiting for anything."""
+        self._refresh()
+        return self._of(partition)
+
+    def _refresh(self) -> None:
         with self._lock:
             now = self._monotonic()
             if self._asked_at is None or now - self._asked_at > _FRESH:
                 self._asked_at = now
                 threading.Thread(target=self._ask, name="carrel-slurm-nodes", daemon=True).start()
-        self._answered.wait(_FIRST)
+
+    def _of(self, partition: Partition) -> Sequence[Node]:
+        if partition.slurm is None:
+            return ()
         wanted = frozenset(partition.slurm.partition.split(","))
         return tuple(node for partitions, node in self._nodes if partitions & wanted)
 

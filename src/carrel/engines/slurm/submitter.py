@@ -1,8 +1,9 @@
 """Submits attempts to Slurm: into an allocation where there is one for them, else as batch jobs, in the order of the lab.
 
 Elements of an array that come together become one array of Slurm's (`arrays`), or several where Slurm has no room for all. Whom
-Slurm has no room for waits in a line (`room`). Whatever is killed between sbatch and its answer, the next engine looks for a job
-of the attempt's identity before it submits another.
+Slurm has no room for is given back to the lab (`room`): the attempt is claimed, so that no runner ever has it, and its journal
+says why. Whatever is killed between sbatch and its answer, the next engine looks for a job of the attempt's identity before it
+submits another.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from carrel.engines.slurm.listing import SlurmJob, find, slurm_name
 from carrel.engines.slurm.numbers import indices_text
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.pilots import Pilots
-from carrel.engines.slurm.room import Place, Room
+from carrel.engines.slurm.room import AGAIN, Place, Room
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import end_of, is_live
 from carrel.engines.slurm.transport import Transport
 
 #: Seconds before sbatch is tried again after it failed: at first, and at most.
-_AGAIN, _AGAIN_AT_MOST = 2.0, 60.0
+_AFTER_FAILURE, _AT_MOST = 2.0, 60.0
 #: How often a job that never began is submitted again.
 TIMES_AGAIN = 3
 #: Slurm's words for an index that is too large (slurm.conf(5), MaxArraySize).
@@ -89,26 +90,8 @@ class Submitter:
         self.changed_at = -math.inf
 
     def try_next(self) -> None:
-        """Submit elements that have come together, or those for which Slurm may have room by now."""
-        if (at := self._gathering.next_at()) is not None and at <= self._monotonic():
-            self._submit_elements(self._gathering.take())
-            return
-        waiting = [(key, self._follower.find(key)) for key in self._room.next()]
-        for key, gone in waiting:
-            if gone is None:
-                self._room.leave(key)
-        found = [followed for _, followed in waiting if followed is not None]
-        if not all(may_join(followed) for followed in found):
-            found = found[:1]
-        for followed in found:
-            followed.ask_at = 0.0
-        if len(found) == 1:
-            self._submit_guarded(found[0])
-        else:
-            self._submit_elements(found)
-        for followed in found:
-            if followed.ask_at < math.inf:
-                self._room.leave(followed.watched.key)  # it was taken, or its trouble is another one
+        """Submit elements that have come together."""
+        self._submit_elements(self._gathering.take())
 
     def has_next(self) -> bool:
         """Return whether `try_next` is to be called now."""
@@ -117,8 +100,7 @@ class Submitter:
 
     def next_at(self) -> float | None:
         """Return when to call `try_next`, in monotonic seconds; None while nobody waits for that."""
-        moments = (self._gathering.next_at(), self._room.next_at())
-        return min((moment for moment in moments if moment is not None), default=None)
+        return self._gathering.next_at()
 
     def ended(self) -> None:
         """A job has ended: Slurm may have room for another one."""
@@ -175,7 +157,7 @@ class Submitter:
         if isinstance(error, SlurmMissing) and not asked:
             followed.unask()
         followed.failures += 1
-        pause = min(_AGAIN_AT_MOST, _AGAIN * 2 ** (followed.failures - 1))
+        pause = min(_AT_MOST, _AFTER_FAILURE * 2 ** (followed.failures - 1))
         followed.ask_at = self._monotonic() + pause
         self._look_by(followed.ask_at)
         message = error.message if isinstance(error, CarrelError) and not isinstance(error, SlurmMissing) else str(error)
@@ -196,9 +178,11 @@ class Submitter:
         if self.pilots.take(followed, options):  # there may be one already, for which Slurm needs no room
             self._taken(followed)
             return
-        place, key = _place(options), followed.watched.key
-        if words := self._room.keeps_back(place, key):
-            self._wait_for_room(followed, words, options)
+        place = _place(options)
+        if closed := self._room.closed(place):
+            self._give_back([followed], *closed)
+            return
+        if self._settles(place, [followed]):
             return
         if self._allocations.take(followed, options):
             self._taken(followed)
@@ -214,12 +198,11 @@ class Submitter:
         try:
             followed.remember(self._slurm.submit(arguments, batch_script(self._command(followed), options)))
         except SlurmFull as error:
-            if not error.perhaps:
+            if not error.perhaps or not self._found(followed, self._slurm.listing()):
                 followed.unask()
-            self._room.refused(place, key, error.reason)
-            self._wait_for_room(followed, error.reason, options)
-            return
-        self._room.taken(place, key)
+                self._no_room(place, [followed], error.reason, options)
+                return
+        self._room.taken(place)
         self._taken(followed)
 
     def _taken(self, followed: Followed) -> None:
@@ -227,12 +210,34 @@ class Submitter:
         if followed.cancelled:
             self._cancel(followed)
 
-    def _wait_for_room(self, followed: Followed, words: str, options: SlurmOptions) -> None:
-        """It is submitted when its turn comes; the room knows when."""
-        followed.ask_at = math.inf
-        meaning = ": ".join(part for part in (in_words(words), self._limits.value(options.qos, words)) if part)
-        why = f"{words} ({meaning})" if meaning else words
-        self.say(followed, f"Slurm has no room for it yet: {why}. It is submitted when another one has ended.")
+    def _settles(self, place: Place, elements: Sequence[Followed]) -> bool:
+        """Put them off for a moment where a job has just ended, of which Slurm may not have heard yet."""
+        at = self._room.settles(place)
+        if at is not None:
+            self._ask_by(at, elements)
+        return at is not None
+
+    def _ask_by(self, at: float, elements: Sequence[Followed]) -> None:
+        for one in elements:
+            one.ask_at = at
+        self._look_by(at)
+
+    def _no_room(self, place: Place, elements: Sequence[Followed], code: str, options: SlurmOptions) -> None:
+        """Slurm has no room for these: they go back into the lab's line."""
+        meaning = in_words(code)
+        number = self._limits.of_submitted(code, account=options.account, qos=options.qos)
+        words = "; ".join(part for part in (meaning, number) if part)
+        words = f"{code} ({words})" if words else code
+        if self._room.refused(place, code, words):
+            self._ask_by(self._monotonic() + AGAIN, elements)
+        else:
+            self._give_back(elements, code, words)
+
+    def _give_back(self, elements: Sequence[Followed], code: str, words: str) -> None:
+        reason = Reason(code=code, message=f"Slurm takes no more jobs for now: {words}.")
+        for one in elements:
+            by = one.cancelled_by()
+            self._end(one, Ended(state=JobState.PREEMPTED, reason=reason) if by is None else cancelled(by))
 
     def _found(self, followed: Followed, listing: Sequence[SlurmJob]) -> bool:
         """Look for a job that an earlier call of sbatch may have made; of several, for one that lives."""
@@ -287,14 +292,19 @@ class Submitter:
 
     def _submit_group(self, group: Sequence[Followed], options: SlurmOptions) -> None:
         place, left = _place(options), list(group)
-        if words := self._room.keeps_back(place, left[0].watched.key):
-            self._wait_in_line(place, left, words, options)
+        if closed := self._room.closed(place):
+            self._give_back(left, *closed)
             return
-        refusal, pieces = "no room", Pieces(len(left))
+        if self._settles(place, left):
+            return
+        refusal, pieces = "", Pieces(len(left))
         while size := pieces.next():
             piece = left[:size]
+            if size == 1 and len(left) == 1 and not refusal:  # it came alone: a job, not an array
+                self._submit_guarded(piece[0])
+                return
             try:
-                words = self._submit_array(piece, options) if size > 1 else self._submit_last(piece[0], refusal)
+                words = self._submit_array(piece, options)
             except SlurmRefused as error:
                 self._submit_apart(left, error)
                 return
@@ -304,21 +314,10 @@ class Submitter:
                 continue
             left = left[size:]
             pieces.taken(size)
-            for one in piece:
-                self._room.taken(place, one.watched.key)
-        if left and not self._room.keeps_back(place, left[0].watched.key):
-            self._room.refused(place, left[0].watched.key, refusal)
-        self._wait_in_line(place, left, refusal, options)
-
-    def _submit_last(self, followed: Followed, words: str) -> str:
-        """Submit one that is left alone; return `words` of Slurm's where it has no room for this one either, else ""."""
-        followed.ask_at = 0.0
-        self._submit_guarded(followed)
-        return words if followed.ask_at == math.inf else ""
-
-    def _wait_in_line(self, place: Place, elements: Sequence[Followed], words: str, options: SlurmOptions) -> None:
-        for one in elements:
-            self._wait_for_room(one, self._room.keeps_back(place, one.watched.key) or words, options)
+            for _ in piece:
+                self._room.taken(place)
+        if left:
+            self._no_room(place, left, refusal, options)
 
     def _submit_array(self, piece: Sequence[Followed], options: SlurmOptions) -> str:
         """Submit them as one array; return Slurm's words where it has no room for so many, else "".

@@ -38,6 +38,9 @@ class Transport(Protocol):
     def limits(self) -> Mapping[str, Mapping[str, str]]:
         """Return how much each class of service allows."""
 
+    def max_submit(self) -> Mapping[str, str]:
+        """Return how many jobs the user may have in Slurm, by account, where there is a limit."""
+
     def qos_of(self, number: int) -> str:
         """Return the class of service of a job."""
 

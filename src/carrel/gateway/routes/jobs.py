@@ -60,7 +60,8 @@ def get_job(job_id: JobId, ctx: Ctx, who: Who, base: Base) -> JobDetail:
     job = ctx.lab.job(who, job_id)
     hold = None if job.state.ended else ctx.lab.waiting(job_id)
     task, attempts = ctx.lab.task(who, job_id), ctx.lab.attempts(who, job_id)
-    return job_detail(job, hold, ctx.run_url(base, job.run_id), task, attempts)
+    qos = ctx.lab.policy.qos.get(job.qos)
+    return job_detail(job, hold, ctx.run_url(base, job.run_id), task, attempts, qos)
 
 
 @router.post("/{job_id}/cancel", status_code=202, summary="Ask for a job's end")

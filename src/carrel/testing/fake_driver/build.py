@@ -116,11 +116,16 @@ class FakeDriver:
         whose work does, keeps a lock from being taken, as a long kernel does.
         """
         with self._locked():
+            (self.state / "go").unlink(missing_ok=True)
             with (self.state / "faults").open("a") as file:
                 file.write(f"{call} {pid} {count} {action} {argument:.17g}{f' {after}' if after else ''}\n")
 
+    def let_go(self) -> None:
+        """Nothing hangs, is slow or is shown although it is gone any more, what has begun included; until the next `inject`."""
+        (self.state / "go").touch()
+
     def clear(self) -> None:
-        """Let everything go right again. A call that hangs already goes on hanging."""
+        """Let everything go right again. A call that hangs already goes on hanging: see `let_go`."""
         with self._locked():
             (self.state / "faults").write_text("")
 

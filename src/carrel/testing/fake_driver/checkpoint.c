@@ -31,7 +31,7 @@ static int begin(const char *call, int pid, struct process **process, struct fau
         if (strcmp(fault->action, "segv") == 0) kill(pid, SIGSEGV);
         if (strcmp(fault->action, "hang_after") != 0) {
             fake_release();
-            if (strcmp(fault->action, "hang") == 0) fake_sleep(fault->argument);
+            if (strcmp(fault->action, "hang") == 0) fake_hang(fault->argument);
             if (strcmp(fault->action, "error") == 0) return (int)fault->argument;
             if (strcmp(fault->action, "segv") == 0) return UNKNOWN;
             fault->action[0] = 0;
@@ -46,7 +46,7 @@ static int begin(const char *call, int pid, struct process **process, struct fau
 
 static int end(int result, const struct fault *fault) {
     fake_release();
-    if (strcmp(fault->action, "hang_after") == 0) fake_sleep(fault->argument);
+    if (strcmp(fault->action, "hang_after") == 0) fake_hang(fault->argument);
     return result;
 }
 
@@ -107,7 +107,7 @@ static int copy_file(const char *from, const char *to, double rate) {
     ssize_t size = -1;
     while (source >= 0 && target >= 0 && (size = read(source, piece, sizeof piece)) > 0) {
         if (write(target, piece, (size_t)size) != size) break;
-        if (rate > 0) fake_sleep((double)size / rate);
+        if (rate > 0) fake_hang((double)size / rate);
     }
     if (source >= 0) close(source);
     if (target >= 0) close(target);

@@ -97,11 +97,11 @@ int fake_transfer(const char *call, uint64_t address, void *host, size_t size, i
         if (trouble.rate > 0 && some > CHUNK) some = CHUNK;
         result = move(&piece, (char *)host + done, some, to_device);
         if (result != SUCCESS) return result;
-        if (trouble.rate > 0) fake_sleep((double)some / trouble.rate);
+        if (trouble.rate > 0) fake_hang((double)some / trouble.rate);
         done += some;
     }
     if (trouble.until < 0) return SUCCESS;
-    if (trouble.stall) fake_sleep(-1);
+    if (trouble.stall) fake_hang(-1);
     return UNKNOWN;
 }
 

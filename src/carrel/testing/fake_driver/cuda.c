@@ -42,7 +42,7 @@ int fake_enter(const char *call) {
                 fake_leave();
                 return (int)fault.argument;
             }
-            fake_sleep(fault.argument);
+            fake_hang(fault.argument);
             return SUCCESS;
         }
         uint32_t gate = process->gate;
@@ -91,7 +91,7 @@ EXPORT int cuInit(unsigned flags) {
     int bad = fake_take("cuInit", getpid(), NULL, &fault);
     fake_release();
     if (bad && strcmp(fault.action, "error") == 0) return (int)fault.argument;
-    if (bad) fake_sleep(fault.argument);
+    if (bad) fake_hang(fault.argument);
     if (fake_initialized()) return SUCCESS;
     fake_hold();
     struct process *process = fake_mine();

@@ -53,7 +53,7 @@ static int begin(const char *call) {
     int bad = fake_take(call, getpid(), NULL, &fault);
     fake_release();
     if (bad && strcmp(fault.action, "error") == 0) return (int)fault.argument;
-    if (bad) fake_sleep(fault.argument);
+    if (bad) fake_hang(fault.argument);
     return SUCCESS;
 }
 

@@ -30,13 +30,27 @@ double fake_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
+/* A test has said that nothing waits any more. */
+static int let_go(void) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/go", directory);
+    return access(path, F_OK) == 0;
+}
+
+static void sleep_a_little(double most) {
+    struct timespec piece = {.tv_sec = 0, .tv_nsec = (long)((most < 0.02 ? most : 0.02) * 1e9)};
+    nanosleep(&piece, NULL);
+}
+
 void fake_sleep(double seconds) {
     double until = fake_now() + seconds;
-    for (double left = seconds; seconds < 0 || left > 0; left = until - fake_now()) {
-        struct timespec piece = {.tv_sec = 0, .tv_nsec = left < 0.002 ? (long)(left * 1e9) : 2000000};
-        if (seconds < 0) pause();
-        else nanosleep(&piece, NULL);
-    }
+    for (double left = seconds; left > 0; left = until - fake_now()) sleep_a_little(left);
+}
+
+void fake_hang(double seconds) {
+    double until = fake_now() + seconds;
+    for (double left = seconds; (seconds < 0 || left > 0) && !let_go(); left = until - fake_now())
+        sleep_a_little(seconds < 0 ? 1 : left);
 }
 
 uint64_t fake_start_of(int pid) { /* proc_pid_stat(5), field 22; zombies hold no device */
@@ -202,6 +216,7 @@ struct process *fake_find(int pid) {
 struct process *fake_mine(void) { return fake_find(getpid()); }
 
 static int is_ghost(const struct process *process) {
+    if (process->ghost_until != 0 && let_go()) return 0;
     return process->ghost_until < 0 || (process->ghost_until > 0 && fake_now() < process->ghost_until);
 }
 

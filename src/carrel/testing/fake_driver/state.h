@@ -88,7 +88,8 @@ int fake_open(void);  /* 0, or -1: no CARREL_FAKE_DRIVER directory: then there i
 void fake_hold(void); /* takes the lock and clears away what the dead left */
 void fake_release(void);
 int fake_take(const char *call, int pid, const char *action, struct fault *fault); /* with the lock held */
-void fake_sleep(double seconds); /* negative: for ever */
+void fake_sleep(double seconds);
+void fake_hang(double seconds); /* for a fault: negative: for ever; ends when the test lets go */
 double fake_now(void);
 uint64_t fake_start_of(int pid); /* 0: dead */
 struct process *fake_find(int pid);

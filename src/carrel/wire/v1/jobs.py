@@ -251,6 +251,8 @@ class JobDetail(JobView):
     launcher: str = "none"
     #: Processes on each node.
     tasks_per_node: int = 1
+    #: Why it gives its GPUs to no cell while it runs; "" for one that has none, or gives them.
+    keeps_gpus: str = ""
     attempts: list[AttemptView] = Field(default_factory=list)
 
 

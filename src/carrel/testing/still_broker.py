@@ -1,0 +1,62 @@
+"""A broker for whom time stands still: it goes on only when the test says so.
+
+`python -m carrel.testing.still_broker …` is `python -m carrel.broker …` with a clock that begins at the Unix seconds in
+CARREL_STILL_TIME. A line on its standard input is the moment (Unix seconds) that it is then; when all has been done that was due
+by then, the line comes back on its standard output. What takes real time (moves, other processes) still takes it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from carrel.broker.loop import Loop
+from carrel.broker.main import main
+
+#: The variable with the moment at which it begins.
+VARIABLE = "CARREL_STILL_TIME"
+
+
+class StillClock:
+    """A moment that is moved by lines on standard input."""
+
+    def __init__(self, moment: float) -> None:
+        self._moment = moment
+        self._data = b""
+
+    def __call__(self) -> float:
+        """The moment that it is (Unix seconds)."""
+        return self._moment
+
+    def obey(self, loop: Loop) -> None:
+        """Be moved from now on."""
+        loop.watch(sys.stdin.fileno(), partial(self._moved, loop))
+
+    def _moved(self, loop: Loop) -> None:
+        piece = os.read(sys.stdin.fileno(), 65536)
+        if not piece:
+            loop.unwatch(sys.stdin.fileno())
+            return
+        *lines, self._data = (self._data + piece).split(b"\n")
+        for line in lines:
+            self._moment = float(line)
+            # After the timers of this round of the loop.
+            loop.post(partial(_answer, line))
+
+
+def _answer(line: bytes) -> None:
+    os.write(sys.stdout.fileno(), line + b"\n")
+
+
+def run(words: Sequence[str] | None = None) -> int:
+    """Run a broker whose time is the test's until SIGTERM. Returns its exit code."""
+    clock = StillClock(float(os.environ[VARIABLE]))
+    loop = Loop(clock)
+    clock.obey(loop)
+    return main(words, clock=clock, loop=loop)
+
+
+if __name__ == "__main__":
+    sys.exit(run())
