@@ -23,9 +23,11 @@ from carrel.broker.core.effects import Line
 from carrel.broker.journal import BrokerJournal, read_lines
 from carrel.broker.loop import Loop
 from carrel.broker.mover import Mover
+from carrel.broker.pool import HostPool
 from carrel.broker.processes import wait_for_marked
 from carrel.broker.service import Service
 from carrel.broker.simulated import SimulatedSuspender
+from carrel.devices.machine import total_memory
 from carrel.domain.errors import CarrelError
 from carrel.domain.lease import Residency, Tier
 from carrel.domain.ports import Clock
@@ -95,6 +97,9 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     journal.start(began.rows, began.at)
     if isinstance(suspender, SimulatedSuspender):
         _seed(suspender, core.book)
+    # Names of pieces are never used again, also not by the next broker, whose clients have those of this one.
+    pool = HostPool(_pool_limit(config), first=int(clock() * 1000))
+    pool.start()
     service = Service(
         core,
         loop=loop,
@@ -108,6 +113,7 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
         journal=journal,
         mover=Mover(loop, suspender, margin=config.rules.margin),
         suspender=suspender,
+        pool=pool,
         host_free=_host_memory(config, loop.monotonic),
     )
     service.start()
@@ -124,6 +130,7 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     _log.info("listening on %s", path)
     loop.run()
     service.close()
+    pool.end()
     suspender.close()
     journal.close()
     _log.info("ended; leases stay as they are")
@@ -159,6 +166,12 @@ def _host_memory(config: BrokerConfig, monotonic: Clock) -> Callable[[], int | N
         return int(seen[1])
 
     return free
+
+
+def _pool_limit(config: BrokerConfig) -> int:
+    if config.simulated:
+        return 0
+    return config.rules.host_memory if config.rules.host_memory is not None else int(total_memory() * _HOST_SHARE)
 
 
 def _available() -> int:

@@ -6,7 +6,8 @@ from typing import Any
 
 from carrel.broker.core.core import Core
 from carrel.broker.core.identity import Identity
-from carrel.domain.lease import LeaseState, Residency, Tier
+from carrel.broker.core.lender import off_the_bus
+from carrel.domain.lease import LeaseState, Residency, Tier, Way
 from carrel.domain.ports import Clock
 
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
@@ -100,6 +101,7 @@ class Status:
         return asked.devices or self._book.tenants[asked.tenant].home
 
     def _tenants(self) -> list[dict[str, Any]]:
+        ways = {name: self._lender.way(row) for name, row in self._book.tenants.items()}
         return [
             {
                 "id": row.id,
@@ -113,10 +115,10 @@ class Status:
                 "home": list(row.home),
                 "bytes": sum(row.state.values()),
                 "cached": sum(row.reserve.values()),
-                "suspendable": self._lender.movable(row),
-                "why_not": row.lost
-                or row.why_not
-                or ("" if self._lender.tier is not Tier.HOLD else "this machine cannot move it"),
+                "way": ways[row.id][0].value,
+                "not_bus": "" if self._lender.tier is Tier.SIMULATED else off_the_bus(row),
+                "suspendable": ways[row.id][0] is not Way.HOLD,
+                "why_not": row.lost or (ways[row.id][1] if ways[row.id][0] is Way.HOLD else ""),
                 "stays": row.broken or row.stays,
                 "last_used": row.last_used,
                 "retry_at": row.retry_at,

@@ -37,6 +37,17 @@ class Residency(StrEnum):
     LOST = "lost"
 
 
+class Way(StrEnum):
+    """How a tenant's GPU state leaves its devices."""
+
+    #: By the residency library in its process: as fast as the bus is, and also in a state that the driver cannot move.
+    BUS = "bus"
+    #: By the driver's checkpoint of its whole processes.
+    DRIVER = "driver"
+    #: Not at all: the lease stays with it.
+    HOLD = "hold"
+
+
 class LeaseState(StrEnum):
     """How a lease is used."""
 
@@ -84,6 +95,8 @@ class Tenant:
     suspendable: bool = True
     #: What in the process keeps its state where it is ("JAX", "managed memory"), or "".
     stays: str = ""
+    #: True when it can be stopped while its state stays on the device (a gate in the driver's calls).
+    gated: bool = False
     #: Unix seconds at which its last lease ended; 0 before the first.
     last_used: float = 0.0
     #: Seconds that its recent cells took (a mean in which the newest weighs most); None before there were any.

@@ -73,8 +73,10 @@ Broker to client
                no tenant), last_used (Unix seconds at which a cell's lease on it ended, 0: never), wanted (requests that wait for
                this very device)
              tenants: id, job, owner, role, kernel, label, pid, state (`Residency`), home, bytes, cached (of them, kept in
-               reserve), suspendable, why_not, stays (why_not in words of ours), last_used, retry_at (moving its state did not
-               begin: not tried again before, Unix seconds), cells, gpu_seconds, waited_seconds, background, mine (bool)
+               reserve), way (how its state leaves its devices, `Way`), not_bus (why not over the bus, in words of ours),
+               suspendable (way is not "hold"), why_not (why it is), stays (why_not in words of ours), last_used, retry_at
+               (moving its state did not begin: not tried again before, Unix seconds), cells, gpu_seconds, waited_seconds,
+               background, mine (bool)
              leases: id, fence, tenant, job, owner, role, devices, since, state (`LeaseState`), cell, held_until, exclusive,
                wanted_since (since when others wait for a held one, or null), mine
              queue: request, tenant, job, owner, role, gpus, devices (those that it waits for; []: any), position, since,
@@ -89,9 +91,13 @@ Broker to client
 A process with the residency library
 ------------------------------------
 A library (`carrel-residency`, in C) stops calls to the driver at a gate while the process has no lease, and moves its GPU
-memory when it is told to. The broker refuses its role for now, and no kernel and no task has the library loaded yet.
+memory when it is told to. It speaks over a connection of its own, of role "residency"; the kernel's hook has its own. The
+process is one tenant, by pid and start time, whichever connects first, with one lease: who asks while the other has it joins it.
+The library decides when that is over; a lease of a cell that the library has not joined is not used, and ends when others want
+its devices. A process without a hook (a child of a kernel) is a tenant of its own of the same session. The processes of a task
+belong to the tenant of its runner, and wait for its lease.
 
-It speaks over a connection of its own, of role "residency"; the kernel's hook has its own. Values are flat: texts, numbers,
+Values are flat: texts, numbers,
 bools, and lists of texts or numbers; a line to it has at most 64 KiB. Descriptors go with the first byte of their message
 (SCM_RIGHTS), in the order of its lists. An order's ``id`` comes back in its answer; orders are carried out one after the
 other. If the connection is lost nothing changes in the process; it connects again and says everything.
