@@ -30,7 +30,7 @@ class Tracking:
     def __init__(self, *, home: Path, store: Store, lab: Lab) -> None:
         self._server = TrackingServer(home, python=sys.executable)
         self._rest = MlflowRest(self._server.socket)
-        self._shipper = Shipper(store.outbox, self._rest, time.time, record=_records_of(lab))
+        self._shipper = Shipper(store.outbox, self._rest, time.time, artifacts=self._server.artifacts, record=_records_of(lab))
         self._subscribe = lab.subscribe
         self._unsubscribe: list[Callable[[], None]] = []
         self.proxy = TrackingProxy(self._server)
