@@ -89,7 +89,7 @@ def outbox() -> MemoryOutbox:
 
 def ship(outbox: MemoryOutbox, rest: Counting, *, timeout: float = 30, **options: Any) -> None:
     """A shipper's whole life: until the outbox is empty."""
-    shipper = Shipper(outbox, rest, time.time, artifacts=rest.artifacts, pauses=QUICK, **options)
+    shipper = Shipper(outbox, rest, artifacts=rest.artifacts, pauses=QUICK, **options)
     shipper.notify()
     shipper.start()
     try:
@@ -256,7 +256,7 @@ def test_a_crash_between_sending_and_crossing_off_makes_no_second_run(
     first = Amnesia()
     story = [creation(1, lab=lab, start=time.time() - age), update(metrics=[metric("loss", 1, 1)]), end()]
     first.add(1, story)
-    shipper = Shipper(first, rest, time.time, artifacts=rest.artifacts, pauses=QUICK)
+    shipper = Shipper(first, rest, artifacts=rest.artifacts, pauses=QUICK)
     shipper.start()
     assert first.dead.wait(PATIENCE)
     shipper.stop()
@@ -313,7 +313,7 @@ def test_a_deleted_experiment_is_restored_for_a_new_run(
 @pytest.mark.mlflow
 def test_nothing_is_lost_while_mlflow_is_down(tracking: Tracking, alice: httpx.Client, outbox: MemoryOutbox, lab: str) -> None:
     rest = MlflowRest(tracking.server.socket)
-    shipper = Shipper(outbox, rest, time.time, artifacts=tracking.server.artifacts, pauses=QUICK)
+    shipper = Shipper(outbox, rest, artifacts=tracking.server.artifacts, pauses=QUICK)
     end_listening = tracking.server.on_change(shipper.notify)
     shipper.start()
     try:
@@ -382,7 +382,7 @@ def test_the_outbox_in_memory_keeps_the_order() -> None:
 
 def test_a_shipper_without_anything_to_do_stops_at_once(tmp_path: Path) -> None:
     artifacts = ArtifactStore(tmp_path, "sqlite://")
-    shipper = Shipper(MemoryOutbox(), MlflowRest(tmp_path / "none"), time.time, artifacts=artifacts)
+    shipper = Shipper(MemoryOutbox(), MlflowRest(tmp_path / "none"), artifacts=artifacts)
     shipper.start()
     assert shipper.wait_idle(5)
     stopped = threading.Thread(target=shipper.stop)

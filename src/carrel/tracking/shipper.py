@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from carrel.domain.errors import CarrelError, NotFound, Unavailable
-from carrel.domain.ports import Clock
 from carrel.tracking.artifacts import ArtifactStore
 from carrel.tracking.batch import Entry, batches, call_arguments, entries_of
 from carrel.tracking.outbox import Outbox, OutboxItem
@@ -30,13 +29,11 @@ _log = logging.getLogger(__name__)
 _WINDOW = 500
 #: Items that are crossed off together.
 _CROSS_OFF = 100
-#: Seconds that items may gather before they are sent.
-_GATHER = 0.05
+#: Seconds that items may gather before they are sent; and where as many come, so that several of one job go together.
+_GATHER, _GATHER_MANY, _MANY = 0.05, 1.0, 50
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 #: How often something is tried that MLflow itself fails over (5xx) before it counts as refused.
 _TRIES = 8
-#: Seconds. A run may exist already when its job is not younger than this process, give or take a clock that was set.
-_CLOCK_MARGIN = 60.0
 #: Tags that name one job of one lab.
 _NAMING_TAGS = ("carrel.lab", "carrel.job_id")
 
@@ -57,7 +54,6 @@ class Shipper:
         self,
         outbox: Outbox,
         transport: MlflowRest,
-        clock: Clock,
         *,
         artifacts: ArtifactStore,
         record: Callable[[int], Mapping[str, Any]] | None = None,
@@ -70,7 +66,8 @@ class Shipper:
         self._artifacts = artifacts
         self._record = record
         self._pauses = pauses
-        self._since = clock()
+        #: The last item that an earlier process may have sent without crossing it off; None before the first look.
+        self._earlier: int | None = None
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._idle = threading.Event()
@@ -111,10 +108,10 @@ class Shipper:
             try:
                 found, trouble = self._round(_WINDOW * 2 ** min(misses, 7))
             except CarrelError as error:
-                found, trouble = True, str(error)
+                found, trouble = 1, str(error)
             except Exception as error:  # noqa: BLE001  (this thread must outlive whatever the store or a payload throws at it)
                 _log.exception("Telling MLflow failed; it is tried again.")
-                found, trouble = True, str(error)
+                found, trouble = 1, str(error)
             if trouble:
                 misses += 1
                 if misses in (1, 10) or misses % 100 == 0:
@@ -122,6 +119,8 @@ class Shipper:
                 self._stopped.wait(self._pauses[min(misses, len(self._pauses)) - 1])
             elif found:
                 misses = 0
+                if _MANY <= found < _WINDOW:
+                    self._stopped.wait(_GATHER_MANY)
             else:
                 misses = 0
                 with self._telling:
@@ -130,8 +129,10 @@ class Shipper:
                 self._wake.wait()
                 self._stopped.wait(_GATHER)
 
-    def _round(self, window: int) -> tuple[bool, str]:
-        """Send what waits, oldest first. Returns whether anything did, and what went wrong."""
+    def _round(self, window: int) -> tuple[int, str]:
+        """Send what waits, oldest first. Returns how many items did, and what went wrong."""
+        if self._earlier is None:
+            self._earlier = self._outbox.last()
         items = self._outbox.pending(window)
         jobs: dict[int, list[OutboxItem]] = {}
         for item in items:
@@ -155,7 +156,7 @@ class Shipper:
         if self._settled:
             for job_id, words in troubled.items():
                 self._count(next(item.id for item in jobs[job_id] if item.id not in self._settled), words)
-        return bool(items), trouble
+        return len(items), trouble
 
     def _count(self, item_id: int, words: str) -> None:
         self._tries[item_id] = self._tries.get(item_id, 0) + 1
@@ -214,8 +215,7 @@ class Shipper:
         tags = payload.get("tags") or {}
         for attempt in (1, 2):
             experiment_id = payload.get("experiment_id") or self._rest.experiment(workspace, name)
-            old = payload["start_time"] / 1000 < self._since + _CLOCK_MARGIN
-            if old or item.id in self._uncertain:
+            if item.id in self._uncertain or item.id <= (self._earlier or 0):
                 found = self._rest.find_run(workspace, experiment_id, {key: tags[key] for key in _NAMING_TAGS if key in tags})
                 if found is not None:
                     return found, experiment_id, _Made.BEFORE
