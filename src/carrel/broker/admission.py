@@ -73,7 +73,8 @@ class Gatekeeper:
         found = read_foreign(path, uid, job=job, attempt=attempt)
         if role == KERNEL and not found.session:
             raise _not_a_session(job, "task")
-        of_task = role == RUNNER or (role == RESIDENCY and not found.session)
+        if role == RESIDENCY and found.session and found.reserve:
+            raise _has_its_own(job)
         return Identity(
             role=role,
             job=job,
@@ -81,7 +82,7 @@ class Gatekeeper:
             # Not by their name in the lab, which only the files say; the lab knows it by the job.
             owner=f"uid:{uid}",
             gpus=found.gpus,
-            assigned=self._task(job, found.shares, found.session) if of_task else found.assigned,
+            assigned=self._task(job, found.shares, found.session) if _is_task(role, found.session) else found.assigned,
             reserved=found.reserve,
             bound=self._bound(job, found.shares) if role in _BORROWS and found.session else (),
             memory=found.memory,
@@ -96,9 +97,9 @@ class Gatekeeper:
         if role == KERNEL and session is None:
             raise _not_a_session(job, launch.kind)
         if role == RESIDENCY and session is not None and session.reserve:
-            raise Denied(f"Session {job} has GPUs of its own.", remedy="Use them without asking.")
+            raise _has_its_own(job)
         assigned = tuple(device.uuid for device in launch.devices)
-        if self._shared is not None and (role == RUNNER or (role == RESIDENCY and session is None)):
+        if self._shared is not None and _is_task(role, session is not None):
             assigned = self._task(job, launch.shares, session is not None)
         return Identity(
             role=role,
@@ -129,6 +130,15 @@ class Gatekeeper:
                 remedy="Start it again; if that does not help, ask an administrator.",
             )
         return bound
+
+
+def _is_task(role: str, is_session: bool) -> bool:
+    """True for the runner of a job, and for the processes of one that is no session."""
+    return role == RUNNER or (role == RESIDENCY and not is_session)
+
+
+def _has_its_own(job: int) -> Denied:
+    return Denied(f"Session {job} has GPUs of its own.", remedy="Use them without asking.")
 
 
 def _not_a_session(job: int, kind: str) -> Denied:
