@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 PAUSE_SECONDS, PATIENCE_SECONDS = 10.0, 10.0
 #: Seconds without an answer, or a sign of progress, after which an order is given up.
 SILENCE_SECONDS = 30.0
-#: Most pieces of the pool in one message.
-_MOST_PIECES = 100
+#: Most pieces of the pool in one message: memory that nobody has touched before takes a while to register.
+_MOST_PIECES = 16
 _AWAY = ("out", "lost")
 
 
@@ -90,6 +90,8 @@ class Bus:
         #: Whose each process is, and those whose state lies in the pool.
         self._owners: dict[str, str] = {}
         self._away: set[str] = set()
+        #: Processes that are given pieces before they have to move.
+        self._preparing: set[str] = set()
 
     # --- processes come and go ----------------------------------------------------------------------------------------------
 
@@ -125,6 +127,8 @@ class Bus:
                 self._wait(int(str(number)), given)
         elif message["op"] == "moved" and member in self._away:
             self._found_away(member)
+        elif message["op"] == "release" and len(self._owners) > 1:
+            self._prepare(member, _sum(message.get("movable")))
 
     def _note(self, member: str, message: Message) -> None:
         place = message.get("place")
@@ -253,6 +257,35 @@ class Bus:
                 yield from self._take_back(member, fresh)
                 return _why(told, "host memory could not be registered")
         return ""
+
+    def _prepare(self, member: str, size: int) -> None:
+        """The process is idle, and others are there: it registers its part of the pool now, and not when somebody waits."""
+
+        def prepared(_outcome: _Outcome) -> None:
+            self._preparing.discard(member)
+
+        if member not in self._preparing and not self._is_busy(member):
+            self._preparing.add(member)
+            self._go_on(self._give_ahead(member, size), prepared, None)
+
+    def _give_ahead(self, member: str, size: int) -> _Script:
+        """One piece after the other, so that a cell that begins waits for no more than one; as long as there is nothing else."""
+        while sum(piece.size for piece in self._pool.held(member)) < size and not self._is_busy(member):
+            try:
+                some = self._pool.take(self._owners[member], 1, holder=member)
+            except Unavailable:
+                break
+            fields = {"pieces": [piece.number for piece in some], "sizes": [piece.size for piece in some]}
+            told = yield _Order(member, "pieces", "pieces", fields, some)
+            if told is None or told.get("ok") is not True:
+                yield from self._take_back(member, some)
+                break
+        return _Outcome(ok=True)
+
+    def _is_busy(self, member: str) -> bool:
+        """It is told to do something already, or has its state in the pool, or is gone."""
+        told = any(given.order.member == member for given in self._given.values())
+        return told or member in self._away or member not in self._owners
 
     def _reclaim(self, asking: str, size: int) -> Generator[_Order, Message | None, None]:
         """Take back pieces from processes whose state is on its devices."""

@@ -40,6 +40,8 @@ _log = logging.getLogger("carrel.broker")
 _HOME_SECONDS = 5.0
 #: Share of the free host memory that states may take, and for how many seconds a look at it holds.
 _HOST_SHARE, _HOST_SECONDS = 0.9, 1.0
+#: Share of the machine's memory that is not taken for the pool.
+_HOST_FLOOR = 0.05
 #: Marks our helper processes, by state directory and broker; and how many seconds those of an earlier broker are waited for.
 _HELPER, _LEFTOVER_SECONDS = "CARREL_BROKER_HELPER", 600.0
 #: Exit codes: another broker runs here; the configuration is no good.
@@ -98,7 +100,8 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     if isinstance(suspender, SimulatedSuspender):
         _seed(suspender, core.book)
     # Names of pieces are never used again, also not by the next broker, whose clients have those of this one.
-    pool = HostPool(_pool_limit(config), first=int(clock() * 1000))
+    limit = _pool_limit(config)
+    pool = HostPool(limit, first=int(clock() * 1000), floor=int(total_memory() * _HOST_FLOOR) if limit else 0)
     pool.start()
     service = Service(
         core,
