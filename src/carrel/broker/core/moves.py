@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from carrel.broker.core.effects import NEVER, Action, Gather, MoveBack, MoveOut
 from carrel.broker.core.lender import Lender, resumption
+from carrel.broker.core.rates import BACK, OUT
 from carrel.broker.core.rows import LeaseRow, RequestRow, TenantRow
 from carrel.broker.core.words import sizes_of
 from carrel.domain.lease import LeaseState, Residency
@@ -22,8 +23,6 @@ from carrel.suspension.ports import Ending, Moved, Target
 PREPARE_SECONDS = 5.0
 #: Seconds until a move that did not begin is tried again, doubled each time, and the longest pause.
 _RETRY, _LONGEST_RETRY = 2.0, 60.0
-#: Bytes of a state whose move says something about how fast states move.
-_TELLING = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +126,13 @@ class Moves:
         row.members = tuple(f"{target.pid}-{target.start}" for target in targets[1:])
         self._book.touch(row)
         size = sum(row.state.values())
+        self._lender.under_way.begun(row, OUT, self._lender.now)
         self.actions.append(MoveOut(tenant, pauses, tuple(targets), row.home, size, row.memory))
 
     def moved_out(self, tenant: str, pauses: str | None, moved: Moved) -> None:
         """The move to host memory has ended so."""
         row = self._book.tenants.get(tenant)
-        self._note(moved)
+        self._lender.under_way.ended(tenant, moved)
         if row is None:
             return
         if moved.cordon:
@@ -176,6 +176,7 @@ class Moves:
         row = self._book.tenants.get(tenant)
         if row is None:
             return
+        self._lender.under_way.begun(row, BACK, self._lender.now)
         devices = self._lender.devices
         memory = {uuid: devices[uuid].memory for uuid in row.home if uuid in devices}
         self.actions.append(MoveBack(tenant, lease, _targets(row), row.home, dict(row.state), memory))
@@ -183,7 +184,7 @@ class Moves:
     def moved_back(self, tenant: str, lease_id: str | None, moved: Moved) -> None:
         """Bringing the state back has ended so."""
         row = self._book.tenants.get(tenant)
-        self._note(moved)
+        self._lender.under_way.ended(tenant, moved)
         if row is None:
             return
         if moved.cordon:
@@ -212,7 +213,7 @@ class Moves:
             return
         lease.since = now
         self._book.touch(lease)
-        self._lender.say(row.id, "resumed", lease=lease.id, devices=list(lease.devices), fence=lease.fence)
+        self._lender.say(row.id, "resumed", lease=lease.id, devices=list(lease.devices), fence=lease.fence, people=lease.people)
 
     def _back_in_line(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
         """The lease's state did not come back this time: its devices are free, and it waits on at its old place."""
@@ -255,11 +256,6 @@ class Moves:
         row.failures += 1
         if moved.ending is not Ending.GONE:
             row.retry_at = self._lender.now + min(_LONGEST_RETRY, _RETRY * 2 ** (row.failures - 1))
-
-    def _note(self, moved: Moved) -> None:
-        if moved.ending is Ending.DONE and moved.bytes >= _TELLING and moved.seconds > 0:
-            rate, before = moved.bytes / moved.seconds, self._lender.rate
-            self._lender.rate = rate if before is None else (before + rate) / 2
 
 
 def _targets(row: TenantRow) -> tuple[Target, ...]:
