@@ -94,7 +94,8 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     _log.info("node %s: %d devices, tier %s %s", config.node, len(config.devices), tier, capability.message)
     journal = BrokerJournal(state / "journal.jsonl", keep=config.keep_journals)
     lines = (Line(at, tuple(rows), tuple(drops)) for at, rows, drops in read_lines(state / "journal.jsonl"))
-    core = Core(config, tier, make_id=secrets.token_hex(8), lines=lines, rate=capability.suspend_rate or None)
+    rate, back_rate = capability.suspend_rate or None, capability.restore_rate or None
+    core = Core(config, tier, make_id=secrets.token_hex(8), lines=lines, rate=rate, back_rate=back_rate)
     began = core.everything(clock())
     journal.start(began.rows, began.at)
     if isinstance(suspender, SimulatedSuspender):

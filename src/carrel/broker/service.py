@@ -396,6 +396,8 @@ class Service:
             self._bus.heard(client.member, message)
             if effects is not None:
                 self.carry_out(effects)
+            if op == "progress":
+                self._changed()
             return
         if op in ("status", "watch"):
             client.watching = client.watching or op == "watch"

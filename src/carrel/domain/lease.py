@@ -180,6 +180,8 @@ class LendingRules:
     least_room: float = 0.1
     #: Bytes of state that move in a second, as measured; None: nobody knows.
     move_rate: float | None = None
+    #: The same on the way back to the device; None: as fast.
+    back_rate: float | None = None
     #: Bytes of host memory that suspended states may take in all; None: no limit.
     host_memory: int | None = None
 

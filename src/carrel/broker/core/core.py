@@ -33,12 +33,19 @@ class Core:
     """Everything that a broker remembers and decides."""
 
     def __init__(
-        self, config: BrokerConfig, tier: Tier, *, make_id: str, lines: Iterable[Line] = (), rate: float | None = None
+        self,
+        config: BrokerConfig,
+        tier: Tier,
+        *,
+        make_id: str,
+        lines: Iterable[Line] = (),
+        rate: float | None = None,
+        back_rate: float | None = None,
     ) -> None:
-        """`lines`: what earlier brokers wrote down; `rate`: bytes of state that should move in a second."""
+        """`lines`: what earlier brokers wrote down; `rate`, `back_rate`: bytes of state that should move in a second."""
         self.book = Book(make_id=make_id)
         self.book.replay(lines)
-        self.lender = Lender(self.book, config, tier, rate=rate)
+        self.lender = Lender(self.book, config, tier, rate=rate, back_rate=back_rate)
         self.looks = Looks(self.lender)
         self._moves = Moves(self.lender)
         self._holding = Holding(self.lender, hold_time=config.hold_time, grace=config.grace)
@@ -199,6 +206,10 @@ class Core:
         self.lender.now = now
         self._moves.moved_back(tenant, lease, moved)
         return self._settle(now)
+
+    def progress(self, tenant: str, done: int, of: int, now: float) -> None:
+        """So many bytes of a move have moved (where the way of moving says it): for those who watch."""
+        self.lender.under_way.progress(tenant, done, of, now)
 
     # --- settling -----------------------------------------------------------------------------------------------------------
 

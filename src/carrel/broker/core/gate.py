@@ -62,6 +62,7 @@ class Gate:
             "cancel": self._cancel,
             "release": self._release,
             "quiet": self._note,
+            "progress": self._progress,
         }
 
     # --- members come and go ------------------------------------------------------------------------------------------------
@@ -225,6 +226,12 @@ class Gate:
         row.movable = movable
         row.reasons = tuple(dict.fromkeys(reason for one in everybody for reason in one.reasons))
         self._book.touch(row)
+
+    def _progress(self, _member: Member, row: TenantRow, message: Message) -> None:
+        """So much of its memory has moved, for those who watch."""
+        done, of = message.get("done"), message.get("of")
+        if type(done) is int and type(of) is int:
+            self._lender.under_way.progress(row.id, done, of, self._lender.now)
 
     def _join(self, lease: LeaseRow, member: Member) -> None:
         if member.id not in lease.gates:

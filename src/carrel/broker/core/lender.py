@@ -13,8 +13,10 @@ from carrel.broker.config import BrokerConfig
 from carrel.broker.core.book import Book
 from carrel.broker.core.effects import NEVER, Tell
 from carrel.broker.core.host import HostRoom
+from carrel.broker.core.rates import BACK, OUT, Rates
 from carrel.broker.core.rows import LeaseRow, RequestRow, Seen, TenantRow
 from carrel.broker.core.stuck import Stuck
+from carrel.broker.core.under_way import UnderWay
 from carrel.broker.core.ways import way_of
 from carrel.broker.core.words import granted_fields, lost_fields
 from carrel.domain.lease import DeviceRoom, LeaseState, Lending, LendingSnapshot, Queued, Residency, Tier, Way
@@ -30,8 +32,10 @@ _REFRESH = 2.0
 class Lender:
     """Lends devices: asks the policy, and makes rows of what it says."""
 
-    def __init__(self, book: Book, config: BrokerConfig, tier: Tier, *, rate: float | None) -> None:
-        """`rate`: bytes of state that should move in a second; None: nobody knows."""
+    def __init__(
+        self, book: Book, config: BrokerConfig, tier: Tier, *, rate: float | None, back_rate: float | None = None
+    ) -> None:
+        """`rate`, `back_rate`: bytes of state that should move in a second, out and back; None: nobody knows."""
         self.book = book
         self.tier = tier
         self.devices: Mapping[str, Device] = {device.uuid: device for device in config.devices}
@@ -47,8 +51,9 @@ class Lender:
         self.queue: dict[str, Queued] = {}
         #: Tenants that were asked to give back what they only keep in reserve, and have not answered yet.
         self.trimming: set[str] = set()
-        #: Bytes of state that move in a second, as the driver's probe and then real moves say; None: nobody knows.
-        self.rate = rate
+        #: How fast states move, and those that move now.
+        self.rates = Rates(book, out=rate, back=back_rate or rate)
+        self.under_way = UnderWay(self.rates, "simulated" if tier is Tier.SIMULATED else "driver")
         #: How often the policy was asked.
         self.decisions = 0
         #: Looks at the devices that are wanted, and the last of them that is done: see `look`.
@@ -131,6 +136,7 @@ class Lender:
         else:
             lease = self.new_lease(row, asked, devices, now)
             self.book.add_lease(lease)
+        self.book.visit(row.owner, devices)
         row.sees, row.lends = devices, lease.lends
         self.book.touch(row)
         if row.residency is Residency.SUSPENDED:
@@ -147,7 +153,7 @@ class Lender:
 
     def resumed(self, row: TenantRow, lease: LeaseRow) -> None:
         """A paused lease goes on, and its state is there: its holders are told."""
-        self.say(row.id, "resumed", lease=lease.id, devices=list(lease.devices), fence=lease.fence)
+        self.say(row.id, "resumed", lease=lease.id, devices=list(lease.devices), fence=lease.fence, people=lease.people)
         for member in lease.gates:
             self.say_member(member, "go", id=0, lease=lease.id, fence=lease.fence)
 
@@ -200,7 +206,8 @@ class Lender:
         rules = replace(
             self._config.rules,
             host_memory=self.host.limit(),
-            move_rate=self.rate,
+            move_rate=self.rates.usual(OUT),
+            back_rate=self.rates.usual(BACK),
             # Without a gate in the driver's calls only what computes nothing can be stopped where it is.
             pause_in_place=self.tier is Tier.SIMULATED,
         )
@@ -291,7 +298,8 @@ class Lender:
         """The lease's devices are free for others; it asks for them again at once."""
         self.book.pause(lease, now)
         self.book.add_request(resumption(row, lease, now))
-        self.say(row.id, "paused", lease=lease.id, message="paused: others had waited for their turn; it goes on later")
+        message = "paused: others had waited for their turn; it goes on later"
+        self.say(row.id, "paused", lease=lease.id, message=message, people=lease.people)
 
     def keep_in_place(self, row: TenantRow) -> None:
         """A state that cannot be moved holds its devices, when nobody else has a lease on them."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from carrel.broker.core.effects import NEVER, Action, Gather, MoveBack, MoveOut, Pause
 from carrel.broker.core.lender import Lender, resumption
+from carrel.broker.core.rates import BACK, OUT
 from carrel.broker.core.rows import LeaseRow, RequestRow, TenantRow
 from carrel.broker.core.words import sizes_of
 from carrel.domain.lease import LeaseState, Residency, Way
@@ -22,8 +23,6 @@ from carrel.suspension.ports import Ending, Moved, Target
 PREPARE_SECONDS = 5.0
 #: Seconds until a move that did not begin is tried again, doubled each time, and the longest pause.
 _RETRY, _LONGEST_RETRY = 2.0, 60.0
-#: Bytes of a state whose move says something about how fast states move.
-_TELLING = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +140,13 @@ class Moves:
         size = sum(row.state.values())
         way = Way(row.moved_by)
         found = tuple(targets)
+        self._lender.under_way.begun(row, OUT, self._lender.now)
         self.actions.append(MoveOut(tenant, pauses, found, row.home, size, way, self._members(row), row.memory))
 
     def moved_out(self, tenant: str, pauses: str | None, moved: Moved) -> None:
         """The move to host memory has ended so."""
         row = self._book.tenants.get(tenant)
-        self._note(moved)
+        self._lender.under_way.ended(tenant, moved)
         if row is None:
             return
         if moved.cordon:
@@ -216,6 +216,7 @@ class Moves:
         row = self._book.tenants.get(tenant)
         if row is None:
             return
+        self._lender.under_way.begun(row, BACK, self._lender.now)
         devices = self._lender.devices
         memory = {uuid: devices[uuid].memory for uuid in row.home if uuid in devices}
         way = Way(row.moved_by or Way.DRIVER)
@@ -224,7 +225,7 @@ class Moves:
     def moved_back(self, tenant: str, lease_id: str | None, moved: Moved) -> None:
         """Bringing the state back has ended so."""
         row = self._book.tenants.get(tenant)
-        self._note(moved)
+        self._lender.under_way.ended(tenant, moved)
         if row is None:
             return
         if moved.cordon:
@@ -304,11 +305,6 @@ class Moves:
         row.failures += 1
         if moved.ending is not Ending.GONE:
             row.retry_at = self._lender.now + min(_LONGEST_RETRY, _RETRY * 2 ** (row.failures - 1))
-
-    def _note(self, moved: Moved) -> None:
-        if moved.ending is Ending.DONE and moved.bytes >= _TELLING and moved.seconds > 0:
-            rate, before = moved.bytes / moved.seconds, self._lender.rate
-            self._lender.rate = rate if before is None else (before + rate) / 2
 
 
 def _targets(row: TenantRow) -> tuple[Target, ...]:

@@ -235,6 +235,13 @@ class LeaseRow:
     resumed: bool = False
     #: The holder was asked to end because its time was up.
     ending: bool = False
+    #: Owners of what has had its devices while it was paused.
+    visitors: tuple[str, ...] = ()
+
+    @property
+    def people(self) -> int:
+        """For how many people it was paused."""
+        return len(self.visitors)
 
     def view(self) -> Lent:
         """The lease as lending sees it."""
