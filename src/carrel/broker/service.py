@@ -344,8 +344,8 @@ class Service:
 
     def _hello_at_gate(self, connection: Connection, client: Client, identity: Identity, message: Message) -> None:
         member = client.process.name
-        about = {**message, "label": name_of(client.process.pid)}
         try:
+            about = {**message, **self._descent(client.process)}
             effects = self._core.hello_at_gate(client.process, identity, about, self._now())
         except Unavailable as error:
             _log.info("process %d has to connect again: %s", client.process.pid, error)
@@ -361,6 +361,15 @@ class Service:
         if connection.open:
             ahead = identity.memory == 0
             self._bus.connected(member, identity.owner, message, connection.files(), ahead=ahead)
+
+    def _descent(self, process: Process) -> dict[str, str]:
+        """What a process is called that has no hook: after itself, and the notebook whose kernel has started it."""
+        name = name_of(process.pid)
+        tenants = {row.pid: row for row in self._core.book.tenants.values()}
+        parent = tenants.get(roots([process.pid], tenants).get(process.pid, 0))
+        if parent is None:
+            return {"kernel": "", "label": name}
+        return {"kernel": parent.kernel, "label": f"{parent.label} ({name})" if parent.label else name}
 
     def _send_member(self, member: str, line: bytes, files: Sequence[int]) -> None:
         connection = self._members.get(member)

@@ -118,7 +118,7 @@ class Gate:
         known = self._book.tenants.get(process.name)
         if known is not None and known.job == identity.job:
             return known
-        about = {"label": text_of(message, "label")}
+        about = {"kernel": text_of(message, "kernel"), "label": text_of(message, "label")}
         return self._desk.arrive(process, identity.as_role(KERNEL), about)
 
     def _find_lease(self, member: Member, row: TenantRow, message: Message) -> LeaseRow | None:
