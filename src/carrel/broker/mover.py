@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from carrel.broker.core.effects import Gather, MoveBack, MoveOut
+from carrel.broker.core.effects import Gather, MoveBack, MoveOut, Spill, Unspill
 from carrel.broker.loop import Loop
 from carrel.broker.processes import resident, roots, start_time
 from carrel.domain.units import format_size
-from carrel.suspension.ports import DriverState, Ending, Moved, Suspender, Target
+from carrel.suspension.ports import Disk, DriverState, Ending, Moved, Suspender, Target
 
 _log = logging.getLogger(__name__)
 
@@ -18,8 +18,9 @@ _log = logging.getLogger(__name__)
 class Mover:
     """Moves states. Each method calls back in the loop with what has come of it."""
 
-    def __init__(self, loop: Loop, suspender: Suspender, *, margin: int) -> None:
-        """`margin`: bytes that must be free beside a state that comes back."""
+    def __init__(self, loop: Loop, suspender: Suspender, *, margin: int, disk: Disk | None = None) -> None:
+        """`margin`: bytes that must be free beside a state that comes back; `disk`: where states go that leave host memory."""
+        self._disk = disk
         self._loop = loop
         self._suspender = suspender
         self._margin = margin
@@ -61,6 +62,24 @@ class Mover:
             return moved
 
         self._loop.work(move, lambda moved: done(_noted("resume", what.tenant, moved)))
+
+    def spill(self, what: Spill, done: Callable[[Moved], None]) -> None:
+        """Put a state onto the disk."""
+        disk = self._disk
+        if disk is None:
+            done(Moved(ending=Ending.RETRY, message="no state can go to a disk here"))
+            return
+        self._loop.work(lambda: disk.spill(what.target, size=what.size), lambda moved: done(_noted("spill", what.tenant, moved)))
+
+    def unspill(self, what: Unspill, done: Callable[[Moved], None]) -> None:
+        """Bring a state from the disk."""
+        disk = self._disk
+        if disk is None:
+            done(Moved(ending=Ending.LOST, message="it was on a disk that this broker does not have"))
+            return
+        self._loop.work(
+            lambda: disk.unspill(what.target, size=what.size), lambda moved: done(_noted("unspill", what.tenant, moved))
+        )
 
     def _too_full(self, targets: Sequence[Target], state: Mapping[str, int], memory: Mapping[str, int]) -> str:
         """Why the state must not be brought back now, or "": a restore that finds no room is the end of it.

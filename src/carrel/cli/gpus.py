@@ -12,7 +12,7 @@ from carrel.cli.options import AsJson, Home, open_client
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import LeaseRequestView, LendingView, LentDevice, NodeLendingView, TenantView
-    from carrel.wire.v1.sessions import Lending
+    from carrel.wire.v1.sessions import Lending, RoomView
 
 _STATES = {"running": "blue", "held": "yellow", "paused": "magenta", "free": "green", "withheld": "yellow"}
 _TIERS = {
@@ -92,14 +92,28 @@ def _print_machine(lending: Lending, now: float) -> None:
             print(
                 f"GPU {device.index}: process {stranger.pid} {stranger.name} uses {format_size(stranger.bytes)} without a lease."
             )
+    if lending.host is not None and lending.host.limit is not None:
+        print(f"Room for states that move: {_room('host memory', lending.host)}{_room(', the disk', lending.host.disk)}.")
     if lending.queue:
         print()
         print_table(("#", "WAITS", "GPUS", "FOR", "ABOUT", "WHY"), [_waiting(row, now) for row in lending.queue], right=(0, 2))
-    away = [tenant for tenant in lending.tenants if tenant.state in ("suspended", "suspending", "resuming", "lost")]
+    away = [
+        tenant
+        for tenant in lending.tenants
+        if tenant.state in ("suspended", "suspending", "spilling", "spilled", "resuming", "lost")
+    ]
     if away:
         print()
         states = [(_who(tenant), tenant.state, format_size(tenant.bytes), tenant.why_not) for tenant in away]
         print_table(("NOT ON A GPU", "STATE", "SIZE", "WHY"), states)
+
+
+def _room(where: str, room: RoomView | None) -> str:
+    from carrel.domain.units import format_size
+
+    if room is None or room.limit is None:
+        return ""
+    return f"{where} {format_size(room.left or 0)} of {format_size(room.limit)}"
 
 
 def _use(lending: Lending, device: LentDevice, now: float) -> tuple[str, str]:

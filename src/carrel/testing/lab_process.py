@@ -17,6 +17,9 @@ from carrel.client import Client
 from carrel.domain.job import ACTIVE
 from carrel.testing.waiting import PATIENCE
 
+#: Labs of tests touch no memory ahead of need: many run at once.
+_QUIET = {"CARREL_HOST_MEMORY_READY": "0"}
+
 
 @dataclass(slots=True)
 class LabProcess:
@@ -82,7 +85,9 @@ def start_lab(
     address = home / "address.json"
     address.unlink(missing_ok=True)
     began = time.monotonic()
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **(variables or {})})
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **_QUIET, **(variables or {})}
+    )
     assert process.stdout is not None
     output = _read_until_ready(process, process.stdout.fileno(), address, began + PATIENCE)
     if not address.exists():

@@ -119,7 +119,7 @@ class TenantView(Response):
     owner: str = ""
     kernel: str = ""
     label: str = ""
-    #: "none", "resident", "suspending", "suspended", "resuming" or "lost".
+    #: "none", "resident", "suspending", "suspended", "spilling", "spilled", "resuming" or "lost".
     state: str
     home: list[str] = Field(default_factory=list)
     bytes: int = 0
@@ -166,6 +166,28 @@ class LeaseRequestView(Response):
     mine: bool = False
 
 
+class RoomView(Response):
+    """Room for GPU states, in bytes; `limit` and `left` None: as much as there is."""
+
+    limit: int | None = None
+    left: int | None = None
+
+
+class PoolView(Response):
+    """Host memory in pieces, for programs with the residency library: what they have, and what is ready for the next one."""
+
+    limit: int
+    given: int = 0
+    ready: int = 0
+
+
+class HostView(RoomView):
+    """Where states go that leave their GPUs: host memory, of that the pool, and the disk behind it (None: there is none)."""
+
+    pool: PoolView | None = None
+    disk: RoomView | None = None
+
+
 class Lending(Response):
     """Who has which GPU of one machine, who waits, whose state is where."""
 
@@ -176,6 +198,8 @@ class Lending(Response):
     tenants: list[TenantView] = Field(default_factory=list)
     leases: list[LeaseView] = Field(default_factory=list)
     queue: list[LeaseRequestView] = Field(default_factory=list)
+    #: None where nothing is lent, and from an older broker.
+    host: HostView | None = None
 
 
 class NodeLendingView(Lending):
