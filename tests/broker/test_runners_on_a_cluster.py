@@ -13,12 +13,14 @@ from kernels import FakeKernel
 
 from carrel.control.launching import job_token
 from carrel.devices import DeviceLocks, this_node
+from carrel.domain.errors import Unavailable
 from carrel.domain.job import JobState
 from carrel.domain.launch import Continued, Launch, Paused
 from carrel.domain.lease import LendingRules
 from carrel.domain.node import Device
 from carrel.domain.resources import Resources
 from carrel.engines.local import LocalEngine
+from carrel.runner.lease import LONGEST_WAIT, take_lease
 from carrel.spool import Spool
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.builders import Ear, LabHome, make_launch
@@ -108,3 +110,30 @@ def test_a_task_that_the_broker_refuses_goes_on_with_what_slurm_gave_it(nodes: C
     launch = node.start("echo over")
     assert node.ear.ended(launch).state is JobState.COMPLETED
     assert "It does not lend its GPU to cells: Job 1 has its GPUs from Slurm." in node.log(launch)
+
+
+def test_a_task_does_not_wait_for_cells_while_slurms_limit_runs(nodes: Callable[..., Node], kernels: Kernels) -> None:
+    node = nodes()
+    kernel = kernels(node.broker, node.broker.session(9, owner="bob", shares=(0,)))
+    kernel.acquire()
+    job = node.broker.task(1, shares=(0,))
+    launch = make_launch(node.home, "true", devices=GIVEN, shares=(0,), lends=True)
+    moment, waits = [0.0], []
+
+    def told(message: str) -> None:
+        waits.append(message)
+        moment[0] = LONGEST_WAIT
+
+    with pytest.raises(Unavailable, match="have not left it within 180 s"):
+        take_lease(
+            replace(launch, paths=replace(launch.paths, broker=str(node.broker.socket))),
+            job.token,
+            report=told,
+            stop=lambda: False,
+            deadline=3600.0,
+            monotonic=lambda: moment[0],
+            elsewhere=True,
+            attempt="",
+        )
+    assert "a cell of another session computes" in waits[0]
+    assert [row["role"] for row in node.broker.status()["leases"]] == ["kernel"]
