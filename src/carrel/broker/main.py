@@ -117,7 +117,6 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
             secret=config.secret(),
             spool=Spool(Path(config.spool)),
             shared=config.devices if config.shared else None,
-            tasks_lend=config.rules.most_lent > 0.0 and tier is not Tier.HOLD,
         ),
         journal=journal,
         mover=Mover(

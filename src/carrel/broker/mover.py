@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from carrel.broker.core.effects import Gather, MoveBack, MoveOut, Spill, Unspill
 from carrel.broker.loop import Loop
-from carrel.broker.processes import resident, roots, start_time
+from carrel.broker.processes import roots, start_time
 from carrel.domain.units import format_size
+from carrel.runner.tree import descendants, measure
 from carrel.suspension.ports import Disk, DriverState, Ending, Moved, Suspender, Target
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class Mover:
 
         def move() -> Moved:
             # What is moved becomes memory of the process: with more than its job may have it would be ended, and the state lost.
-            used = sum(resident(target.pid) for target in what.targets) if what.memory else 0
+            used = _in_memory(what.targets) if what.memory else 0
             if what.memory and used + what.size > what.memory:
                 about = f"its state ({format_size(what.size)}) and what it has in memory ({format_size(used)})"
                 return Moved(
@@ -106,6 +107,12 @@ class Mover:
             if start is not None and root == known[0].pid and pid not in found:
                 found[pid] = Target(pid=pid, start=start)
         return list(found.values())
+
+
+def _in_memory(targets: Sequence[Target]) -> int:
+    """Bytes of host memory that a tenant's processes take, and all below the first of them: workers count in their job, too."""
+    first = targets[0].pid
+    return measure(sorted({first, *descendants(first), *(target.pid for target in targets)})).memory
 
 
 def _noted(what: str, tenant: str, moved: Moved) -> Moved:

@@ -40,7 +40,7 @@ class Status:
             "broker": self._book.broker_id,
             "tier": self._lender.tier.value,
             "simulated": self._lender.tier is Tier.SIMULATED,
-            "tasks_lend": self._lender.tier is not Tier.HOLD and self._lender.most_lent > 0.0,
+            "tasks_lend": self._lender.tasks_lend,
             "devices": self._rows["devices"],
             "tenants": [_shown(row, viewer) for row in self._rows["tenants"]],
             "leases": [_shown(row, viewer) for row in self._rows["leases"]],

@@ -365,7 +365,7 @@ class _Walk:
             if place.request.exclusive or not can_take_back(lease, cell, rules, self._now):
                 return _NEVER
             moves, begins = not self._stays(place, lease), place.request.resumes is None
-            visit = self._rooms.visit_takes(cell, lease.devices)
+            visit = self._rooms.visit_takes(cell, lease.devices) + self._rooms.return_takes(lease)
             return lends_from(lease, holder, rules, moves=moves, begins=begins, visit=visit)
         slice_ = self._snapshot.rules.time_slice
         if (

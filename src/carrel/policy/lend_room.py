@@ -264,21 +264,25 @@ class Rooms:
         return moved / self._rules.move_rate + back / (self._rules.back_rate or self._rules.move_rate) + on_disk
 
     def return_takes(self, lease: Lent) -> float:
-        """Seconds from the end of a cell until the paused task whose devices it has computes again: what is there goes first."""
+        """Seconds from the end of a cell until the task whose devices it has computes again: what can move there goes first."""
         if not self._rules.move_rate:
             return 0.0
         own = next((one for one in self._paused if one.id == lease.tenant), None)
         back = max(own.state.values(), default=0) if own is not None else 0
-        there = {
-            uuid: sum(one.state.get(uuid, 0) for one in self._residents.get(uuid, ()) if one.id != lease.tenant)
+        others = {
+            uuid: [one for one in self._residents.get(uuid, ()) if one.id != lease.tenant and one.suspendable]
             for uuid in lease.devices
         }
+        there = {uuid: sum(one.state.get(uuid, 0) for one in found) for uuid, found in others.items()}
         away = max(there.values(), default=0)
         return away / self._rules.move_rate + back / (self._rules.back_rate or self._rules.move_rate)
 
     def visit_takes(self, tenant: Tenant, devices: Sequence[str]) -> float:
-        """Seconds for which a tenant's state moves to and from the devices where its cell has a turn, as far as that is known."""
-        if not self._rules.move_rate:
+        """Seconds for which a tenant's state moves to and from the devices where its cell has a turn, as far as that is known.
+
+        How long one takes to leave that is there already says `return_takes`.
+        """
+        if not self._rules.move_rate or tenant.residency is Residency.RESIDENT:
             return 0.0
         fresh = tenant.residency is Residency.NONE
         sizes = [self.wanted(tenant, uuid) if fresh else tenant.state.get(uuid, 0) for uuid in devices if uuid in self.devices]

@@ -79,9 +79,9 @@ class Lender:
         self._told: dict[str, tuple[int, str, str, float]] = {}
 
     @property
-    def most_lent(self) -> float:
-        """Largest part of its time for which a task may be paused."""
-        return self._config.rules.most_lent
+    def tasks_lend(self) -> bool:
+        """True where tasks can give way to cells."""
+        return self.tier is not Tier.HOLD and self._config.rules.most_lent > 0.0
 
     def say(self, tenant: str, op: str, **fields: Any) -> None:
         """Send a message to a tenant, once everything is written down."""

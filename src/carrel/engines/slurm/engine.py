@@ -32,6 +32,7 @@ from carrel.engines.slurm.pilots import Pilots, no_time
 from carrel.engines.slurm.reconciler import Reconciler
 from carrel.engines.slurm.shared import Listing
 from carrel.engines.slurm.transport import Transport
+from carrel.runner.lease import LONGEST_WAIT
 from carrel.spool import Spool, read_claim, write_preempt
 
 #: Seconds beyond a job's walltime that Slurm is asked for, so that the runner's own limit comes first.
@@ -48,7 +49,7 @@ def options_for(launch: Launch) -> SlurmOptions:
     wanted = launch.resources
     shards = launch.task.session.shards if launch.task.session is not None else launch.shards
     return SlurmOptions(
-        time=wanted.time + MARGIN,
+        time=wanted.time + MARGIN + (int(LONGEST_WAIT) if launch.shards else 0),
         memory=wanted.memory + _OVERHEAD,
         cpus=wanted.cpus or 1,
         # Slurm gives the shares of one GPU without saying of which type; who decides on them has seen to that.
