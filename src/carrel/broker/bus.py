@@ -18,7 +18,9 @@ from carrel.broker.core.effects import MoveBack, MoveOut, Pause
 from carrel.broker.loop import Loop, Timer
 from carrel.broker.pool import HostPool, Piece
 from carrel.domain.errors import CarrelError, Unavailable
+from carrel.domain.units import format_size
 from carrel.leases.protocol import Message, encode
+from carrel.runner.tree import measure
 from carrel.suspension.ports import Ending, Moved
 
 _log = logging.getLogger(__name__)
@@ -77,14 +79,16 @@ class Bus:
         *,
         send: Callable[[str, bytes, Sequence[int]], None],
         found_away: Callable[[str], None],
+        lives: Callable[[str], bool] = lambda _member: True,
     ) -> None:
         """`send`: a line, and descriptors with it, to a process that is connected. `found_away`: its state left its devices
-        although that was given up before.
+        although that was given up before. `lives`: the process has not ended.
         """
         self._loop = loop
         self._pool = pool
         self._send = send
         self._found_away = found_away
+        self._lives = lives
         self._ids = itertools.count(1)
         self._given: dict[int, _Given] = {}
         #: Whose each process is, and those whose state lies in the pool.
@@ -92,13 +96,15 @@ class Bus:
         self._away: set[str] = set()
         #: Processes that are given pieces before they have to move.
         self._preparing: set[str] = set()
+        self._ahead: set[str] = set()
 
     # --- processes come and go ----------------------------------------------------------------------------------------------
 
-    def connected(self, member: str, owner: str, hello: Message, files: Sequence[int]) -> None:
+    def connected(self, member: str, owner: str, hello: Message, files: Sequence[int], *, ahead: bool = True) -> None:
         """A process of the lab's user `owner` is connected, or again: what it has is known, and what it was told to do is told
-        again. The descriptors that came with its hello are the bus' from now on.
+        again. The descriptors that came with its hello are the bus' from now on. `ahead`: it may have pieces before it moves.
         """
+        self._ahead = self._ahead | {member} if ahead else self._ahead - {member}
         self._owners[member] = owner
         self._adopt(member, owner, hello, files)
         self._note(member, hello)
@@ -110,6 +116,7 @@ class Bus:
         """The process has ended: what it had of the pool is free, and nobody waits for it."""
         self._away.discard(member)
         self._owners.pop(member, None)
+        self._ahead.discard(member)
         self._pool.close(member)
         for number in [number for number, given in self._given.items() if given.order.member == member]:
             self._answer(number, None)
@@ -127,7 +134,7 @@ class Bus:
                 self._wait(int(str(number)), given)
         elif message["op"] == "moved" and member in self._away:
             self._found_away(member)
-        elif message["op"] == "release" and len(self._owners) > 1:
+        elif message["op"] == "release" and len(self._owners) > 1 and member in self._ahead:
             self._prepare(member, _sum(message.get("movable")))
 
     def _note(self, member: str, message: Message) -> None:
@@ -158,9 +165,11 @@ class Bus:
         """Move a tenant's state to host memory: stop all of its processes, then empty them all."""
 
         def stopped(outcomes: Mapping[str, _Outcome]) -> None:
-            if not all(one.ok for one in outcomes.values()):
+            size = sum(one.bytes for one in outcomes.values())
+            full = _beyond_job(what, size)
+            if full or not all(one.ok for one in outcomes.values()):
                 self._go(what.members)
-                done(_ended("out", what.tenant, outcomes, Ending.RETRY))
+                done(_ended("out", what.tenant, {**outcomes, "": _Outcome(ok=False, why=full)}, Ending.RETRY))
                 return
             self._all(what.members, self._empty, emptied)
 
@@ -185,7 +194,7 @@ class Bus:
             if all(one.ok for one in outcomes.values()):
                 done(_ended("in", what.tenant, outcomes, Ending.DONE))
                 return
-            here = [one for one in what.members if one not in self._away and outcomes[one].bytes]
+            here = [one for one in outcomes if one not in self._away and outcomes[one].bytes]
             self._all(here, self._empty, lambda _again: done(_ended("in", what.tenant, outcomes, Ending.RETRY)))
 
         self._all(what.members, self._fill, filled)
@@ -313,7 +322,7 @@ class Bus:
         self, members: Iterable[str], script: Callable[[str], _Script], done: Callable[[Mapping[str, _Outcome]], None]
     ) -> None:
         """Carry out a script with each of the processes at once."""
-        left = set(members)
+        left = {member for member in members if self._lives(member)}
         outcomes: dict[str, _Outcome] = {}
         if not left:
             self._loop.post(lambda: done(outcomes))
@@ -362,6 +371,15 @@ class Bus:
         """As before the pause."""
         for member in members:
             self._send(member, encode("go", id=0), ())
+
+
+def _beyond_job(what: MoveOut, size: int) -> str:
+    """Why the processes' job would not survive it, or "": what they register of the pool may count as theirs."""
+    used = measure([int(member.split("-")[0]) for member in what.members]).memory if what.memory else 0
+    if not what.memory or used + size <= what.memory:
+        return ""
+    about = f"its state ({format_size(size)}) and what it has in memory ({format_size(used)})"
+    return f"{about} are more than its job asked for ({format_size(what.memory)})"
 
 
 def _ended(what: str, tenant: str, outcomes: Mapping[str, _Outcome], ending: Ending) -> Moved:

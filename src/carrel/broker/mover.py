@@ -100,7 +100,7 @@ class Mover:
     def _present(self, known: Sequence[Target], devices: Sequence[str], others: Sequence[int]) -> list[Target]:
         """The tenant's processes with GPU state: those that are known, and those of its descendants that are on its devices."""
         processes = self._suspender.use().processes
-        found = {target.pid: target for target in known}
+        found = {target.pid: target for target in known if target is known[0] or start_time(target.pid) == target.start}
         there = sorted({pid for uuid in devices for pid in processes.get(uuid, ())})
         for pid, root in roots(there, [known[0].pid, *others]).items():
             start = start_time(pid)

@@ -111,6 +111,12 @@ def start_time(pid: int) -> int | None:
     return None if fields is None else int(fields[19])
 
 
+def is_alive(name: str) -> bool:
+    """True while the process of this name (`Process.name`) has not ended."""
+    pid, _, start = name.partition("-")
+    return start_time(int(pid)) == int(start)
+
+
 def name_of(pid: int) -> str:
     """What the process calls itself (proc_pid_comm(5)), or ""."""
     try:

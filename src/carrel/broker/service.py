@@ -21,9 +21,9 @@ from carrel.broker.journal import BrokerJournal
 from carrel.broker.loop import Loop, Timer
 from carrel.broker.mover import Mover
 from carrel.broker.pool import HostPool
-from carrel.broker.processes import Gone, Process, find, name_of, peer, roots
+from carrel.broker.processes import Gone, Process, find, is_alive, name_of, peer, roots
 from carrel.broker.status import Status
-from carrel.domain.errors import CarrelError, Conflict
+from carrel.domain.errors import CarrelError, Conflict, Unavailable
 from carrel.domain.lease import Way
 from carrel.domain.ports import Clock
 from carrel.leases.protocol import OBSERVER, RESIDENCY, Message, decode, encode
@@ -76,7 +76,7 @@ class Service:
         self._journal = journal
         self._mover = mover
         self._suspender = suspender
-        self._bus = Bus(loop, pool, send=self._send_member, found_away=self._found_away)
+        self._bus = Bus(loop, pool, send=self._send_member, found_away=self._found_away, lives=is_alive)
         self._host_free = host_free
         self._status = Status(core, clock, pool)
         self._clients: dict[Connection, Client] = {}
@@ -348,8 +348,13 @@ class Service:
 
     def _hello_at_gate(self, connection: Connection, client: Client, identity: Identity, message: Message) -> None:
         member = client.process.name
-        about = {**message, "label": name_of(client.process.pid)}
-        effects = self._core.hello_at_gate(client.process, identity, about, self._now())
+        try:
+            about = {**message, **self._descent(client.process)}
+            effects = self._core.hello_at_gate(client.process, identity, about, self._now())
+        except Unavailable as error:
+            _log.info("process %d has to connect again: %s", client.process.pid, error)
+            connection.end(closed=True)  # a refusal would be for good
+            return
         older, self._members[member] = self._members.get(member), connection
         client.identity, client.member = identity, member
         if older is not None:
@@ -358,7 +363,17 @@ class Service:
             self._keep(member, client.process.copy())
         self.carry_out(effects)
         if connection.open:
-            self._bus.connected(member, identity.owner, message, connection.files())
+            ahead = identity.memory == 0
+            self._bus.connected(member, identity.owner, message, connection.files(), ahead=ahead)
+
+    def _descent(self, process: Process) -> dict[str, str]:
+        """What a process is called that has no hook: after itself, and the notebook whose kernel has started it."""
+        name = name_of(process.pid)
+        tenants = {row.pid: row for row in self._core.book.tenants.values()}
+        parent = tenants.get(roots([process.pid], tenants).get(process.pid, 0))
+        if parent is None:
+            return {"kernel": "", "label": name}
+        return {"kernel": parent.kernel, "label": f"{parent.label} ({name})" if parent.label else name}
 
     def _send_member(self, member: str, line: bytes, files: Sequence[int]) -> None:
         connection = self._members.get(member)
@@ -394,6 +409,8 @@ class Service:
             self._bus.heard(client.member, message)
             if effects is not None:
                 self.carry_out(effects)
+            if op == "progress":
+                self._changed()
             return
         if op in ("status", "watch"):
             client.watching = client.watching or op == "watch"

@@ -6,7 +6,7 @@ from typing import Any
 
 from carrel.broker.core.core import Core
 from carrel.broker.core.identity import Identity
-from carrel.broker.core.lender import off_the_bus
+from carrel.broker.core.ways import off_the_bus
 from carrel.broker.pool import HostPool
 from carrel.domain.lease import LeaseState, Residency, Tier, Way
 from carrel.domain.ports import Clock

@@ -19,7 +19,7 @@ from carrel.broker.core.identity import Identity
 from carrel.broker.core.lender import Lender
 from carrel.broker.core.rows import LeaseRow, TenantRow
 from carrel.broker.core.words import Peer, sizes_of, text_of, words_of
-from carrel.domain.errors import CarrelError, Conflict, Invalid
+from carrel.domain.errors import CarrelError, Invalid, Unavailable
 from carrel.domain.lease import LeaseState, Queued, Residency, Way
 from carrel.leases.protocol import KERNEL, RUNNER, VERSION
 from carrel.suspension.survival import REASONS
@@ -62,6 +62,7 @@ class Gate:
             "cancel": self._cancel,
             "release": self._release,
             "quiet": self._note,
+            "progress": self._progress,
         }
 
     # --- members come and go ------------------------------------------------------------------------------------------------
@@ -91,6 +92,10 @@ class Gate:
     def ended(self, member: str) -> None:
         """The process has ended."""
         self.gone(member)
+        for row in self._book.tenants.values():
+            if member in row.members:
+                row.members = tuple(one for one in row.members if one != member)
+                self._book.touch(row)
         for lease in [lease for lease in self._book.leases.values() if member in lease.gates]:
             self._leave(self._book.tenants[lease.tenant], lease, member)
 
@@ -108,11 +113,12 @@ class Gate:
             for row in self._book.tenants.values():
                 if (row.role, row.job, row.attempt) == (RUNNER, identity.job, identity.attempt):
                     return row
-            raise Conflict(f"Job {identity.job} has its GPUs without leases.", remedy="Use them without asking.")
+            # It has one before its command begins: after a restart it has not come back yet.
+            raise Unavailable(f"The runner of job {identity.job} has no lease.", remedy="Ask again.")
         known = self._book.tenants.get(process.name)
         if known is not None and known.job == identity.job:
             return known
-        about = {"label": text_of(message, "label")}
+        about = {"kernel": text_of(message, "kernel"), "label": text_of(message, "label")}
         return self._desk.arrive(process, identity.as_role(KERNEL), about)
 
     def _find_lease(self, member: Member, row: TenantRow, message: Message) -> LeaseRow | None:
@@ -221,6 +227,12 @@ class Gate:
         row.reasons = tuple(dict.fromkeys(reason for one in everybody for reason in one.reasons))
         self._book.touch(row)
 
+    def _progress(self, _member: Member, row: TenantRow, message: Message) -> None:
+        """So much of its memory has moved, for those who watch."""
+        done, of = message.get("done"), message.get("of")
+        if type(done) is int and type(of) is int:
+            self._lender.under_way.progress(row.id, done, of, self._lender.now)
+
     def _join(self, lease: LeaseRow, member: Member) -> None:
         if member.id not in lease.gates:
             lease.gates = (*lease.gates, member.id)
@@ -252,6 +264,8 @@ class Gate:
                 self._lender.say_member(member.id, "refused", request=request, **fields)
         for lease in [one for one in self._book.leases.values() if self._is_nobodys(one)]:
             self._end(self._book.tenants[lease.tenant], lease)
+        for lease in [one for one in self._book.leases.values() if self._is_held_for_nothing(one)]:
+            self._book.drop_lease(lease, self._lender.now, outcome="held")
 
     def _is_nobodys(self, lease: LeaseRow) -> bool:
         """Its library has asked for it and does not want it any more."""
@@ -260,6 +274,12 @@ class Gate:
         if not members or lease.request or lease.gates or lease.state is not LeaseState.ACTIVE or lease.pending or lease.pausing:
             return False
         return not any(self._members[member].asked for member in members)
+
+    def _is_held_for_nothing(self, lease: LeaseRow) -> bool:
+        """What kept the state from being moved is over: nobody's process is ended for it."""
+        row = self._book.tenants[lease.tenant]
+        held = lease.state is LeaseState.HELD and not lease.by_choice and not lease.ending
+        return held and row.gated and self._lender.movable(row)
 
     def _serve(self, member: Member) -> None:
         row = self._book.tenants[member.tenant]

@@ -17,6 +17,7 @@ from carrel.broker.core.rates import BACK, OUT, Rates
 from carrel.broker.core.rows import LeaseRow, RequestRow, Seen, TenantRow
 from carrel.broker.core.stuck import Stuck
 from carrel.broker.core.under_way import UnderWay
+from carrel.broker.core.ways import way_of
 from carrel.broker.core.words import granted_fields, lost_fields
 from carrel.domain.lease import DeviceRoom, LeaseState, Lending, LendingSnapshot, Queued, Residency, Tier, Way
 from carrel.domain.node import Device
@@ -27,8 +28,6 @@ _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESU
 _IN_HOST_MEMORY = frozenset({Residency.SUSPENDED, Residency.SPILLING})
 #: Seconds between two looks at the line while somebody waits: estimates grow old, retries come due.
 _REFRESH = 2.0
-#: So often a move by the library may fail before the driver is asked.
-_PATIENCE = 3
 
 
 class Lender:
@@ -280,14 +279,7 @@ class Lender:
 
     def way(self, row: TenantRow) -> tuple[Way, str]:
         """How the tenant's state leaves its devices, and why not over the bus, "" for that (a pause after a failure aside)."""
-        if self._config.never_suspend:
-            return Way.HOLD, row.why_not or "this lab moves no GPU state"
-        why = off_the_bus(row)
-        if not why and self.tier is not Tier.SIMULATED:
-            return Way.BUS, ""
-        if row.why_not or self.tier is Tier.HOLD:
-            return Way.HOLD, row.why_not or (why if row.gated else "") or "this machine cannot move it"
-        return Way.DRIVER, "" if self.tier is Tier.SIMULATED else why
+        return way_of(row, self.tier, never=self._config.never_suspend)
 
     def movable(self, row: TenantRow) -> bool:
         """True when the tenant's state can be moved at all (a pause after a failure aside)."""
@@ -405,18 +397,6 @@ class Lender:
             began=now,
             ends_by=asked.ends_by,
         )
-
-
-def off_the_bus(row: TenantRow) -> str:
-    """Why the library in the tenant's processes does not move its state, or ""."""
-    if not row.gated:
-        return "no residency library in it"
-    if row.reasons:
-        return ", ".join(row.reasons)
-    if row.loose:
-        return "one of its processes has no residency library"
-    # What did not work twice is left to the other way, where there is one.
-    return "its library could not move it" if row.failures >= _PATIENCE and not row.why_not else ""
 
 
 def resumption(row: TenantRow, lease: LeaseRow, now: float) -> RequestRow:

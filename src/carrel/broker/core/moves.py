@@ -206,6 +206,8 @@ class Moves:
             self._put_off(row, moved)
 
     def _stay(self, row: TenantRow) -> None:
+        if row.moved_by == Way.BUS:
+            row.members = ()
         row.residency, row.moved_by, row.on_disk = Residency.RESIDENT, "", False
         self._book.touch(row)
         self._lender.keep_in_place(row)
