@@ -4,8 +4,8 @@ The lab is as a site runs it: jobs are submitted over REST, each user has a depu
 task is a run in MLflow, whose process shares the machine. The rate is that of jobs, from the first submission until the lab's
 event stream has told the end of the last; MLflow takes what it is told in its own time, which is measured beside it. The
 processor's time of each process is what the kernel says at the end less what it said before (proc_pid_stat(5)); that of the
-batch scripts, which are Slurm's children, is not in it. Only as root:
-nobody else may start deputies.
+batch scripts, which are Slurm's children, is measured apart, without Slurm, until their runners could begin. Only as root: nobody
+else may start deputies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carrel import Client
+from carrel.engines.slurm import boot
+from carrel.engines.slurm.code import BootCode
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.slurm_site import PACKAGES, USERS, SlurmSite, missing_programs
 from carrel.testing.unix_users import common_ground, python_for_all
@@ -30,6 +34,8 @@ from figure import Figure, median
 
 _MANY = 200
 _ROUNDS = 3
+#: How often a batch script is started for its processor time.
+_STARTS = 25
 _PATIENCE = 600
 _TICKS = os.sysconf("SC_CLK_TCK")
 _RULES = """
@@ -55,7 +61,7 @@ class Round:
     submitting: float
     #: Seconds from the last end until MLflow had been told everything.
     telling: float
-    #: Seconds of processor time by kind of process.
+    #: Seconds of processor time by kind of process, and of the client.
     spent: dict[str, float]
 
 
@@ -75,7 +81,28 @@ def measure(scratch: Path) -> list[Figure]:
             ours.append(_round(lab, scratch))
             site.clear()
             print(f"  by hand {hand[-1]:.1f}/s, ours {ours[-1]}", file=sys.stderr)
-    return _figures(hand, ours)
+    return [*_figures(hand, ours), *_starts(scratch)]
+
+
+def _starts(scratch: Path) -> list[Figure]:
+    """What a batch script spends until its runner can begin: its attempt is claimed, so it ends there."""
+    attempt, spool = scratch / "claimed", scratch / "spool"
+    for directory in (attempt, spool):
+        directory.mkdir()
+    (attempt / "claim").write_text("1")
+    commands = {
+        "of the batch script until its runner can begin": [*BootCode(spool, sys.executable).command(), str(attempt)],
+        "the same without the file of compiled modules": [sys.executable, "-I", "-S", boot.__file__, "", str(attempt)],
+        "of that, Python's own": [sys.executable, "-I", "-S", "-c", "pass"],
+    }
+    spent: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(_STARTS):
+        for name, command in commands.items():
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run(command, check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            spent[name].append(1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
+    return [median(f"processor time {name}", values, "ms") for name, values in spent.items()]
 
 
 def _figures(hand: list[float], ours: list[Round]) -> list[Figure]:
@@ -90,7 +117,7 @@ def _figures(hand: list[float], ours: list[Round]) -> list[Figure]:
         median("the same, from the last end until MLflow has been told all", [round_.telling for round_ in ours], "s"),
         *(
             median(f"processor time of each job: {kind}", [1000 * round_.spent[kind] / _MANY for round_ in ours], "ms")
-            for kind, _ in _KINDS
+            for kind in (*(kind for kind, _ in _KINDS), "the client")
         ),
     ]
 
@@ -150,6 +177,7 @@ def _submit(client: Client, scratch: Path) -> int:
 def _round(lab: _Lab, scratch: Path) -> Round:
     before = _spent()
     with lab.user() as client:
+        own = time.process_time()
         began = time.monotonic()
         left = {_submit(client, scratch) for _ in range(_MANY)}
         submitting = time.monotonic() - began
@@ -159,11 +187,13 @@ def _round(lab: _Lab, scratch: Path) -> Round:
                 if not left:
                     break
         took = time.monotonic() - began
+        own = time.process_time() - own
     ended = time.monotonic()
     _until(lambda: _untold(lab.process.home) == 0)
     telling = time.monotonic() - ended
     after = _spent()
-    return Round(_MANY / took, submitting, telling, {kind: after[kind] - before.get(kind, 0.0) for kind in after})
+    spent = {kind: after[kind] - before.get(kind, 0.0) for kind in after}
+    return Round(_MANY / took, submitting, telling, spent | {"the client": own})
 
 
 def _untold(home: Path) -> int:

@@ -31,6 +31,7 @@ class Kernel:
         self.path, self.hello = path, hello
         self.waiting = {}
         self.children = []
+        self.hoarders = []
         self.deaf = False
         self.closed = False
         self.reading = True
@@ -74,7 +75,8 @@ class Kernel:
 
     def compute(self, order, *words):
         """Orders for a CUDA state of known value: "!cuda SIZE DEVICE", "!check", "!run", "!stop", and "!load FILE" for a library;
-        "!child SIZE DEVICE [FILE]" starts a process below this one, and "!ask WHAT" has all of these do it. Each has an answer.
+        "!child SIZE DEVICE [FILE]" starts a process below this one, and "!ask WHAT" has all of these do it;
+        "!hoard BYTES" starts one that keeps so much of the machine's memory. Each has an answer.
         """
         answer = {"op": order}
         if order == "cuda":
@@ -94,6 +96,11 @@ class Kernel:
             )
             answer |= {"pid": child.pid, "ready": child.stdout.readline()}
             self.children.append(child)
+        elif order == "hoard":
+            program = f"kept = b'1' * {words[0]}; print(len(kept), flush=True); input()"
+            hoarder = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            hoarder.stdout.readline()
+            self.hoarders.append(hoarder)
         elif order == "ask":
             for child in self.children:
                 child.stdin.write(json.dumps({"do": words[0], "times": 10**9}) + "\n")

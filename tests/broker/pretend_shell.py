@@ -9,7 +9,7 @@ from typing import Any
 from carrel.broker.config import BrokerConfig
 from carrel.broker.core.book import Book
 from carrel.broker.core.core import Core
-from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Line, Look, MoveBack, MoveOut, Pause
+from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Line, Look, MoveBack, MoveOut, Pause, Spill, Unspill
 from carrel.broker.core.identity import Identity
 from carrel.broker.core.rows import RequestRow, plain
 from carrel.domain.lease import LeaseState, LendingRules, Residency, Tier, Way
@@ -20,9 +20,11 @@ from carrel.suspension.ports import Ending, Moved, Use
 
 MEMORY = 16 * GIB
 _AWAY = (Residency.SUSPENDING, Residency.SUSPENDED, Residency.RESUMING)
+_OFF = (Residency.SUSPENDING, Residency.SPILLING, Residency.SPILLED, Residency.RESUMING)
 #: Mostly it goes well.
 _OUT = [Ending.DONE] * 6 + [Ending.RETRY, Ending.UNSUSPENDABLE, Ending.UNVERIFIED, Ending.LOST]
 _BACK = [Ending.DONE] * 6 + [Ending.RETRY, Ending.LOST]
+_TO_DISK = [Ending.DONE] * 4 + [Ending.RETRY]
 
 
 @dataclass
@@ -63,7 +65,8 @@ class Shell:
         self.dice = random.Random(seed)
         self.make = core
         count = self.dice.choice([1, 1, 2, 3])
-        self.host = self.dice.choice([None, 12 * GIB, 40 * GIB])
+        self.host = self.dice.choice([None, 8 * GIB, 12 * GIB, 40 * GIB])
+        self.disk = self.dice.choice([0, 0, 20 * GIB, 200 * GIB])
         self.config = BrokerConfig(
             node="node",
             devices=tuple(
@@ -72,7 +75,7 @@ class Shell:
             state="",
             spool="",
             secret_file="",
-            rules=LendingRules(time_slice=self.dice.choice([0.0, 5.0]), host_memory=self.host),
+            rules=LendingRules(time_slice=self.dice.choice([0.0, 5.0]), host_memory=self.host, state_disk=self.disk),
             hold_time=60.0,
             grace=5.0,
             reconnect_time=20.0,
@@ -357,6 +360,14 @@ class Shell:
                 self.moves += 1
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice(_BACK), message="dice")
                 self.carry_out(core.moved_back(tenant, lease, moved, now), crash=crash)
+            case Spill(tenant):
+                self.moves += 1
+                moved = Moved(ending=Ending.DONE if well else self.dice.choice(_TO_DISK), message="dice", bytes=action.size)
+                self.carry_out(core.spilled(tenant, moved, now), crash=crash)
+            case Unspill(tenant, lease):
+                self.moves += 1
+                moved = Moved(ending=Ending.DONE if well else self.dice.choice(_BACK), message="dice")
+                self.carry_out(core.unspilled(tenant, lease, moved, now), crash=crash)
             case Look(number):
                 use = self.use_of_devices()
                 parents = {pid: pid for there in use.processes.values() for pid in there}
@@ -410,8 +421,13 @@ class Shell:
         assert waiting <= set(lender.queue), "it waits, and nobody knows why"
         assert all(lender.queue[name].reason.message for name in waiting)
         assert not book.requests or effects.wake < NEVER or self.in_the_dark(), "somebody waits, and nobody looks at it again"
+        rows = book.tenants.values()
         if self.host is not None:
-            assert sum(sum(row.state.values()) for row in book.tenants.values() if row.residency in _AWAY) <= self.host
+            in_host = [row for row in rows if row.residency in (*_AWAY, Residency.SPILLING) and not row.on_disk]
+            assert sum(sum(row.state.values()) for row in in_host) <= self.host
+        to_disk = [row for row in rows if row.on_disk or row.residency in (Residency.SPILLING, Residency.SPILLED)]
+        assert sum(sum(row.state.values()) for row in to_disk) <= self.disk
+        assert all(row.residency in _OFF for row in rows if row.on_disk), "only what is off its devices is on the disk"
         for uuid in lender.devices if self.tier is Tier.SIMULATED else ():
             here = [row for row in book.tenants.values() if row.residency in (Residency.RESIDENT, *_AWAY[::2])]
             assert sum(row.state.get(uuid, 0) for row in here) <= MEMORY, "more is on a device than it has"

@@ -100,6 +100,7 @@ def test_nothing_is_lent_twice_and_nothing_is_leaked(
         never_suspend=tier == "hold",
         hold_time=0.5,
         grace=1.0,
+        still=False,
     )
     number = 0
     sessions: list[Session] = []
@@ -144,7 +145,7 @@ def test_a_broker_that_dies_at_once_again_and_again(
     brokers: Callable[..., BrokerProcess], kernels: Callable[..., FakeKernel]
 ) -> None:
     """Killed some milliseconds after each start, in whatever it does then: the cell that computes keeps its lease."""
-    broker = brokers(state=12 * GIB, rate=100 * GIB)
+    broker = brokers(state=12 * GIB, rate=100 * GIB, still=False)
     first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
     dice = random.Random(7)
     for _ in range(12):
@@ -201,7 +202,7 @@ def test_states_on_the_fake_driver_survive(
         Device(uuid=gpu.uuid, index=index, type="h200", name=gpu.name, memory=gpu.memory) for index, gpu in enumerate(driver.gpus)
     )
     rules = LendingRules(margin=8 * MIB, time_slice=2.0, unknown_room=0.45)
-    broker = brokers(devices=devices, environment=driver.environment(), rules=rules)
+    broker = brokers(devices=devices, environment=driver.environment(), rules=rules, still=False)
     sessions = [
         Computing(kernels(broker, broker.session(number, owner=f"user{number}")), random.Random(dice.random()))
         for number in range(1, 6)

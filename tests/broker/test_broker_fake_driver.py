@@ -120,6 +120,17 @@ def test_in_a_cluster_a_state_stays_for_which_its_job_has_too_little_memory(node
     assert same(first)
 
 
+def test_in_a_cluster_the_memory_of_workers_counts_too(nodes: Callable[..., Node]) -> None:
+    node = nodes(shared=True)
+    first = node.with_state(shares=(0,), memory=SIZE + 512 * MIB)
+    first.tell(f"!hoard {512 * MIB}")
+    first.expect("hoard")
+    second = node.kernel(shares=(0,))
+    second.ask()
+    eventually(lambda: "more than its job asked for" in tenant_of(node.broker, first)["why_not"])
+    assert same(first)
+
+
 def test_in_a_cluster_a_state_moves_for_which_its_job_has_memory(nodes: Callable[..., Node]) -> None:
     node = nodes(shared=True)
     first = node.with_state(shares=(0,), memory=64 * SIZE)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from kernels import FakeKernel, tenant_of
 
+from carrel.broker.config import write_config
 from carrel.domain.lease import LendingRules
 from carrel.testing.broker_process import BrokerProcess, FakeJob
 
@@ -112,7 +113,26 @@ def test_a_task_that_has_nothing_to_spare_is_not_paused(brokers: Start, kernels:
 def test_where_no_task_lends_runners_are_refused(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(devices=1, shared=True, rules=replace(LENDS, most_lent=0.0))
     assert not broker.status()["tasks_lend"]
-    assert "has its GPUs from Slurm" in kernels(broker, broker.task(1, shares=(0,)), role="runner").welcome["message"]
+    runner = kernels(broker, broker.task(1, shares=(0,)), role="runner")
+    assert "has its GPUs from Slurm" in runner.acquire(lends=True)["message"]
+
+
+def test_a_paused_task_has_its_gpu_again_where_no_task_lends_any_more(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=1, shared=True, rules=LENDS)
+    runner = kernels(broker, broker.task(1, shares=(0,)), role="runner")
+    lease = runner.acquire(lends=True)
+    broker.advance(60.0)
+    kernel = kernels(broker, broker.session(2, shares=(0,)))
+    granted = kernel.acquire()
+    runner.expect("paused")
+    broker.config = replace(broker.config, rules=replace(LENDS, most_lent=0.0))
+    write_config(broker.directory / "config.json", broker.config)
+    broker.restart()
+    runner.expect("welcome")
+    kernel.expect("welcome")
+    # It is taken back in the middle of the cell.
+    assert runner.expect("resumed")["lease"] == lease["lease"]
+    assert kernel.expect("paused")["lease"] == granted["lease"]
 
 
 def test_whole_gpus_and_the_runners_of_sessions_are_no_tenants(brokers: Start, kernels: Kernels) -> None:

@@ -134,7 +134,7 @@ def test_a_task_whose_device_cannot_be_cleared_is_refused_where_it_can_be_placed
     first = kernels(broker, broker.session(1, owner="ada"))
     first.cell()
     (device,) = broker.devices
-    assert broker.status()["host"] == {"limit": 4 * GIB, "left": 4 * GIB}
+    assert broker.status()["host"] == {"limit": 4 * GIB, "left": 4 * GIB, "states": 0, "pool": None, "disk": None}
     task = kernels(broker, broker.task(2, owner="bob"), role="runner")
     refused = task.acquire(devices=[device.uuid], elsewhere=True)
     assert (refused["op"], refused["code"]) == ("refused", "blocked")
@@ -228,6 +228,99 @@ def test_a_cell_that_nothing_helps_stops_waiting(brokers: Start, kernels: Kernel
     assert first.cell()["op"] == "granted", "whose state lies there goes on"
     first.kill()
     assert second.acquire()["op"] == "granted"
+
+
+# --- the disk ---------------------------------------------------------------------------------------------------------------
+
+
+def of_size(broker: BrokerProcess, kernels: Kernels, *sizes: int) -> list[FakeKernel]:
+    """Kernels that each had a cell, whose states have these sizes in GiB."""
+    found = []
+    for number, size in enumerate(sizes, 1):
+        found.append(kernels(broker, broker.session(number, owner=f"user{number}")))
+        found[-1].say("simulate", bytes=size * GIB)
+        found[-1].cell()
+        broker.advance(10.0)  # one has lain idle longer than the next
+    return found
+
+
+def have(broker: BrokerProcess, *states: str) -> None:
+    """Wait until the states of the sessions are these."""
+
+    def those() -> bool:
+        return [row["state"] for row in sorted(broker.status()["tenants"], key=lambda row: row["job"])] == list(states)
+
+    eventually(those)
+
+
+def test_states_that_host_memory_cannot_take_go_to_the_disk_and_all_take_turns(brokers: Start, kernels: Kernels) -> None:
+    """Three kernels of 10 GiB on one GPU of 16, 8 GiB of host memory, and a disk."""
+    broker = brokers(rules=LendingRules(host_memory=8 * GIB, state_disk=64 * GIB))
+    found = of_size(broker, kernels, 10, 10, 10)
+    for kernel in found * 2:
+        assert kernel.cell()["op"] == "granted"
+    have(broker, "spilled", "spilled", "resident")
+    disk = {"limit": 64 * GIB, "left": 44 * GIB}
+    assert broker.status()["host"] == {"limit": 8 * GIB, "left": 8 * GIB, "states": 0, "pool": None, "disk": disk}
+
+
+def test_what_has_lain_in_host_memory_longest_goes_on_to_the_disk(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(rules=LendingRules(host_memory=14 * GIB, state_disk=64 * GIB))
+    first, second, third = of_size(broker, kernels, 12, 13, 14)
+    have(broker, "spilled", "suspended", "resident")
+    assert first.cell()["op"] == "granted", "it comes back, and the others make way"
+    have(broker, "resident", "spilled", "suspended")
+    first.kill()
+    assert second.cell()["op"] == "granted"
+    assert third.cell()["op"] == "granted"
+
+
+def test_a_cell_is_paused_to_the_disk_and_goes_on(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(rules=LendingRules(time_slice=3.0, host_memory=GIB, state_disk=64 * GIB))
+    first, second = of_size(broker, kernels, 10, 10)
+    lease = first.acquire()
+    second.ask()
+    second.expect("queued")
+    broker.advance(3.0)
+    first.expect("paused")
+    second.release(second.expect("granted"))
+    first.release({**lease, "fence": first.expect("resumed")["fence"]})
+    have(broker, "resident", "spilled")
+
+
+def test_states_on_the_disk_outlive_a_killed_broker(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(rules=LendingRules(host_memory=8 * GIB, state_disk=64 * GIB))
+    first, _second = of_size(broker, kernels, 10, 10)
+    broker.restart()
+    have(broker, "spilled", "resident")
+    assert first.cell()["op"] == "granted"
+
+
+def test_a_disk_that_takes_nothing_is_tried_again_and_a_damaged_state_is_lost_by_name(brokers: Start, kernels: Kernels) -> None:
+    full = brokers(rules=LendingRules(host_memory=12 * GIB, state_disk=64 * GIB), faults={"disk_full": 0.5}, seed=3)
+    of_size(full, kernels, 12, 12, 12)
+    eventually(lambda: sorted(row["state"] for row in full.status()["tenants"]) == ["resident", "spilled", "suspended"])
+    damaged = brokers(rules=LendingRules(host_memory=8 * GIB, state_disk=64 * GIB), faults={"disk_lost": 1.0})
+    first, _second = of_size(damaged, kernels, 10, 10)
+    refused = first.acquire()
+    assert refused["op"] == "refused"
+    assert "damaged" in refused["message"]
+    have(damaged, "lost", "spilled")
+
+
+def test_where_the_disk_is_full_too_the_cell_reads_since_when_what_helps_and_until_when(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(state=10 * GIB, rules=LendingRules(host_memory=8 * GIB, state_disk=5 * GIB), hold_time=60.0)
+    first, second = two(broker, kernels)
+    second.ask()
+    queued = second.expect("queued")
+    assert queued["code"] == "HostMemoryFull"
+    assert "neither host memory nor the disk has room" in queued["message"]
+    broker.advance(20.0)
+    assert "this has been so for 20 s; " in second.expect("queued")["message"]
+    broker.advance(40.0)
+    over = second.expect("refused")
+    assert "neither host memory nor the disk has room" in over["message"]
+    assert first.cell()["op"] == "granted", "its state is where it was"
 
 
 def test_the_first_cell_of_a_kernel_gets_what_others_took(brokers: Start, kernels: Kernels) -> None:

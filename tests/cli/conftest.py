@@ -10,7 +10,7 @@ from carrel.client import Client
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE
 
-SETTINGS = 'grace_time = "3s"\nwarning_time = "1s"\n'
+SETTINGS = 'grace_time = "2m"\nwarning_time = "1s"\n'
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ def test_ps_shows_active_jobs_and_the_last_that_ended(carrel: CommandLine, clien
     ended = [client.submit_project(script(tmp_path / "a", "true\n"), name="short").id for _ in range(7)]
     for job_id in ended:
         client.wait(job_id, timeout=PATIENCE)
-    active = client.submit_project(script(tmp_path / "b", "exec sleep 60\n"), name="long").id
+    active = client.submit_project(script(tmp_path / "b", "exec sleep 600\n"), name="long").id
     shown = [v1.JobView.model_validate(job).id for job in carrel("ps", "--json").json["jobs"]]
     assert shown == [active, *sorted(ended, reverse=True)[:5]]
     assert len(carrel("ps", "--all", "--name", "short", "--json").json["jobs"]) == 7
@@ -218,7 +218,7 @@ def test_record(carrel: CommandLine, done: v1.JobDetail, tmp_path: Path) -> None
 
 
 def test_cancel_goes_on_after_a_job_that_is_not_there(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
-    jobs = [client.submit_project(script(tmp_path / "code", "exec sleep 60\n")).id for _ in range(2)]
+    jobs = [client.submit_project(script(tmp_path / "code", "exec sleep 600\n")).id for _ in range(2)]
     ended = carrel("cancel", str(jobs[0]), "999999", str(jobs[1]), "--json")
     assert ended.code == 3
     assert [v1.JobView.model_validate(job).id for job in ended.json["jobs"]] == jobs

@@ -28,7 +28,7 @@ def test_the_log_goes_to_stdout_and_the_news_to_stderr(carrel: CommandLine, tmp_
     [
         ("exit 7\n", (), 7),
         ("kill -SEGV $$\n", (), 128 + signal.SIGSEGV),
-        ("exec sleep 60\n", ("--time", "2s"), 124),
+        ("exec sleep 600\n", ("--time", "2s"), 124),
     ],
     ids=["its own", "signal", "timeout"],
 )
@@ -94,7 +94,7 @@ def test_parameters_variables_and_arguments_arrive(carrel: CommandLine, tmp_path
 
 
 def test_a_waiting_job_says_why(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
-    blocker = client.submit_project(script(tmp_path / "a", "exec sleep 60\n"), resources=_gpus(2))
+    blocker = client.submit_project(script(tmp_path / "a", "exec sleep 600\n"), resources=_gpus(2))
     process = carrel.start("run", script(tmp_path / "b", "echo mine\n"), "--gpus", "1")
     assert process.stderr is not None
     seen = []
@@ -123,7 +123,7 @@ def test_json_is_one_document_a_line(carrel: CommandLine, tmp_path: Path) -> Non
 
 
 def test_ctrl_c_cancels_the_job(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
-    process = carrel.start("run", script(tmp_path / "code", "echo started; exec sleep 60\n"), "--name", "stopped")
+    process = carrel.start("run", script(tmp_path / "code", "echo started; exec sleep 600\n"), "--name", "stopped")
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     process.send_signal(signal.SIGINT)
@@ -135,7 +135,8 @@ def test_ctrl_c_cancels_the_job(carrel: CommandLine, client: Client, tmp_path: P
 
 
 def test_a_second_ctrl_c_leaves_the_job(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
-    stubborn = script(tmp_path / "code", "trap '' TERM; echo started; while :; do sleep 0.1; done\n")
+    go = tmp_path / "go"
+    stubborn = script(tmp_path / "code", f"trap '' TERM; echo started; while [ ! -e {go} ]; do sleep 0.1; done\n")
     process = carrel.start("run", stubborn, "--name", "stubborn")
     assert process.stdout is not None
     assert process.stderr is not None
@@ -149,11 +150,12 @@ def test_a_second_ctrl_c_leaves_the_job(carrel: CommandLine, client: Client, tmp
     assert process.returncode == 130
     (job,) = client.jobs(name="stubborn")
     assert f"carrel logs -f {job.id}" in err
+    go.touch()
     assert client.wait(job.id, timeout=PATIENCE).state == "CANCELLED"
 
 
 def test_ctrl_c_in_logs_leaves_the_job_alone(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
-    job = client.submit_project(script(tmp_path / "code", "echo started; exec sleep 60\n"))
+    job = client.submit_project(script(tmp_path / "code", "echo started; exec sleep 600\n"))
     process = carrel.start("logs", "-f", str(job.id))
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
@@ -166,7 +168,7 @@ def test_ctrl_c_in_logs_leaves_the_job_alone(carrel: CommandLine, client: Client
 
 
 def test_submit_and_detach_return_at_once(carrel: CommandLine, client: Client, tmp_path: Path) -> None:
-    task = script(tmp_path / "code", "exec sleep 60\n")
+    task = script(tmp_path / "code", "exec sleep 600\n")
     for words in (("submit", task), ("run", "--detach", task)):
         done = carrel(*words, "--json", "--cpus", "1", "--memory", "64M", "--qos", "batch", "--retries", "2")
         job = JobView.model_validate(done.json)

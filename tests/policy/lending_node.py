@@ -86,16 +86,12 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
         else:
             assert len(one.devices) == asked.gpus
         assert all(devices[uuid].withheld is None for uuid in one.devices)
-        assert who.residency in (Residency.NONE, Residency.RESIDENT, Residency.SUSPENDED)
+        assert who.residency in (Residency.NONE, Residency.RESIDENT, Residency.SUSPENDED, Residency.SPILLED)
         _check_room(snap, asked, who, one.devices)
     named = [one.tenant for one in lending.suspends]
     assert len(set(named)) == len(named), "nobody is suspended twice"
     moved = [one.tenant for one in lending.suspends if not one.in_place]
-    host = snap.host_used + sum(
-        _to_host(snap, who) for who in snap.tenants.values() if who.residency is Residency.SUSPENDING or who.id in moved
-    )
-    if moved and snap.rules.host_memory is not None:
-        assert host <= snap.rules.host_memory, "host memory holds what is moved there"
+    _check_places(snap, lending, moved)
     waiting = {one.request for one in lending.queue}
     for trim in lending.trims:
         who = snap.tenants[trim.tenant]
@@ -149,6 +145,34 @@ def _must_be_back(snap: LendingSnapshot, asked: Request, now: float) -> bool:
     return task is not None and back_by(task, snap.rules, Rooms(snap, now).return_takes(task)) <= now
 
 
+def _check_places(snap: LendingSnapshot, lending: Lending, moved: list[str]) -> None:
+    """What is moved has room where it goes."""
+    straight = {one.tenant for one in lending.suspends if one.straight}
+    host, disk = snap.host_used, snap.disk_used
+    for who in snap.tenants.values():
+        if who.id in straight:
+            disk += _to_host(snap, who)
+        elif who.id in moved or (who.residency is Residency.SUSPENDING and not who.straight):
+            host += _to_host(snap, who)
+    spilled = [snap.tenants[one.tenant] for one in lending.spills]
+    assert len({one.id for one in spilled}) == len(spilled), "nobody is spilled twice"
+    for who in spilled:
+        assert who.residency is Residency.SUSPENDED
+        assert who.spillable
+        disk += who.moved
+    lent = {request.tenant for request in snap.requests for one in lending.lends if one.request == request.id}
+    back = [who for who in snap.tenants.values() if who.id in lent and who.residency is Residency.SPILLED]
+    assert lent.isdisjoint(who.id for who in spilled)
+    if not snap.rules.past_host:
+        assert not straight
+        host += sum(who.moved for who in back)
+    if snap.rules.host_memory is not None and (moved or (back and not snap.rules.past_host)):
+        assert host <= snap.rules.host_memory or set(moved) == straight, "host memory holds what is moved there"
+    if spilled or straight:
+        assert disk <= snap.rules.state_disk, "and so does the disk"
+        assert all(snap.tenants[name].spillable for name in straight)
+
+
 def _to_host(snap: LendingSnapshot, who: Tenant) -> int:
     """Bytes that go to host memory with a tenant: in the middle of a cell its caches, too."""
     computes = any(one.tenant == who.id and one.state is LeaseState.ACTIVE for one in snap.leases)
@@ -170,7 +194,7 @@ def _check_room(snap: LendingSnapshot, asked: Request, who: Tenant, devices: tup
             assert not others or host is not None or any(not one.suspendable for one in others), "what can move goes first"
         free = room.memory - room.foreign - sum(one.state.get(room.uuid, 0) for one in others)
         size = who.state.get(room.uuid, 0)
-        if who.residency is Residency.SUSPENDED:
+        if who.residency in (Residency.SUSPENDED, Residency.SPILLED):
             assert free >= min(size + snap.rules.margin, room.memory), "a state comes back only where there is a margin"
         elif who.residency is Residency.NONE and not asked.exclusive:
             wanted = who.needs or int(room.memory * snap.rules.least_room)
@@ -200,13 +224,15 @@ class Node:
     gave_up: list[str] = field(default_factory=list)
     #: Bytes of each tenant's state that it only keeps in reserve after a cell.
     caches: dict[str, int] = field(default_factory=dict)
+    #: Who has its state on the disk, or it comes from there.
+    on_disk: set[str] = field(default_factory=set)
     #: Tasks that give way to cells.
     lending: set[str] = field(default_factory=set)
     #: When a cell or a task computed last, or nobody waited.
     went_on: float = 1000.0
 
     def join(self, name: str, owner: str, size: int, cache: int = 0) -> None:
-        self.tenants[name] = Tenant(id=name, owner=owner, needs=size)
+        self.tenants[name] = Tenant(id=name, owner=owner, needs=size, spillable=self.rules.state_disk > 0)
         self.sizes[name], self.caches[name] = size, cache
 
     def ask(
@@ -236,13 +262,17 @@ class Node:
         self.settle()
 
     def snapshot(self) -> LendingSnapshot:
-        gone = (Residency.SUSPENDED, Residency.RESUMING)
+        gone = (Residency.SUSPENDED, Residency.SPILLING, Residency.RESUMING)
+        there, past = self.tenants.values(), self.rules.past_host
+        in_host = [one for one in there if one.residency in gone and not one.straight and not (past and one.id in self.on_disk)]
+        on_disk = [one for one in there if one.id in self.on_disk or one.residency is Residency.SPILLING or one.straight]
         return LendingSnapshot(
             devices=self.devices,
             tenants=self.tenants,
             requests=list(self.requests.values()),
             leases=list(self.leases.values()),
-            host_used=sum(sum(one.state.values()) for one in self.tenants.values() if one.residency in gone),
+            host_used=sum(sum(one.state.values()) for one in in_host),
+            disk_used=sum(sum(one.state.values()) for one in on_disk),
             rules=self.rules,
             typical_lease=5.0,
         )
@@ -257,8 +287,12 @@ class Node:
             if moves.in_place and moves.pauses is not None:
                 self.leases[moves.pauses] = replace(self.leases[moves.pauses], pausing=True)
                 continue
-            self.tenants[moves.tenant] = replace(self.tenants[moves.tenant], residency=Residency.SUSPENDING)
+            who = self.tenants[moves.tenant]
+            self.tenants[who.id] = replace(who, residency=Residency.SUSPENDING, straight=moves.straight)
             self.moving[moves.tenant] = moves.pauses
+        for spill in answer.spills:
+            self.tenants[spill.tenant] = replace(self.tenants[spill.tenant], residency=Residency.SPILLING)
+            self.moving[spill.tenant] = None
         for trim in answer.trims:
             self.tenants[trim.tenant] = replace(self.tenants[trim.tenant], trimming=True)
         for given_up in answer.gives_up:
@@ -292,7 +326,7 @@ class Node:
             computed=computed,
         )
         self.todo[name] = self.todo.pop(asked.id)
-        if who.residency is Residency.SUSPENDED:
+        if who.residency in (Residency.SUSPENDED, Residency.SPILLED):
             self.tenants[who.id] = replace(who, residency=Residency.RESUMING)
             self.moving[who.id] = name
         elif who.residency is Residency.NONE and (not asked.exclusive or who.id in self.lending):
@@ -304,9 +338,16 @@ class Node:
         who = self.tenants[name]
         if who.residency is Residency.RESUMING:
             self.tenants[name] = replace(who, residency=Residency.RESIDENT)
+            self.on_disk.discard(name)
+        elif who.residency is Residency.SPILLING:
+            self.tenants[name] = replace(who, residency=Residency.SPILLED, straight=False)
+            self.on_disk.add(name)
         else:
             state = who.state if pauses is not None else {uuid: size - who.cache.get(uuid, 0) for uuid, size in who.state.items()}
-            self.tenants[name] = replace(who, residency=Residency.SUSPENDED, state=state, cache={}, trimming=False)
+            where = Residency.SPILLING if who.straight else Residency.SUSPENDED
+            self.tenants[name] = replace(who, residency=where, state=state, cache={}, trimming=False)
+            if who.straight:
+                self.moving[name] = None
             if pauses is not None and pauses in self.leases:
                 self._pause(pauses)
         self.settle()

@@ -283,6 +283,22 @@ def test_two_long_cells_take_turns() -> None:
 
 # --- room that cannot be had, caches, and an end of waiting ------------------------------------------------------------------
 
+
+def test_who_waits_for_room_reads_since_when_what_helps_and_until_when() -> None:
+    waits = replace(request("b", asked_at=NOW - 200), stuck_since=NOW - 120, until=NOW + 600)
+    answer = lend(
+        snapshot(1, [resident("a", size=14), suspended("b", size=8)], [waits], rules=LendingRules(host_memory=0, state_disk=GIB)),
+        NOW,
+    )
+    (queued,) = answer.queue
+    assert queued.reason.code == "HostMemoryFull"
+    assert (
+        "neither host memory nor the disk has room for the state that would have to make way; this has been so for 2 min"
+        in queued.reason.message
+    )
+    assert "the end of a kernel with GPU state makes room; it stops waiting in 10 min" in queued.reason.message
+
+
 TIGHT = LendingRules(host_memory=8 * GIB)
 
 

@@ -17,6 +17,7 @@ from carrel.policy.lend import lend
 from carrel.testing.examples import examples
 
 NOW = 10_000.0
+_AWAY = (Residency.SUSPENDED, Residency.SPILLING, Residency.SPILLED)
 times = st.floats(NOW - 300, NOW, allow_nan=False).map(lambda value: round(value, 1))
 sizes = st.integers(0, 9).map(lambda number: number * GIB)
 
@@ -41,7 +42,7 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
     requests: list[Request] = []
     for number in range(draw(st.integers(0, 9))):
         name = f"t{number}"
-        residency = draw(st.sampled_from(list(Residency)[:5]))
+        residency = draw(st.sampled_from([one for one in Residency if one is not Residency.LOST]))
         home = () if residency is Residency.NONE else tuple(draw(st.permutations(uuids))[: draw(st.integers(1, count))])
         tenants[name] = Tenant(
             id=name,
@@ -54,13 +55,15 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
             room=draw(st.sampled_from([0, GIB, MEMORY])),
             needs=draw(st.sampled_from([0, 0, GIB, 12 * GIB])),
             suspendable=draw(st.booleans()),
+            spillable=draw(st.booleans()),
+            straight=residency in (Residency.SUSPENDING, Residency.SPILLING) and draw(st.booleans()),
             elastic=draw(st.booleans()),
             last_used=draw(times),
             typical=draw(st.sampled_from([None, 2.0, 100.0, 9000.0])),
         )
         where = home or (draw(st.sampled_from(uuids)),)
         kind = draw(st.sampled_from(["lease", "paused", "ask", "ask", "both", "nothing"]))
-        if kind in ("lease", "both") and free.issuperset(where) and residency is not Residency.SUSPENDED:
+        if kind in ("lease", "both") and free.issuperset(where) and residency not in _AWAY:
             free -= set(where)
             state = draw(st.sampled_from([LeaseState.ACTIVE, LeaseState.ACTIVE, LeaseState.HELD]))
             leases.append(
@@ -78,7 +81,7 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
                     held_until=draw(times.map(lambda value: value + 100)) if state is LeaseState.HELD else None,
                 )
             )
-        paused = kind == "paused" and residency in (Residency.SUSPENDED, Residency.RESIDENT)
+        paused = kind == "paused" and residency in (*_AWAY, Residency.RESIDENT)
         task = draw(st.booleans())
         if paused:
             away = Lent(
@@ -105,9 +108,12 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
         requests=sorted(requests, key=lambda one: one.asked_at),
         leases=leases,
         host_used=draw(sizes),
+        disk_used=draw(sizes),
         rules=LendingRules(
             time_slice=draw(st.sampled_from([0.0, 60.0])),
             host_memory=draw(st.sampled_from([None, 20 * GIB])),
+            state_disk=draw(st.sampled_from([0, 12 * GIB, 60 * GIB])),
+            past_host=draw(st.booleans()),
             task_share=draw(st.sampled_from([0.0, 0.5, 1.0])),
             task_turn=draw(st.sampled_from([0.0, 30.0])),
             most_lent=draw(st.sampled_from([1.0, 0.2, 0.0])),
@@ -161,7 +167,7 @@ def test_no_state_is_moved_that_need_not_be(snap: LendingSnapshot) -> None:
         on_device = (Residency.RESIDENT, Residency.RESUMING)
         staying = sum(one.state.get(uuid, 0) for one in snap.tenants.values() if one.residency in on_device and one.id != who.id)
         size, possible = who.state[uuid], room.memory - room.foreign
-        margin = min(snap.rules.margin, room.memory - size) if who.residency is Residency.SUSPENDED else 0
+        margin = min(snap.rules.margin, room.memory - size) if who.residency in _AWAY else 0
         need = min(size + margin + who.room, possible)
         gained = sum(one.state[uuid] for one in moved)
         if asked.id in {one.request for one in answer.trims} or any(one.cache for one in snap.tenants.values()):
@@ -217,7 +223,14 @@ def live(seed: int, steps: int) -> Node:
     count, time_slice, hold_time = dice.choice([1, 1, 2]), dice.choice([5.0, 20.0]), dice.choice([30.0, 90.0])
     host = dice.choice([0, 8, 12, 24, 40]) * GIB
     devices = [DeviceRoom(uuid=f"gpu{number}", memory=MEMORY) for number in range(count)]
-    rules = LendingRules(time_slice=time_slice, host_memory=host, task_turn=5.0, pause_in_place=dice.random() < 0.5)
+    rules = LendingRules(
+        time_slice=time_slice,
+        host_memory=host,
+        state_disk=dice.choice([0, 0, 20, 100]) * GIB,
+        past_host=dice.random() < 0.5,
+        task_turn=5.0,
+        pause_in_place=dice.random() < 0.5,
+    )
     node = Node(devices, rules, hold_time=hold_time)
     if dice.random() < 0.5:
         node.join("task", "d", dice.randrange(1, 14) * GIB)
@@ -233,8 +246,46 @@ def live(seed: int, steps: int) -> Node:
         step = dice.choice([0.5, 2.0, 7.0])
         node.pass_time(step)
         # Whoever comes next is let in by the next step, and a state is moved in one.
-        assert node.watch() <= time_slice + hold_time + 4 * 7.0, "a GPU is free, and nobody runs"
+        moves = 4 if not rules.state_disk else 8
+        assert node.watch() <= time_slice + hold_time + moves * 7.0, "a GPU is free, and nobody runs"
     return node
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**9), st.booleans())
+def test_nobody_gives_up_where_the_disk_takes_every_state(seed: int, past_host: bool) -> None:
+    everybody_takes_turns(seed, past_host)
+
+
+@pytest.mark.soak
+def test_nobody_gives_up_in_three_thousand_histories() -> None:
+    for seed in range(3000):
+        everybody_takes_turns(seed, past_host=seed % 2 == 0)
+
+
+def everybody_takes_turns(seed: int, past_host: bool) -> None:
+    """Host memory has room for one state (or, past it, for none), the disk for all."""
+    dice = random.Random(seed)
+    sizes = [dice.randrange(6, 13) * GIB for _ in range(dice.randrange(2, 6))]
+    rules = LendingRules(
+        time_slice=dice.choice([0.0, 5.0]),
+        host_memory=dice.choice([0, 5, 14] if past_host else [max(sizes) // GIB, 20]) * GIB,
+        state_disk=2 * sum(sizes),
+        past_host=past_host,
+    )
+    node = Node([DeviceRoom(uuid="gpu0", memory=MEMORY)], rules, hold_time=30.0)
+    for number, size in enumerate(sizes):
+        node.join(f"t{number}", dice.choice("abc"), size)
+    for _ in range(60):
+        busy = {one.tenant for one in [*node.requests.values(), *node.leases.values()]}
+        if (idle := [name for name in node.tenants if name not in busy]) and dice.random() < 0.6:
+            node.ask(dice.choice(idle), 1, dice.choice([1.0, 5.0, 20.0]))
+        node.pass_time(dice.choice([0.5, 2.0, 7.0]))
+    for _ in range(300):
+        node.pass_time(2.0)
+    assert not node.requests
+    assert not node.leases
+    assert not node.gave_up
 
 
 @settings(max_examples=25, deadline=None)
@@ -257,12 +308,21 @@ class Lending(RuleBasedStateMachine):
     @initialize(
         count=st.integers(1, 3),
         time_slice=st.sampled_from([0.0, 5.0]),
-        host=st.sampled_from([None, 40 * GIB]),
+        host=st.sampled_from([None, 10 * GIB, 40 * GIB]),
         in_place=st.booleans(),
+        disk=st.sampled_from([0, 40 * GIB]),
+        past_host=st.booleans(),
     )
-    def begin(self, count: int, time_slice: float, host: int | None, in_place: bool) -> None:
+    def begin(self, count: int, time_slice: float, host: int | None, in_place: bool, disk: int, past_host: bool) -> None:
         devices = [DeviceRoom(uuid=f"gpu{number}", memory=MEMORY) for number in range(count)]
-        rules = LendingRules(time_slice=time_slice, host_memory=host, task_turn=2.0, pause_in_place=in_place)
+        rules = LendingRules(
+            time_slice=time_slice,
+            host_memory=host,
+            task_turn=2.0,
+            pause_in_place=in_place,
+            state_disk=disk,
+            past_host=past_host,
+        )
         self.node = Node(devices, rules)
         self.count = count
 
@@ -307,6 +367,7 @@ class Lending(RuleBasedStateMachine):
             for key in [key for key, one in table.items() if one.tenant == name]:
                 del table[key]
         node.moving.pop(name, None)
+        node.on_disk.discard(name)
         del node.tenants[name]
         node.settle()
 

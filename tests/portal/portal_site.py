@@ -18,9 +18,11 @@ class Clock:
 
     def __init__(self) -> None:
         self.ahead = 0.0
+        #: Where it stands still, or None.
+        self.stands: float | None = None
 
     def __call__(self) -> float:
-        return time.time() + self.ahead
+        return (time.time() if self.stands is None else self.stands) + self.ahead
 
 
 @dataclass

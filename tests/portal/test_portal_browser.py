@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from portal_site import Site
+from test_portal_notebooks import lately
 
 from carrel.domain.job import JobState
 from carrel.testing.chromium import a_chromium
@@ -124,10 +125,11 @@ def test_pages_fit_their_window_and_are_readable(site: Site, chromium: Browser, 
     job = site.submit(name="a-name-without-any-place-to-break-" * 6, resources={"gpus": 1})
     site.rig.engine.run(job)
     site.rig.engine.say(job, log=b"x" * 500 + b"\n")
+    site.rig.lender.said = lately(site.clock())
     context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
     page.goto(site.link("ada"))
-    for path in ("/", f"/jobs/{job}", "/docs", "/jobs/999"):
+    for path in ("/", f"/jobs/{job}", "/gpus", "/docs", "/jobs/999"):
         page.goto(site.url + path)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
         faint = page.evaluate(CONTRAST)

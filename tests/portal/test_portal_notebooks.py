@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 
 import httpx
@@ -30,6 +31,8 @@ LENDING = {
             "lease": "L1",
             "residents": ["t1", "t2"],
             "strangers": [{"pid": 77, "bytes": 2**30, "name": "python"}],
+            "by": [{"tenant": "t1", "bytes": 2**30, "cached": 2**29}, {"tenant": "t2", "bytes": 2**30, "cached": 0}],
+            "known_since": 0.0,
         }
     ],
     "tenants": [
@@ -41,6 +44,36 @@ LENDING = {
         {"tenant": "t2", "job": 2, "owner": "bob", "gpus": 1, "position": 1, "since": 1.0, "estimate": 40.0, "message": "waits"}
     ],
 }
+
+#: What was so and what moves, with moments that count from now.
+LATELY = {
+    "hour": [
+        {"device": "SIM-0", "what": "computes", "since": -3000.0, "until": -1800.0, "seconds": 600.0, "job": 2, "owner": "bob",
+         "label": "private.ipynb", "role": "kernel"},
+        {"device": "SIM-0", "what": "leaves", "since": -1800.0, "until": -1790.0, "seconds": 10.0, "job": 2, "owner": "bob",
+         "label": "private.ipynb", "role": "kernel"},
+        {"device": "SIM-0", "what": "computes", "since": -600.0, "until": None, "job": 1, "owner": "ada", "label": "thesis.ipynb",
+         "role": "kernel"},
+    ],
+    "moves": [
+        {"tenant": "t2", "job": 2, "owner": "bob", "label": "private.ipynb", "devices": ["SIM-0"], "direction": "back",
+         "way": "simulated", "bytes": 2**30, "done": None, "since": -30.0, "ends": 30.0},
+    ],
+    "host": {"limit": 2**35, "left": 2**34, "states": 2**30},
+}  # fmt: skip
+
+
+def lately(now: float) -> dict[str, object]:
+    """`LENDING` with what was so within the last hour."""
+
+    def moved(rows: object) -> list[dict[str, object]]:
+        assert isinstance(rows, list)
+        moments = ("since", "until", "ends")
+        return [
+            {name: value + now if name in moments and value is not None else value for name, value in row.items()} for row in rows
+        ]
+
+    return {**LENDING, **LATELY, "hour": moved(LATELY["hour"]), "moves": moved(LATELY["moves"])}
 
 
 def secret_in(page: str) -> str:
@@ -142,6 +175,25 @@ def test_the_gpus_page_shows_ones_own_and_that_others_are_there(site: Site) -> N
         site.rig.lender.said = LENDING
     with site.browser("root") as http:
         assert "private.ipynb" in http.get(f"{site.url}/gpus").text
+
+
+def test_the_gpus_page_draws_the_last_hour_memory_and_moves_for_screen_readers_too(site: Site) -> None:
+    site.clock.stands = time.time()
+    site.rig.lender.said = lately(site.clock())
+    with site.browser("ada") as http:
+        page = http.get(f"{site.url}/gpus").text
+        assert "GPU 0 in the last hour: cells computed for 20 min, nobody had it for 40 min, states moved for 10 s." in page
+        assert "<title>thesis.ipynb computed: 10 min, until now</title>" in page
+        assert "<title>Somebody else computed: 10 min within 20 min, until 30 min ago</title>" in page
+        assert "<title>Somebody else\u2019s state went to host memory: 10 s" in page
+        assert "thesis&lt;/b&gt;.ipynb: 512 MiB of cache" in page
+        assert "<title>somebody else: 1 GiB of state</title>" in page
+        assert "Host memory: 1 GiB of GPU state, room for 16 GiB more." in page
+        assert '<progress max="1" value="0.5"' in page
+        assert "about 30 s more" in page
+        assert "private.ipynb" not in page
+        assert "bob" not in page
+        assert "private.ipynb" not in http.get(f"{site.url}/api/v1/gpus", headers=site.rig.headers("ada")).text
 
 
 def test_pages_need_somebody_who_is_signed_in(site: Site) -> None:

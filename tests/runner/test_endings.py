@@ -23,6 +23,8 @@ from carrel.testing.builders import make_launch
 from carrel.testing.waiting import PATIENCE, wait_until
 
 MIB = 1024**2
+#: What ends by itself when it is asked to, ends before this.
+PATIENT = LaunchLimits(grace=int(PATIENCE))
 EAT = """
 import time
 held = []
@@ -61,26 +63,27 @@ def test_a_signal_that_is_not_ours_is_named(lab, name):
 
 def test_the_walltime_warns_and_then_kills(any_lab):
     command = "trap 'echo warned' TERM; echo ready; while :; do sleep 600 & wait $!; done"
-    ended = any_lab.run(command, resources=Resources(time=2, memory=256 * MIB), limits=LaunchLimits(warning=1))
+    ended = any_lab.run(command, resources=Resources(time=16, memory=256 * MIB), limits=LaunchLimits(warning=8))
     assert verdict(ended) == (JobState.TIMEOUT, "TimeLimit")
-    assert "2 s" in ended.reason.message
+    assert "16 s" in ended.reason.message
     assert b"warned" in any_lab.output()
 
 
 def test_what_ends_well_after_the_warning_is_completed(lab):
     command = "trap 'echo saved; exit 0' TERM; sleep 600 & wait $!"
-    ended = lab.run(command, resources=Resources(time=2, memory=256 * MIB), limits=LaunchLimits(warning=1))
+    # Warned after 8 s, by which its trap is set.
+    ended = lab.run(command, resources=Resources(time=16, memory=256 * MIB), limits=LaunchLimits(warning=8))
     assert verdict(ended) == (JobState.COMPLETED, "Completed")
 
 
 def test_what_dies_of_the_warning_is_a_timeout(lab):
-    ended = lab.run("sleep 600", resources=Resources(time=2, memory=256 * MIB), limits=LaunchLimits(warning=1))
+    ended = lab.run("sleep 600", resources=Resources(time=16, memory=256 * MIB), limits=LaunchLimits(warning=8))
     assert verdict(ended) == (JobState.TIMEOUT, "TimeLimit")
     assert ended.signal == signal.SIGTERM
 
 
 def test_too_much_memory(any_lab):
-    ended = any_lab.run("python3 eat.py", files={"eat.py": EAT}, resources=Resources(memory=64 * MIB, time=60))
+    ended = any_lab.run("python3 eat.py", files={"eat.py": EAT}, resources=Resources(memory=64 * MIB, time=600))
     assert verdict(ended) == (JobState.OUT_OF_MEMORY, "OutOfMemory"), ended
     assert "64M" in ended.reason.message
     assert ended.usage.memory_peak > 40 * MIB
@@ -88,7 +91,7 @@ def test_too_much_memory(any_lab):
 
 
 def test_enough_memory(any_lab):
-    ended = any_lab.run("python3 eat.py", files={"eat.py": EAT}, resources=Resources(memory=1024 * MIB, time=60))
+    ended = any_lab.run("python3 eat.py", files={"eat.py": EAT}, resources=Resources(memory=1024 * MIB, time=600))
     assert verdict(ended) == (JobState.COMPLETED, "Completed"), ended
     assert b"ate it all" in any_lab.output()
 
@@ -101,16 +104,18 @@ def test_memory_that_forked_workers_share_is_counted_once(any_lab):
         "for _ in range(6):\n"
         "    pid = os.fork()\n"
         "    if pid == 0:\n"
-        "        time.sleep(1.5); os._exit(0)\n"
+        "        time.sleep(1.5); os._exit(0)\n"  # the memory is looked at meanwhile
         "    children.append(pid)\n"
         "for pid in children: os.waitpid(pid, 0)\n"
     )
-    ended = any_lab.run("python3 share.py", files={"share.py": share}, resources=Resources(memory=300 * MIB, time=60))
+    ended = any_lab.run("python3 share.py", files={"share.py": share}, resources=Resources(memory=300 * MIB, time=600))
     assert verdict(ended) == (JobState.COMPLETED, "Completed"), ended
 
 
 def test_a_cancelled_job_may_finish_in_its_grace(any_lab):
-    launch = any_lab.start("trap 'echo saving; sleep 0.3; echo saved; exit 0' TERM; echo ready; sleep 600 & wait $!")
+    launch = any_lab.start(
+        "trap 'echo saving; sleep 0.3; echo saved; exit 0' TERM; echo ready; sleep 600 & wait $!", limits=PATIENT
+    )
     any_lab.wrote(launch, b"ready")
     any_lab.cancel(launch)
     ended = any_lab.ended(launch)
@@ -128,7 +133,9 @@ def test_children_may_finish_in_the_grace_when_the_shell_is_gone(lab):
         "print('ready', flush=True)\n"
         "time.sleep(600)\n"
     )
-    launch = lab.start("python3 child.py & python3 -c 'import time; time.sleep(600)'; true", files={"child.py": child})
+    launch = lab.start(
+        "python3 child.py & python3 -c 'import time; time.sleep(600)'; true", files={"child.py": child}, limits=PATIENT
+    )
     lab.wrote(launch, b"ready")
     lab.cancel(launch)
     assert verdict(lab.ended(launch)) == (JobState.CANCELLED, "Cancelled")
@@ -145,7 +152,7 @@ def test_a_stubborn_job_is_killed_after_the_grace(any_lab):
 
 
 def test_a_stopped_job_can_be_cancelled(lab):
-    launch = lab.start("echo ready; kill -STOP $$; sleep 600", limits=LaunchLimits(grace=20))
+    launch = lab.start("echo ready; kill -STOP $$; sleep 600", limits=PATIENT)
     lab.wrote(launch, b"ready")
     pid = lab.ear.wait(launch, lambda story: story.first(Started)).first(Started).pid
     wait_until(lambda: "\nState:\tT" in Path(f"/proc/{pid}/status").read_text())
@@ -214,13 +221,15 @@ def test_a_fault_of_the_runner_itself_is_an_ending(lab):
 
 def test_usage_is_told(any_lab):
     burn = (
-        "import time\n"
+        "import os, time\n"
         "held = bytearray(b'x' * 50 * 2**20)\n"
         "end = time.process_time() + 0.5\n"
         "while time.process_time() < end: pass\n"
-        "time.sleep(0.4)\n"
+        "while not os.path.exists('go'): time.sleep(0.05)\n"
     )
     launch = any_lab.start("python3 burn.py", files={"burn.py": burn}, limits=LaunchLimits(sample=0.2))
+    any_lab.ear.wait(launch, lambda story: sum(isinstance(record, Sampled) for record in story.records) >= 3)
+    (any_lab.home.attempt(launch).work / "go").touch()
     ended = any_lab.ended(launch)
     assert 0.4 < ended.usage.cpu_seconds < 20
     assert 50 * MIB < ended.usage.memory_peak < 200 * MIB

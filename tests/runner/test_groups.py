@@ -36,7 +36,7 @@ print("goes on at", os.environ["MASTER_PORT"] != open(mark).read())
 
 
 def group(lab, command, processes=2, launcher=Launcher.NONE, **more):
-    resources = more.pop("resources", Resources(cpus=4, memory=512 * MIB, time=120))
+    resources = more.pop("resources", Resources(cpus=4, memory=512 * MIB, time=600))
     task = {"launcher": launcher, "tasks_per_node": processes, **more.pop("task", {})}
     return lab.start(command, resources=resources, task=task, **more)
 
@@ -148,14 +148,14 @@ def test_walltime_reaches_every_process(lab):
 
 def test_memory_of_all_processes_counts(any_lab):
     eat = "python3 -c \"import time; held = b'x' * (180 * 2**20); time.sleep(600)\""
-    resources = Resources(cpus=2, memory=256 * MIB, time=60)
+    resources = Resources(cpus=2, memory=256 * MIB, time=600)
     ended = any_lab.ended(group(any_lab, eat, resources=resources))
     assert ended.state is JobState.OUT_OF_MEMORY
 
 
 def test_use_of_all_processes_is_told(lab):
     spin = 'python3 -c "import time; t = time.process_time()\nwhile time.process_time() < t + 1: pass"'
-    launch = group(lab, spin, limits=LaunchLimits(sample=0.2))
+    launch = group(lab, spin, limits=LaunchLimits(sample=0.05))
     assert lab.ended(launch).usage.cpu_seconds >= 2
     assert lab.story(launch).first(Sampled)
 

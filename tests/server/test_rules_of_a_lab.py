@@ -55,8 +55,8 @@ def test_rules_are_replaced_while_jobs_wait(lab: LabProcess, tmp_path: Path) -> 
             client.reload_rules()
         assert {qos.name: qos.max_jobs_per_user for qos in client.lab().qos}["cheetah"] == 3
         more = [client.submit_project(script(tmp_path), qos="cheetah").id for _ in range(2)]
-        waits = next(client.job(job) for job in more if client.job(job).state == "PENDING")
-        assert "its owner holds 3 of at most 3 jobs" in waits.message
+        why = "its owner holds 3 of at most 3 jobs"
+        waits = wait_until(lambda: next((one for one in map(client.job, more) if why in one.message), None), "one to wait")
         file.write_text('preset = "mlerp"\n')
         lab.process.send_signal(signal.SIGHUP)
         wait_until(lambda: client.job(waits.id).state != "PENDING", lambda: client.job(waits.id).message)

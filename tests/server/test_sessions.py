@@ -112,15 +112,23 @@ def test_shutting_jupyterlab_down_is_a_good_end(client: Client) -> None:
 
 def test_a_task_and_a_cell_take_turns_on_one_gpu(client: Client, tmp_path: Path) -> None:
     session = start(client)
-    (tmp_path / "task.py").write_text("import time; time.sleep(1); print('task done')\n")
+    go = tmp_path / "go"
+    wait = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
+    (tmp_path / "task.py").write_text(f"{wait}print('task done')\n")
+
+    def look(message: dict[str, Any]) -> None:
+        if any("a task" in text for text in _shown([message])):
+            go.touch()
+
     with enter(client, session) as browser:
         kernel = browser.start_kernel()
         kernel.execute("# carrel: gpus=1\nx = [1]")
         job = client.submit_project(tmp_path / "task.py", resources=None, backend_config={"gpus": 1})
         wait_until(lambda: client.job(job.id).state == "RUNNING", "the task to start")
-        cell = kernel.execute("# carrel: gpus=1\nprint('cell done')")
+        # It waits until it is told that a task has the GPU.
+        cell = kernel.execute("# carrel: gpus=1\nprint('cell done')", on_message=look)
         assert cell.status == "ok"
-        assert any("a task" in text for text in _shown(cell.messages)), _shown(cell.messages)
+        assert go.exists(), _shown(cell.messages)
         assert client.wait(job.id).state == "COMPLETED"
         wait_until(lambda: [row.state for row in client.gpus().tenants] == ["resident"], "the state to be back on the GPU")
     client.cancel(session.job.id)
@@ -191,7 +199,7 @@ def test_a_path_without_an_environment_ends_the_session_with_words(client: Clien
 def test_a_session_is_ended_when_nobody_uses_it_and_not_while_a_cell_runs(home: Path, tmp_path: Path) -> None:
     lab_home, go = tmp_path / "lab", tmp_path / "go"
     lab_home.mkdir()
-    (lab_home / "carrel.toml").write_text('default_qos = "q"\nsession_qos = "q"\n[qos.q]\nidle_time = "5s"\n')
+    (lab_home / "carrel.toml").write_text('default_qos = "q"\nsession_qos = "q"\n[qos.q]\nidle_time = "20s"\n')
     lab = start_lab(lab_home, simulate_gpus=1, variables={"CARREL_SESSION_LOOK_TIME": "1s"})
     try:
         with Client(home=lab_home) as client:

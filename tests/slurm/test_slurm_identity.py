@@ -18,7 +18,7 @@ import pytest
 from carrel import Client
 from carrel.domain.errors import Denied, Impossible, NotFound
 from carrel.testing.lab_process import LabProcess, start_lab
-from carrel.testing.notebook_client import SessionBrowser
+from carrel.testing.notebook_client import Kernel, SessionBrowser
 from carrel.testing.slurm_site import USERS, SlurmSite
 from carrel.testing.unix_users import common_ground, run_as
 from carrel.testing.waiting import PATIENCE, wait_until
@@ -54,7 +54,7 @@ slurm_immediate = true
 @pytest.fixture(scope="module")
 def private_site(slurm_programs: None) -> Iterator[SlurmSite]:
     """A cluster on which nobody sees the jobs of others."""
-    with SlurmSite(nodes=1, lines=("PrivateData=jobs,usage,users",), shards=8) as site:
+    with SlurmSite(nodes=1, lines=("PrivateData=jobs,usage,users",), shards=16) as site:
         yield site
 
 
@@ -91,7 +91,7 @@ class Lab:
         self.people.write_text(f'alice = "{ALICE}"\nada = "{ALICE}"\nbob = "{BOB}"\neve = "root"\nmallory = "nobody-here"\n')
         self.people.chmod(0o644)
         self.broker = site.root / "b"
-        self.settings = f'slurm_broker = "{self.broker}"\n'
+        self.settings = f'slurm_broker = "{self.broker}"\nslurm_lend = 50\ntask_turn = "1s"\n'
         self.settings += f'slurm_identity = "map:{self.people}"\nslurm_deputy = "sudo -n -u {{user}} -- {command}"\n'
         self.write(RULES)
         account = pwd.getpwnam(KEEPER)
@@ -273,6 +273,7 @@ def test_what_slurm_limits_is_enforced_there_and_explained_here(lab: Lab) -> Non
 def test_cells_of_owners_borrow_from_a_broker_that_is_root(lab: Lab) -> None:
     # Root's, with the lab's secret; the owner's files are read with the owner's rights, and the lab's written with the lab's.
     words = [str(lab.python), "-m", "carrel.cli.main", "broker", "--home", str(lab.home), "--simulate-gpus", "4"]
+    words += ["--node", lab.site.layout.nodes[0]]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as broker, lab.client("ada") as ada:
         try:
             assert broker.stdout is not None
@@ -296,12 +297,27 @@ def test_cells_of_owners_borrow_from_a_broker_that_is_root(lab: Lab) -> None:
                     assert (hidden.owner, hidden.label, hidden.job) == ("", "", None)
                 wait_until(lambda: [row.user for row in lab.admin.share().standings if row.hours])
                 assert [row.user for row in lab.admin.share().standings if row.hours] == ["ada"]
+                give_way(lab, kernel)
             (report,) = (lab.home / "reports").iterdir()
             assert report.owner() == KEEPER
             ada.cancel(session.job.id)
             assert ada.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
         finally:
             broker.terminate()
+
+
+def give_way(lab: Lab, kernel: Kernel) -> None:
+    """A task of another user, whose files the lab cannot read, gives the GPU of the kernel's session to a cell and goes on."""
+    go = lab.root / "task-goes-on"
+    job = lab.submit(
+        "bob", f"while [ ! -e {go} ]; do sleep 0.1; done", resources=ResourceRequest(gpus=1, memory="64M", time="1h")
+    )
+    with lab.client("bob") as bob:
+        wait_until(lambda: any(lease.job == job for node in bob.gpus().nodes for lease in node.leases), lambda: bob.job(job))
+        assert kernel.execute("# carrel: gpus=1\nprint('has it')").text == "has it\n"
+        wait_until(lambda: (now := bob.job(job)).suspended_seconds and now.reason == "Running", lambda: bob.job(job))
+        go.touch()
+        assert bob.wait(job, timeout=PATIENCE).state == "COMPLETED"
 
 
 def test_a_session_works_as_its_owner(lab: Lab) -> None:

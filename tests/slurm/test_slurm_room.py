@@ -151,8 +151,8 @@ def run_through(lab: Lab, elements: int) -> None:
     wait, go = go_on(lab)
     ran = lab.home.parent / "ran"
     first = lab.submit(f"{wait}; echo $SLURM_ARRAY_TASK_ID >> {ran}", array=f"1-{elements}")
-    held = lab.until(lab.client.element(first, 4).id, lambda job: job.state == "PENDING" and job.reason == WORD)
-    assert "3 of its owner's jobs are in Slurm" in held.message
+    held = lab.until(lab.client.element(first, 4).id, lambda job: "3 of its owner's jobs are in Slurm" in job.message)
+    assert (held.state, held.reason) == ("PENDING", WORD)
     assert "MaxSubmitJobs is 3" in held.message
     wait_until(lambda: Counter(job.state for job in lab.client.array(first).jobs)["PENDING"] == elements - 3)
     urgent = lab.submit(f"echo urgent >> {ran}", qos="high")

@@ -301,6 +301,10 @@ def test_sessions_of_one_node_take_turns_on_a_gpu(lab: Lab) -> None:
 
 def test_a_task_of_the_cluster_gives_its_gpu_to_cells_for_a_part_of_its_time(lab: Lab, tmp_path: Path) -> None:
     """Half of its time here (`slurm_lend`)."""
+    alone = lab.task(tmp_path / "alone")
+    assert "TresPerNode=gres:gpu:1 " in lab.of_slurm(alone), "no broker is there yet"
+    (tmp_path / "alone" / "steps.end").touch()
+    assert lab.client.wait(alone, timeout=PATIENCE).state == "COMPLETED"
     with lab.broker():
         wait_until(lambda: any(node.current for node in lab.client.gpus().nodes))
         session = lab.ready(lab.ask())
@@ -397,6 +401,9 @@ def test_doctor_says_what_sessions_have_there(lab: Lab) -> None:
     found = doctor(lab)
     assert found["sessions"]["status"] == "ok"
     assert 'partition "cluster" takes them at once, and shares GPUs by shards' in found["sessions"]["message"]
+    assert found["lending"]["status"] == "ok"
+    assert '"cluster" 3, "tasks" 3' in found["lending"]["message"]
+    assert "50 % of its time" in found["lending"]["message"]
     assert (found["cluster: broker"]["status"], "tasks: broker" in found) == ("warn", False)
     with lab.broker():
         assert doctor(lab)["cluster: broker"]["status"] == "ok"

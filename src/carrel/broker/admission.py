@@ -31,13 +31,9 @@ _BORROWS = (KERNEL, RESIDENCY)
 class Gatekeeper:
     """Lets clients in."""
 
-    def __init__(self, *, secret: bytes, spool: Spool, shared: Sequence[Device] | None = None, tasks_lend: bool = False) -> None:
-        """`shared`: the node's devices, where Slurm says which of them a job has a share of; None where the lab lends any.
-
-        `tasks_lend`: there, too, a task with shares of a device gives it to cells for a while.
-        """
+    def __init__(self, *, secret: bytes, spool: Spool, shared: Sequence[Device] | None = None) -> None:
+        """`shared`: the node's devices, where Slurm says which of them a job has a share of; None where the lab lends any."""
         self._secret = secret
-        self._tasks_lend = tasks_lend
         self._shared = shared
         self._spool = spool
         self._node_token = node_token(secret)
@@ -115,7 +111,7 @@ class Gatekeeper:
 
     def _task(self, job: int, shares: Sequence[int], is_session: bool) -> tuple[str, ...]:
         """The devices that a task of a cluster gives to cells for a while. Whole ones are its own, and so are a session's."""
-        if not shares or is_session or not self._tasks_lend:
+        if not shares or is_session:
             raise Denied(f"Job {job} has its GPUs from Slurm.", remedy="Use them without asking.")
         return self._bound(job, shares)
 

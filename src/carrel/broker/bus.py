@@ -17,10 +17,10 @@ from typing import Any
 from carrel.broker.core.effects import MoveBack, MoveOut, Pause
 from carrel.broker.loop import Loop, Timer
 from carrel.broker.pool import HostPool, Piece
-from carrel.broker.processes import resident
 from carrel.domain.errors import CarrelError, Unavailable
 from carrel.domain.units import format_size
 from carrel.leases.protocol import Message, encode
+from carrel.runner.tree import measure
 from carrel.suspension.ports import Ending, Moved
 
 _log = logging.getLogger(__name__)
@@ -375,7 +375,7 @@ class Bus:
 
 def _beyond_job(what: MoveOut, size: int) -> str:
     """Why the processes' job would not survive it, or "": what they register of the pool may count as theirs."""
-    used = sum(resident(int(member.split("-")[0])) for member in what.members) if what.memory else 0
+    used = measure([int(member.split("-")[0]) for member in what.members]).memory if what.memory else 0
     if not what.memory or used + size <= what.memory:
         return ""
     about = f"its state ({format_size(size)}) and what it has in memory ({format_size(used)})"

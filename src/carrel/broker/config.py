@@ -23,6 +23,8 @@ FAULTS: dict[str, str] = {
     "checkpoint_lost": "A suspension loses the state.",
     "unverified": "After a suspension the device still shows the process for a while (it is not lent meanwhile).",
     "restore_retry": "Bringing a state back does not begin (tried again later).",
+    "disk_full": "A state in host memory does not get onto the disk (tried again later).",
+    "disk_lost": "Bringing a state from the disk loses it.",
     "lost": "Bringing a state back loses it.",
 }
 
@@ -33,6 +35,8 @@ class Simulation:
 
     #: Bytes of state that a device moves to or from host memory in a second.
     rate: float = 8.0 * GIB
+    #: The same between host memory and the disk.
+    disk_rate: float = 2.0 * GIB
     #: Bytes of state that a process has after its first lease, when it says nothing else.
     state: int = 2 * GIB
     #: Name of a fault (`FAULTS`) to its share of all moves.
@@ -74,6 +78,10 @@ class BrokerConfig:
     never_suspend: bool = False
     #: True on a node of a cluster: Slurm says which devices a session has a share of, and kernels belong to many users.
     shared: bool = False
+    #: Bytes of `LendingRules.host_memory` that are touched at the start and kept ready; on real devices.
+    host_memory_ready: int = 0
+    #: Where states lie that host memory has no room for (`LendingRules.state_disk`).
+    state_directory: str = ""
     simulation: Simulation = field(default_factory=Simulation)
     #: How many journals of earlier runs are kept; for those who look for a fault.
     keep_journals: int = 1

@@ -27,7 +27,7 @@ from carrel.broker.pool import HostPool
 from carrel.broker.processes import wait_for_marked
 from carrel.broker.service import Service
 from carrel.broker.simulated import SimulatedSuspender
-from carrel.devices.machine import total_memory
+from carrel.devices.machine import available_memory, total_memory
 from carrel.domain.errors import CarrelError
 from carrel.domain.lease import Residency, Tier
 from carrel.domain.ports import Clock
@@ -102,7 +102,12 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
         _seed(suspender, core.book)
     # Names of pieces are never used again, also not by the next broker, whose clients have those of this one.
     limit = _pool_limit(config)
-    pool = HostPool(limit, first=int(clock() * 1000), floor=int(total_memory() * _HOST_FLOOR) if limit else 0)
+    pool = HostPool(
+        limit,
+        ready=config.host_memory_ready,
+        first=int(clock() * 1000),
+        floor=int(total_memory() * _HOST_FLOOR) if limit else 0,
+    )
     pool.start()
     service = Service(
         core,
@@ -112,10 +117,14 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
             secret=config.secret(),
             spool=Spool(Path(config.spool)),
             shared=config.devices if config.shared else None,
-            tasks_lend=config.rules.most_lent > 0.0 and tier is not Tier.HOLD,
         ),
         journal=journal,
-        mover=Mover(loop, suspender, margin=config.rules.margin),
+        mover=Mover(
+            loop,
+            suspender,
+            margin=config.rules.margin,
+            disk=suspender if isinstance(suspender, SimulatedSuspender) else None,
+        ),
         suspender=suspender,
         pool=pool,
         host_free=_host_memory(config, loop.monotonic),
@@ -154,7 +163,7 @@ def _suspender(config: BrokerConfig, state: Path, monotonic: Clock) -> Suspender
 
 def _seed(suspender: SimulatedSuspender, book: Book) -> None:
     for row in book.tenants.values():
-        if row.residency in (Residency.SUSPENDED, Residency.RESUMING):
+        if row.residency in (Residency.SUSPENDED, Residency.SPILLING, Residency.SPILLED, Residency.RESUMING):
             suspender.seed(Target(pid=row.pid, start=row.start))
 
 
@@ -166,7 +175,7 @@ def _host_memory(config: BrokerConfig, monotonic: Clock) -> Callable[[], int | N
 
     def free() -> int | None:
         if monotonic() - seen[0] >= _HOST_SECONDS:
-            seen[:] = [monotonic(), _available() * _HOST_SHARE]
+            seen[:] = [monotonic(), available_memory() * _HOST_SHARE]
         return int(seen[1])
 
     return free
@@ -176,15 +185,6 @@ def _pool_limit(config: BrokerConfig) -> int:
     if config.simulated:
         return 0
     return config.rules.host_memory if config.rules.host_memory is not None else int(total_memory() * _HOST_SHARE)
-
-
-def _available() -> int:
-    """MemAvailable of proc_meminfo(5), in bytes."""
-    with open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 0
 
 
 def _stay_home(loop: Loop, state: Path) -> None:

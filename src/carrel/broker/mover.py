@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from carrel.broker.core.effects import Gather, MoveBack, MoveOut
+from carrel.broker.core.effects import Gather, MoveBack, MoveOut, Spill, Unspill
 from carrel.broker.loop import Loop
-from carrel.broker.processes import resident, roots, start_time
+from carrel.broker.processes import roots, start_time
 from carrel.domain.units import format_size
-from carrel.suspension.ports import DriverState, Ending, Moved, Suspender, Target
+from carrel.runner.tree import descendants, measure
+from carrel.suspension.ports import Disk, DriverState, Ending, Moved, Suspender, Target
 
 _log = logging.getLogger(__name__)
 
@@ -18,8 +19,9 @@ _log = logging.getLogger(__name__)
 class Mover:
     """Moves states. Each method calls back in the loop with what has come of it."""
 
-    def __init__(self, loop: Loop, suspender: Suspender, *, margin: int) -> None:
-        """`margin`: bytes that must be free beside a state that comes back."""
+    def __init__(self, loop: Loop, suspender: Suspender, *, margin: int, disk: Disk | None = None) -> None:
+        """`margin`: bytes that must be free beside a state that comes back; `disk`: where states go that leave host memory."""
+        self._disk = disk
         self._loop = loop
         self._suspender = suspender
         self._margin = margin
@@ -33,7 +35,7 @@ class Mover:
 
         def move() -> Moved:
             # What is moved becomes memory of the process: with more than its job may have it would be ended, and the state lost.
-            used = sum(resident(target.pid) for target in what.targets) if what.memory else 0
+            used = _in_memory(what.targets) if what.memory else 0
             if what.memory and used + what.size > what.memory:
                 about = f"its state ({format_size(what.size)}) and what it has in memory ({format_size(used)})"
                 return Moved(
@@ -62,6 +64,24 @@ class Mover:
 
         self._loop.work(move, lambda moved: done(_noted("resume", what.tenant, moved)))
 
+    def spill(self, what: Spill, done: Callable[[Moved], None]) -> None:
+        """Put a state onto the disk."""
+        disk = self._disk
+        if disk is None:
+            done(Moved(ending=Ending.RETRY, message="no state can go to a disk here"))
+            return
+        self._loop.work(lambda: disk.spill(what.target, size=what.size), lambda moved: done(_noted("spill", what.tenant, moved)))
+
+    def unspill(self, what: Unspill, done: Callable[[Moved], None]) -> None:
+        """Bring a state from the disk."""
+        disk = self._disk
+        if disk is None:
+            done(Moved(ending=Ending.LOST, message="it was on a disk that this broker does not have"))
+            return
+        self._loop.work(
+            lambda: disk.unspill(what.target, size=what.size), lambda moved: done(_noted("unspill", what.tenant, moved))
+        )
+
     def _too_full(self, targets: Sequence[Target], state: Mapping[str, int], memory: Mapping[str, int]) -> str:
         """Why the state must not be brought back now, or "": a restore that finds no room is the end of it.
 
@@ -87,6 +107,12 @@ class Mover:
             if start is not None and root == known[0].pid and pid not in found:
                 found[pid] = Target(pid=pid, start=start)
         return list(found.values())
+
+
+def _in_memory(targets: Sequence[Target]) -> int:
+    """Bytes of host memory that a tenant's processes take, and all below the first of them: workers count in their job, too."""
+    first = targets[0].pid
+    return measure(sorted({first, *descendants(first), *(target.pid for target in targets)})).memory
 
 
 def _noted(what: str, tenant: str, moved: Moved) -> Moved:

@@ -52,14 +52,6 @@ class Process:
         os.close(self.pidfd)
 
 
-def resident(pid: int) -> int:
-    """Bytes of a process in host memory now (proc_pid_statm(5)); 0 when it is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
 def peer(connection: socket.socket) -> Process:
     """The process at the other end of a unix socket, as it was when it connected. Raises `Gone`."""
     pid, uid, _gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))

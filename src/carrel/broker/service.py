@@ -15,7 +15,7 @@ from carrel.broker.admission import Gatekeeper
 from carrel.broker.bus import Bus
 from carrel.broker.connection import Connection
 from carrel.broker.core.core import Core
-from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Look, MoveBack, MoveOut, Pause
+from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Look, MoveBack, MoveOut, Pause, Spill, Unspill
 from carrel.broker.core.identity import Identity
 from carrel.broker.journal import BrokerJournal
 from carrel.broker.loop import Loop, Timer
@@ -78,7 +78,7 @@ class Service:
         self._suspender = suspender
         self._bus = Bus(loop, pool, send=self._send_member, found_away=self._found_away, lives=is_alive)
         self._host_free = host_free
-        self._status = Status(core, clock)
+        self._status = Status(core, clock, pool)
         self._clients: dict[Connection, Client] = {}
         self._tenants: dict[str, Connection] = {}
         #: Of the libraries in processes, by the process.
@@ -161,6 +161,10 @@ class Service:
                 mover.back(action, lambda moved: self.carry_out(core.moved_back(tenant, lease, moved, self._now())))
             case Pause(tenant, lease):
                 self._bus.pause(action, lambda moved: self.carry_out(core.paused(tenant, lease, moved, self._now())))
+            case Spill(tenant):
+                self._mover.spill(action, lambda moved: self.carry_out(core.spilled(tenant, moved, self._now())))
+            case Unspill(tenant, waiting):
+                self._mover.unspill(action, lambda moved: self.carry_out(core.unspilled(tenant, waiting, moved, self._now())))
             case Look():
                 self._look(action)
             case Kill(tenant, number):

@@ -76,6 +76,18 @@ class SimulatedSuspender:
             self._suspended.difference_update(targets)
         return Moved(ending=Ending.DONE, bytes=size, seconds=seconds)
 
+    def spill(self, target: Target, *, size: int) -> Moved:  # noqa: ARG002 - as the port has it
+        """Take as long as it would, or act out a fault."""
+        if self._fault("disk_full"):
+            return Moved(ending=Ending.RETRY, message="simulated: the disk takes nothing; nothing has changed")
+        return Moved(ending=Ending.DONE, bytes=size, seconds=self._take(size, self._simulation.disk_rate))
+
+    def unspill(self, target: Target, *, size: int) -> Moved:  # noqa: ARG002
+        """Take as long as it would, or act out a fault."""
+        if self._fault("disk_lost"):
+            return Moved(ending=Ending.LOST, message="simulated: the state on the disk was damaged")
+        return Moved(ending=Ending.DONE, bytes=size, seconds=self._take(size, self._simulation.disk_rate))
+
     def use(self) -> Use:
         """Nobody is on a device that does not exist, except for the fault "unverified"."""
         now = self._monotonic()
@@ -89,8 +101,8 @@ class SimulatedSuspender:
         """End the moves that are under way."""
         self._closing.set()
 
-    def _take(self, size: int) -> float:
-        seconds = size / self._simulation.rate
+    def _take(self, size: int, rate: float | None = None) -> float:
+        seconds = size / (rate or self._simulation.rate)
         self._closing.wait(seconds)
         return seconds
 

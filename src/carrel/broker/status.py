@@ -7,6 +7,7 @@ from typing import Any
 from carrel.broker.core.core import Core
 from carrel.broker.core.identity import Identity
 from carrel.broker.core.ways import off_the_bus
+from carrel.broker.pool import HostPool
 from carrel.domain.lease import LeaseState, Residency, Tier, Way
 from carrel.domain.ports import Clock
 
@@ -20,9 +21,10 @@ _MOST_STRETCHES = 1000
 class Status:
     """Makes status messages; what is the same for all clients is made once for each version of the book."""
 
-    def __init__(self, core: Core, clock: Clock) -> None:
+    def __init__(self, core: Core, clock: Clock, pool: HostPool) -> None:
         self._lender = core.lender
         self._clock = clock
+        self._pool = pool
         self._book = core.book
         self._looks = core.looks
         self._version: tuple[int, int, int, int] | None = None
@@ -38,7 +40,7 @@ class Status:
             "broker": self._book.broker_id,
             "tier": self._lender.tier.value,
             "simulated": self._lender.tier is Tier.SIMULATED,
-            "tasks_lend": self._lender.tier is not Tier.HOLD and self._lender.most_lent > 0.0,
+            "tasks_lend": self._lender.tasks_lend,
             "devices": self._rows["devices"],
             "tenants": [_shown(row, viewer) for row in self._rows["tenants"]],
             "leases": [_shown(row, viewer) for row in self._rows["leases"]],
@@ -48,12 +50,17 @@ class Status:
             "rates": self._rows["rates"],
             "history": list(history),
             "charges": self._charges() if viewer.sees_all else [],
-            "host": {
-                "limit": self._lender.host.limit(),
-                "left": self._lender.host.left(),
-                "states": self._lender.host.used,
-            },
+            "host": self._host(),
         }
+
+    def _host(self) -> dict[str, Any]:
+        host, use = self._lender.host, self._pool.use()
+        pool = {"limit": use.limit, "given": use.given, "ready": use.ready} if use.limit else None
+        return {"limit": host.limit(), "left": host.left(), "states": host.used, "pool": pool, "disk": self._disk()}
+
+    def _disk(self) -> dict[str, int] | None:
+        disk = self._lender.disk
+        return {"limit": disk.limit, "left": disk.left()} if disk.limit else None
 
     def drifting(self) -> bool:
         """True while something changes of which there is no news: what sessions are charged, the room in host memory."""

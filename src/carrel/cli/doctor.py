@@ -162,6 +162,7 @@ def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[C
         partitions=tuple(rules.partitions.values()),
         interactive=[part.name for part in partitions_for(JobKind.SESSION, rules.qos, rules.partitions)],
         broker=settings.slurm_broker,
+        lends=settings.slurm_lend,
         patience=patience,
     )
     for found in survey.findings():

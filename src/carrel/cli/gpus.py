@@ -24,6 +24,7 @@ _TIERS = {
 
 def gpus_command(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.", show_default=False)] = False,
+    history: Annotated[bool, typer.Option("--history", help="Show the last hour too.", show_default=False)] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -36,7 +37,7 @@ def gpus_command(
             if as_json:
                 print_json(lending)
             else:
-                _print(lending, time.time())
+                _print(lending, time.time(), history=history)
             if not watch:
                 return OK if lending.available or any(node.current for node in lending.nodes) else UNAVAILABLE
             time.sleep(1.0)
@@ -44,20 +45,20 @@ def gpus_command(
                 print()
 
 
-def _print(lending: LendingView, now: float) -> None:
+def _print(lending: LendingView, now: float, *, history: bool) -> None:
     from carrel.cli.screen import paint
 
     if lending.nodes:
         print(paint("The lab's own machine", "bold"))
     if lending.available:
-        _print_machine(lending, now)
+        _print_machine(lending, now, history=history)
     else:
         print("The broker of this node does not answer; it is being started again. Cells that run go on.")
     for node in lending.nodes:
         print()
         print(paint(f"Node {node.node}", "bold"), paint(_age(node), "dim" if node.current else "yellow"))
         # Everything as of then, on the clock of whoever said it.
-        _print_machine(node, now - node.age)
+        _print_machine(node, now - node.age, history=history)
 
 
 def _age(node: NodeLendingView) -> str:
@@ -68,7 +69,7 @@ def _age(node: NodeLendingView) -> str:
     return f"Its broker was heard last {_span(node.age)} ago; this is how it was then, and how it is now nobody has said."
 
 
-def _print_machine(lending: Lending, now: float) -> None:
+def _print_machine(lending: Lending, now: float, *, history: bool) -> None:
     from carrel.cli.screen import paint, print_table
     from carrel.domain.units import format_size
 
@@ -92,14 +93,80 @@ def _print_machine(lending: Lending, now: float) -> None:
             print(
                 f"GPU {device.index}: process {stranger.pid} {stranger.name} uses {format_size(stranger.bytes)} without a lease."
             )
+    _print_memory(lending)
+    _print_moves(lending, now)
     if lending.queue:
         print()
         print_table(("#", "WAITS", "GPUS", "FOR", "ABOUT", "WHY"), [_waiting(row, now) for row in lending.queue], right=(0, 2))
-    away = [tenant for tenant in lending.tenants if tenant.state in ("suspended", "suspending", "resuming", "lost")]
+    away = [
+        tenant
+        for tenant in lending.tenants
+        if tenant.state in ("suspended", "suspending", "spilling", "spilled", "resuming", "lost")
+    ]
     if away:
         print()
         states = [(_who(tenant), tenant.state, format_size(tenant.bytes), tenant.why_not) for tenant in away]
         print_table(("NOT ON A GPU", "STATE", "SIZE", "WHY"), states)
+    if history:
+        _print_history(lending, now)
+
+
+def _print_memory(lending: Lending) -> None:
+    from carrel.cli.gpus_history import memory_bar
+    from carrel.cli.screen import print_table
+    from carrel.domain.units import format_size
+
+    used = [device for device in lending.devices if device.by]
+    if used:
+        print()
+        rows = [(str(device.index), *memory_bar(lending, device, _who)) for device in used]
+        print_table(("GPU", "MEMORY (#: STATE, +: CACHE, o: OTHER)", "WHOSE"), rows, right=(0,))
+    host = lending.host
+    if host is not None and (host.states or host.disk):
+        room = "" if host.left is None else f", room for {format_size(host.left)} more"
+        disk = host.disk
+        behind = "" if disk is None else f"; room for {format_size(disk.left or 0)} of {format_size(disk.limit or 0)} on the disk"
+        print(f"Host memory: {format_size(host.states or 0)} of GPU state{room}{behind}.")
+
+
+def _print_moves(lending: Lending, now: float) -> None:
+    from carrel.cli.screen import print_table
+    from carrel.domain.units import format_size
+
+    if not lending.moves:
+        return
+    rows = []
+    for move in lending.moves:
+        if move.done is not None:
+            part: float | None = move.done / max(1, move.bytes)
+        elif move.ends is not None and move.ends > move.since:
+            part = min(0.95, max(0.0, (now - move.since) / (move.ends - move.since)))
+        else:
+            part = None
+        bar = "" if part is None else f"[{('#' * round(20 * part)).ljust(20, '.')}]{'' if move.done is not None else ' about'}"
+        left = "" if move.ends is None else f"about {_span(move.ends - now)} more"
+        who = _job(move.job, move.owner) + (f": {move.label}" if move.label else "")
+        where = "to host memory" if move.direction == "out" else "to the GPU"
+        rows.append((who, where, format_size(move.bytes), bar, _span(now - move.since), left))
+    print()
+    print_table(("MOVES", "WHERE", "SIZE", "DONE", "FOR", "LEFT"), rows)
+
+
+def _print_history(lending: Lending, now: float) -> None:
+    from carrel.cli.gpus_history import LEGEND, hour_lines, hour_sums
+    from carrel.cli.screen import paint, print_table
+
+    print()
+    print(paint("The last hour", "bold"))
+    for device in lending.devices:
+        has, beside = hour_lines(lending, device, now)
+        print(f"GPU {device.index:<3} {has} now")
+        if beside:
+            print(f"{'':7} {beside}")
+    print(paint(LEGEND, "dim"))
+    sums = hour_sums(lending, now)
+    if sums:
+        print_table(("GPU", "WHO", "COMPUTED", "KEPT", "PAUSED", "MOVED"), sums, right=(0,))
 
 
 def _use(lending: Lending, device: LentDevice, now: float) -> tuple[str, str]:

@@ -32,6 +32,9 @@ class Residency(StrEnum):
     RESIDENT = "resident"
     SUSPENDING = "suspending"
     SUSPENDED = "suspended"
+    #: On its way from host memory to the disk; and there.
+    SPILLING = "spilling"
+    SPILLED = "spilled"
     RESUMING = "resuming"
     #: It cannot be brought back; the process has to go.
     LOST = "lost"
@@ -93,6 +96,10 @@ class Tenant:
     needs: int = 0
     #: False when its state must stay where it is (no tier, managed memory, an earlier failure).
     suspendable: bool = True
+    #: True when its state can go on from host memory to the disk.
+    spillable: bool = False
+    #: SUSPENDING and SPILLING: it goes straight to the disk, and never lies in host memory as a whole.
+    straight: bool = False
     #: What in the process keeps its state where it is ("JAX", "managed memory"), or "".
     stays: str = ""
     #: True when it can be stopped while its state stays on the device (a gate in the driver's calls).
@@ -127,7 +134,8 @@ class Request:
     resumes: str | None = None
     #: True for a job that has not begun: it need not wait for these very devices where others are free.
     elsewhere: bool = False
-    #: Nothing has helped it for a while: it stops waiting at this moment, unless something helps before (Unix seconds).
+    #: Nothing has helped it since then: it stops waiting at the second moment, unless something helps before (Unix seconds).
+    stuck_since: float | None = None
     until: float | None = None
 
 
@@ -184,6 +192,12 @@ class LendingRules:
     back_rate: float | None = None
     #: Bytes of host memory that suspended states may take in all; None: no limit.
     host_memory: int | None = None
+    #: Bytes of the disk that states may take for which host memory has no room; 0: there is no such place.
+    state_disk: int = 0
+    #: True where a state can go between device and disk without lying in host memory as a whole.
+    past_host: bool = False
+    #: Bytes of state that go to the disk or come from there in a second; None: nobody knows.
+    disk_rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +211,8 @@ class LendingSnapshot:
     leases: Sequence[Lent]
     #: Bytes of suspended states in host memory now.
     host_used: int = 0
+    #: Bytes of states on the disk, with those on their way there.
+    disk_used: int = 0
     rules: LendingRules = field(default_factory=LendingRules)
     #: Mean seconds that recent leases took, for estimates; None before there were any.
     typical_lease: float | None = None
@@ -220,6 +236,16 @@ class Suspend:
     pauses: str | None = None
     #: It is only paused: its state stays on the device, since both fit.
     in_place: bool = False
+    #: It goes straight to the disk: host memory never has room for it.
+    straight: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spill:
+    """Decision: this tenant's state goes on from host memory to the disk, because of `request`, which needs room there."""
+
+    tenant: str
+    request: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +296,7 @@ class Lending:
 
     lends: tuple[Lend, ...] = ()
     suspends: tuple[Suspend, ...] = ()
+    spills: tuple[Spill, ...] = ()
     trims: tuple[Trim, ...] = ()
     expires: tuple[Expire, ...] = ()
     queue: tuple[Queued, ...] = ()

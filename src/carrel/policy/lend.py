@@ -22,14 +22,15 @@ from carrel.domain.lease import (
     Queued,
     Request,
     Residency,
+    Spill,
     Suspend,
     Tenant,
     Trim,
 )
-from carrel.domain.units import format_duration
 from carrel.policy import lend_reasons as reasons
 from carrel.policy.lend_order import InLine, held_by_owner, in_line, patience
 from carrel.policy.lend_outlook import Outlook
+from carrel.policy.lend_places import Places
 from carrel.policy.lend_room import Obstacle, Plan, Rooms
 from carrel.policy.lend_tasks import back_by, can_take_back, goes_first_from, lends_from, owed_from, stands_back
 
@@ -38,6 +39,7 @@ _OBSTACLES = {
     Obstacle.HOST: (reasons.HOST_MEMORY, "host memory has no room for the state that would have to make way"),
     Obstacle.FOREIGN: (reasons.NO_ROOM, "programs outside of the lab fill it"),
 }
+_MOVING = (Residency.SUSPENDING, Residency.SPILLING, Residency.RESUMING)
 _NEVER = float("inf")
 #: A cell that was paused lets the one before it compute for as long as it has computed itself, up to so many time slices.
 LONGEST_TURN = 3
@@ -54,6 +56,7 @@ def lend(snapshot: LendingSnapshot, now: float) -> Lending:
     return Lending(
         lends=tuple(walk.lends),
         suspends=tuple(walk.suspends),
+        spills=tuple(walk.spills),
         trims=tuple(walk.trims),
         expires=tuple(walk.expires),
         queue=tuple(walk.queue),
@@ -66,6 +69,8 @@ def lend(snapshot: LendingSnapshot, now: float) -> Lending:
 class _Clearing:
     """How the leases in a request's way can end."""
 
+    #: Host memory and disk, once their states are there.
+    places: Places
     #: Decisions that clear them, all due now.
     suspends: list[Suspend] = field(default_factory=list)
     expires: list[Expire] = field(default_factory=list)
@@ -85,6 +90,7 @@ class _Walk:
     def __init__(self, snapshot: LendingSnapshot, now: float) -> None:
         self.lends: list[Lend] = []
         self.suspends: list[Suspend] = []
+        self.spills: list[Spill] = []
         self.trims: list[Trim] = []
         self.expires: list[Expire] = []
         self.queue: list[Queued] = []
@@ -172,7 +178,7 @@ class _Walk:
             return
         if len(good) + len(leased) < request.gpus:
             obstacle = next(plan.obstacle for plan in plans.values() if plan.obstacle is not None)
-            self._wait(place, (), *_OBSTACLES[obstacle], stuck=True)
+            self._wait(place, (), *self._obstacle(obstacle), stuck=True)
             return
         ranked = sorted(leased, key=lambda uuid: self._clearing_rank(place, uuid))
         self._take_turn(place, tenant, (*good, *ranked[: request.gpus - len(good)]))
@@ -214,14 +220,15 @@ class _Walk:
 
     def _enter(self, place: InLine, tenant: Tenant, devices: Sequence[str], plan: Plan) -> None:
         """The devices are in no lease: lend them, or make room on them."""
-        if tenant.residency in (Residency.SUSPENDING, Residency.RESUMING):
+        if tenant.residency in _MOVING:
             self._claim(devices)
             self._wait(place, devices, reasons.MOVING, "its own GPU state is being moved")
         elif plan.obstacle is not None:
             # Nothing that could be done now would help: it stands in nobody's way until something changes.
-            self._wait(place, (), *_OBSTACLES[plan.obstacle], stuck=True)
+            self._wait(place, (), *self._obstacle(plan.obstacle), stuck=True)
         elif plan.ready:
             self._claim(devices)
+            self._rooms.places = plan.places or self._rooms.places
             self._outlook.give(devices, 0.0, place.expected)
             self.lends.append(Lend(request=place.request.id, devices=tuple(devices)))
         else:
@@ -230,10 +237,19 @@ class _Walk:
             for caching in plan.trims:
                 self._rooms.trim(caching)
                 self.trims.append(Trim(tenant=caching.id, request=place.request.id))
+            self._make_places(place, plan.places)
             for victim in plan.victims:
-                self._rooms.leave(victim)
-                self.suspends.append(Suspend(tenant=victim.id, request=place.request.id))
+                if plan.places is None or victim.id in plan.places.now:
+                    self._rooms.leave(victim)
+                    straight = plan.places is not None and victim.id in plan.places.straight
+                    self.suspends.append(Suspend(tenant=victim.id, request=place.request.id, straight=straight))
             self._wait(place, devices, reasons.MOVING, "GPU state is being moved to make room", least=seconds)
+
+    def _make_places(self, place: InLine, places: Places | None) -> None:
+        """From now on the room counts as taken that a plan takes in host memory and on the disk; what has to make way, does."""
+        if places is not None:
+            self._rooms.places = places
+            self.spills.extend(Spill(tenant=one.id, request=place.request.id) for one in places.spills)
 
     # --- devices in use -----------------------------------------------------------------------------------------------------
 
@@ -241,7 +257,7 @@ class _Walk:
         """Some of the devices are in use: be first in line for them, and end what is due when that clears all of them."""
         if any(self._is_hopeless(place, tenant, uuid) for uuid in devices):
             # As where the GPU is free and cannot be cleared: it stands in nobody's way until something changes.
-            self._wait(place, (), *_OBSTACLES[Obstacle.HOST], stuck=True)
+            self._wait(place, (), *self._obstacle(Obstacle.HOST), stuck=True)
             return
         leases = self._rooms.leases
         clearing = self._clearing(place, [leases[uuid] for uuid in devices if uuid in leases])
@@ -256,9 +272,12 @@ class _Walk:
         else:
             self._claim(devices)
         if clearing.due <= self._now:
+            self._make_places(place, clearing.places)
             for suspend in clearing.suspends:
                 if suspend.in_place:
                     self._ending.add(suspend.pauses or "")
+                elif suspend.tenant not in clearing.places.now:
+                    continue  # once there is room for it in host memory
                 else:
                     self._rooms.leave(self._snapshot.tenants[suspend.tenant])
                 self.suspends.append(suspend)
@@ -267,16 +286,15 @@ class _Walk:
                 self.expires.append(expire)
         elif clearing.due < _NEVER:
             self.again_at = min(self.again_at, clearing.due)
-        if tenant.residency in (Residency.SUSPENDING, Residency.RESUMING):
+        if tenant.residency in _MOVING:
             self._wait(place, devices, reasons.MOVING, "its own GPU state is being moved")
         else:
             self._wait(place, devices, clearing.code, clearing.cause)
 
     def _clearing(self, place: InLine, leases: Sequence[Lent]) -> _Clearing:
-        found = _Clearing()
+        found = _Clearing(self._rooms.places.trial())
         seen: set[str] = set()
         own = self._snapshot.tenants[place.request.tenant].owner
-        host = self._rooms.host_left
         for lease in leases:
             if lease.id in seen:
                 continue
@@ -296,13 +314,15 @@ class _Walk:
             elif due <= self._now and self._stays(place, lease):
                 found.suspends.append(Suspend(tenant=holder.id, request=place.request.id, pauses=lease.id, in_place=True))
             elif due <= self._now:
-                host -= sum(holder.state.values())
-                asking = self._snapshot.tenants[place.request.tenant]
-                if host < 0 or not self._rooms.may_return(holder, asking, lease.devices):
+                asking, places = self._snapshot.tenants[place.request.tenant], found.places
+                if not places.put(holder, sum(holder.state.values())) or not self._rooms.may_return(
+                    holder, asking, lease.devices
+                ):
                     found.due = _NEVER
                     found.task = found.task or lease.exclusive
-                    found.code, found.cause = _OBSTACLES[Obstacle.HOST]
-                found.suspends.append(Suspend(tenant=holder.id, request=place.request.id, pauses=lease.id))
+                    found.code, found.cause = self._obstacle(Obstacle.HOST)
+                straight = holder.id in places.straight
+                found.suspends.append(Suspend(tenant=holder.id, request=place.request.id, pauses=lease.id, straight=straight))
         return found
 
     def _is_free_elsewhere(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> bool:
@@ -345,7 +365,7 @@ class _Walk:
             if place.request.exclusive or not can_take_back(lease, cell, rules, self._now):
                 return _NEVER
             moves, begins = not self._stays(place, lease), place.request.resumes is None
-            visit = self._rooms.visit_takes(cell, lease.devices)
+            visit = self._rooms.visit_takes(cell, lease.devices) + self._rooms.return_takes(lease)
             return lends_from(lease, holder, rules, moves=moves, begins=begins, visit=visit)
         slice_ = self._snapshot.rules.time_slice
         if (
@@ -374,6 +394,11 @@ class _Walk:
     def _claim(self, devices: Sequence[str]) -> None:
         self._claimed.update(devices)
 
+    def _obstacle(self, obstacle: Obstacle) -> tuple[str, str]:
+        if obstacle is Obstacle.HOST and self._snapshot.rules.state_disk:
+            return reasons.HOST_MEMORY, "neither host memory nor the disk has room for the state that would have to make way"
+        return _OBSTACLES[obstacle]
+
     def _quantum(self, place: InLine) -> float:
         return quantum(place, self._snapshot.rules.time_slice)
 
@@ -387,7 +412,7 @@ class _Walk:
                 self.gives_up.append(GiveUp(request=place.request.id, code=code, cause=cause))
                 return
             self.again_at = min(self.again_at, until)
-            cause = f"{cause}; it stops waiting in {format_duration(until - self._now)}"
+            cause = reasons.bounded(code, cause, self._now, place.request.stuck_since, until)
         estimate = None if stuck else self._outlook.start(devices, self._quantum(place))
         if estimate is not None:
             estimate = max(estimate, least)

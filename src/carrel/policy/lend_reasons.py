@@ -23,7 +23,7 @@ LENDING_REASONS: dict[str, str] = {
     KEPT: "The GPU is promised to somebody further ahead in the line.",
     MOVING: "GPU state is being moved to or from host memory to make room.",
     NO_ROOM: "What is on the GPU has to stay there and leaves too little memory.",
-    HOST_MEMORY: "Host memory has no room for the GPU state that would have to move.",
+    HOST_MEMORY: "Neither host memory nor the disk, where it may be used, has room for the GPU state that would have to move.",
     WITHHELD: "The GPU is not lent out now (it is cordoned, or its last state could not be verified).",
     OWN_CELL: "Another cell of the same notebook has the GPU.",
 }
@@ -35,6 +35,13 @@ REMEDIES: dict[str, str] = {
     WITHHELD: "Restart the kernel to get another GPU, or ask an administrator about this one.",
 }
 
+#: What would help it, for the line that it reads while it waits.
+_FREES: dict[str, str] = {
+    HOST_MEMORY: "the end of a kernel with GPU state makes room",
+    NO_ROOM: "the end of a kernel or program on the GPU makes room",
+    WITHHELD: "an administrator can lend it out again",
+}
+
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
@@ -42,6 +49,13 @@ def ordinal(number: int) -> str:
     """1 is "1st", 12 is "12th"."""
     ending = "th" if 10 <= number % 100 <= 20 else _ENDINGS.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+def bounded(code: str, cause: str, now: float, since: float | None, until: float) -> str:
+    """The cause of a wait that nothing that is under way will end: for how long it has been so, what would help, and its end."""
+    ago = "" if since is None else f"this has been so for {format_duration(now - since)}"
+    parts = [cause, ago, _FREES.get(code, ""), f"it stops waiting in {format_duration(until - now)}"]
+    return "; ".join(filter(None, parts))
 
 
 def waiting(code: str, gpus: int, position: int, estimate: float | None, cause: str) -> Reason:

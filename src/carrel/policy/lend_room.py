@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from carrel.domain.lease import DeviceRoom, LeaseState, LendingSnapshot, Lent, Request, Residency, Tenant
+from carrel.policy.lend_places import Places
 
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
 
@@ -33,11 +34,18 @@ class Plan:
     #: True when states that are being moved, or caches that are being emptied, already make (part of) the room.
     leaving: bool = False
     obstacle: Obstacle | None = None
+    #: What host memory and the disk have left once all of them are there; None: nobody moves.
+    places: Places | None = None
+
+    @property
+    def later(self) -> bool:
+        """True when states have to go on to the disk before there is room in host memory."""
+        return self.places is not None and self.places.later
 
     @property
     def ready(self) -> bool:
         """True when the room is there now."""
-        return not self.trims and not self.victims and not self.leaving and self.obstacle is None
+        return not self.trims and not self.victims and not self.leaving and not self.later and self.obstacle is None
 
 
 class Rooms:
@@ -63,9 +71,7 @@ class Rooms:
         self._homes: dict[str, int] = {}
         self._leaving: set[str] = set()
         self._trimming = {tenant.id for tenant in snapshot.tenants.values() if tenant.trimming}
-        self.host_left: float = float("inf")
-        if self._rules.host_memory is not None:
-            self.host_left = self._rules.host_memory - snapshot.host_used
+        self.places = Places.of(snapshot)
         tasks = {lease.tenant for lease in snapshot.leases if lease.exclusive}
         for tenant in sorted(snapshot.tenants.values(), key=lambda tenant: tenant.id):
             for uuid in tenant.home if tenant.id not in tasks else ():
@@ -76,12 +82,15 @@ class Rooms:
                         self._residents[uuid].append(tenant)
                 if tenant.residency is Residency.SUSPENDING:
                     self.leave(tenant)
+                    self.places.take(tenant, self.size(tenant))
+
+    def size(self, tenant: Tenant) -> int:
+        """Bytes that leave the device with it. Nobody asks a cell that computes to empty its caches."""
+        return sum(tenant.state.values()) if tenant.id in self._busy else tenant.moved
 
     def leave(self, tenant: Tenant) -> None:
-        """From now on `tenant`'s state counts as on its way to host memory."""
+        """From now on `tenant`'s state counts as on its way off the device; `places` has room for it."""
         self._leaving.add(tenant.id)
-        # Nobody asks a cell that computes to empty its caches.
-        self.host_left -= sum(tenant.state.values()) if tenant.id in self._busy else tenant.moved
 
     def trim(self, tenant: Tenant) -> None:
         """From now on `tenant` counts as giving its caches back."""
@@ -119,7 +128,7 @@ class Rooms:
         if tenant.residency is Residency.NONE:
             few = int(device.memory * self._rules.least_room)
             wanted = min((tenant.needs or few) if least else self.wanted(tenant, uuid), possible)
-        elif tenant.residency is Residency.SUSPENDED:
+        elif tenant.residency in (Residency.SUSPENDED, Residency.SPILLED):
             wanted = size + min(self._rules.margin, max(0, device.memory - size))
             if wanted > possible:
                 return None
@@ -134,12 +143,19 @@ class Rooms:
         if request.exclusive:
             alone = self._clear(tenant, devices)
             if request.resumes is None or not (tenant.elastic or alone.obstacle):
-                return alone
+                return self._by_host_memory(tenant, alone)
             # It lent its devices, and goes on: beside what is there, where that cannot move or need not.
         plan = self._room(tenant, devices, least=False)
         if plan.obstacle in (Obstacle.HOST, Obstacle.FIXED):
-            return self._room(tenant, devices, least=True)
-        return plan
+            plan = self._room(tenant, devices, least=True)
+        return self._by_host_memory(tenant, plan)
+
+    def _by_host_memory(self, tenant: Tenant, plan: Plan) -> Plan:
+        """The plan, with the room in host memory that a state on the disk needs on its way back."""
+        if tenant.residency is not Residency.SPILLED or self._rules.past_host or not plan.ready:
+            return plan
+        places = (plan.places or self.places).trial()
+        return replace(plan, places=places) if places.put(tenant, tenant.moved) else Plan(obstacle=Obstacle.HOST)
 
     def fits_beside(self, tenant: Tenant, devices: Sequence[str]) -> bool:
         """True when `tenant` finds all the room that it should have although nobody who computes on `devices` leaves them."""
@@ -149,6 +165,7 @@ class Rooms:
         victims: list[Tenant] = []
         trims: list[Tenant] = []
         leaving = False
+        places = self.places.trial()
         for uuid in devices:
             short = self.shortage(tenant, uuid, least=least)
             if short is None:
@@ -166,16 +183,16 @@ class Rooms:
                     elif other not in trims:
                         trims.append(other)
             if short > 0:
-                more = self._choose(tenant, uuid, short, victims)
+                more = self._choose(tenant, uuid, short, victims, places)
                 if isinstance(more, Obstacle):
                     return Plan(obstacle=more)
                 victims.extend(more)
-        if self._paused and (victims or tenant.residency is Residency.NONE):
-            left = self.host_left - sum(victim.moved for victim in victims)
-            if left < self._kept_back(tenant, devices, victims, self._paused):
-                return Plan(obstacle=Obstacle.HOST)
+        kept_back = self._paused and (victims or tenant.residency is Residency.NONE)
+        if kept_back and not places.covers(self._kept_back(tenant, devices, victims, self._paused)):
+            return Plan(obstacle=Obstacle.HOST)
         # Whoever is suspended empties its caches before.
-        return Plan(trims=tuple(one for one in trims if one not in victims), victims=tuple(victims), leaving=leaving)
+        trims = [one for one in trims if one not in victims]
+        return Plan(trims=tuple(trims), victims=tuple(victims), leaving=leaving, places=places)
 
     def _caching(self, uuid: str, besides: str, chosen: Iterable[Tenant]) -> list[Tenant]:
         """Who is idle and keeps something in reserve on the device, most first."""
@@ -192,26 +209,29 @@ class Rooms:
 
     def is_shut_in(self, holder: Tenant, tenant: Tenant, uuid: str) -> bool:
         """True when host memory has no room for `holder`'s state, and without its move `tenant` has too little on the device."""
-        if holder.residency is not Residency.RESIDENT or not holder.suspendable or holder.moved <= self.host_left:
+        if holder.residency is not Residency.RESIDENT or not holder.suspendable:
+            return False
+        if self.places.trial().put(holder, holder.moved):
             return False
         short = self.shortage(tenant, uuid, least=True)
         if short is None or short <= 0:
             return False
         caches = sum(one.cache.get(uuid, 0) for one in self._residents[uuid] if one.id not in (tenant.id, *self._leaving))
         short -= self._going(uuid, ()) + caches
-        return short > 0 and isinstance(self._choose(tenant, uuid, short, []), Obstacle)
+        return short > 0 and isinstance(self._choose(tenant, uuid, short, [], self.places.trial()), Obstacle)
 
     def may_return(self, holder: Tenant, tenant: Tenant, devices: Sequence[str]) -> bool:
         """True when `holder`, paused for a cell of `tenant`, finds room again afterwards: a paused cell cannot give up."""
-        left = self.host_left - sum(holder.state.values())
-        return left >= self._kept_back(tenant, devices, [holder], [*self._paused, holder])
+        places = self.places.trial()
+        kept_back = self._kept_back(tenant, devices, [holder], [*self._paused, holder])
+        return places.put(holder, sum(holder.state.values())) and places.covers(kept_back)
 
     def _kept_back(self, tenant: Tenant, devices: Sequence[str], gone: Iterable[Tenant], paused: Iterable[Tenant]) -> float:
         """Bytes of host memory that stay free once `tenant` is on `devices`, so that those who are `paused` can come back.
 
         What lies on their devices has to go to host memory for that while they are still there.
         """
-        if self.host_left == float("inf"):
+        if self._rules.host_memory is None:
             return 0.0
         away = {one.id for one in gone} | self._leaving | {tenant.id}
         fresh = tenant.residency is Residency.NONE
@@ -236,32 +256,39 @@ class Rooms:
         """How long the moves of a plan take, with bringing the tenant's own state back."""
         if not self._rules.move_rate:
             return 0.0
+        disk = [*(plan.places.spills if plan.places else ()), *([tenant] if tenant.residency is Residency.SPILLED else [])]
+        on_disk = sum(one.moved for one in disk) / self._rules.disk_rate if self._rules.disk_rate else 0.0
         there = {other.id: other for uuid in devices for other in self._residents[uuid] if other.id in self._leaving}
         moved = sum(other.moved for other in {**there, **{one.id: one for one in plan.victims}}.values())
-        back = sum(tenant.state.values()) if tenant.residency is Residency.SUSPENDED else 0
-        return moved / self._rules.move_rate + back / (self._rules.back_rate or self._rules.move_rate)
+        back = sum(tenant.state.values()) if tenant.residency in (Residency.SUSPENDED, Residency.SPILLED) else 0
+        return moved / self._rules.move_rate + back / (self._rules.back_rate or self._rules.move_rate) + on_disk
 
     def return_takes(self, lease: Lent) -> float:
-        """Seconds from the end of a cell until the paused task whose devices it has computes again: what is there goes first."""
+        """Seconds from the end of a cell until the task whose devices it has computes again: what can move there goes first."""
         if not self._rules.move_rate:
             return 0.0
         own = next((one for one in self._paused if one.id == lease.tenant), None)
         back = max(own.state.values(), default=0) if own is not None else 0
-        there = {
-            uuid: sum(one.state.get(uuid, 0) for one in self._residents.get(uuid, ()) if one.id != lease.tenant)
+        others = {
+            uuid: [one for one in self._residents.get(uuid, ()) if one.id != lease.tenant and one.suspendable]
             for uuid in lease.devices
         }
+        there = {uuid: sum(one.state.get(uuid, 0) for one in found) for uuid, found in others.items()}
         away = max(there.values(), default=0)
         return away / self._rules.move_rate + back / (self._rules.back_rate or self._rules.move_rate)
 
     def visit_takes(self, tenant: Tenant, devices: Sequence[str]) -> float:
-        """Seconds for which a tenant's state moves to and from the devices where its cell has a turn, as far as that is known."""
-        if not self._rules.move_rate:
+        """Seconds for which a tenant's state moves to and from the devices where its cell has a turn, as far as that is known.
+
+        How long one takes to leave that is there already says `return_takes`.
+        """
+        if not self._rules.move_rate or tenant.residency is Residency.RESIDENT:
             return 0.0
         fresh = tenant.residency is Residency.NONE
         sizes = [self.wanted(tenant, uuid) if fresh else tenant.state.get(uuid, 0) for uuid in devices if uuid in self.devices]
         size, back = max(sizes, default=0), self._rules.back_rate or self._rules.move_rate
-        return size / self._rules.move_rate + (size / back if tenant.residency is Residency.SUSPENDED else 0.0)
+        away = tenant.residency in (Residency.SUSPENDED, Residency.SPILLED)
+        return size / self._rules.move_rate + (size / back if away else 0.0)
 
     def _going(self, uuid: str, chosen: Iterable[Tenant]) -> int:
         names = {tenant.id for tenant in chosen}
@@ -291,20 +318,19 @@ class Rooms:
     def _price(self, tenant: Tenant) -> float:
         return tenant.moved / max(1.0, self._now - tenant.last_used)
 
-    def _choose(self, tenant: Tenant, uuid: str, short: int, chosen: list[Tenant]) -> list[Tenant] | Obstacle:
-        """As few as needed to free `short` bytes of the device, beside all caches."""
-        host = self.host_left - sum(victim.moved for victim in chosen)
+    def _choose(self, tenant: Tenant, uuid: str, short: int, chosen: list[Tenant], places: Places) -> list[Tenant] | Obstacle:
+        """As few as needed to free `short` bytes of the device, beside all caches. They take their room in `places`."""
+        trial = places.trial()
         picked: list[Tenant] = []
         freed, full = 0, False
         for candidate in self._idle(uuid, tenant.id, chosen):
             size, here = candidate.moved, candidate.state.get(uuid, 0) - candidate.cache.get(uuid, 0)
             if here <= 0:
                 continue
-            if size > host:
+            if not trial.put(candidate, size):
                 full = True
                 continue
             picked.append(candidate)
-            host -= size
             freed += here
             if freed >= short:
                 break
@@ -315,13 +341,15 @@ class Rooms:
             if freed - here >= short:
                 freed -= here
                 picked.remove(candidate)
+        for candidate in picked:
+            places.put(candidate, candidate.moved)
         return picked
 
     def _clear(self, tenant: Tenant, devices: Sequence[str]) -> Plan:
         """A whole task: nobody else's state may be on its devices."""
         victims: dict[str, Tenant] = {}
         leaving = False
-        host = self.host_left
+        places = self.places.trial()
         for uuid in devices:
             idle = {other.id for other in self._idle(uuid, tenant.id, ())}
             for other in self._residents[uuid]:
@@ -331,12 +359,11 @@ class Rooms:
                     leaving = True
                 elif other.id not in idle:
                     return Plan(obstacle=Obstacle.FIXED)
+                elif not places.put(other, other.moved):
+                    return Plan(obstacle=Obstacle.HOST)
                 else:
-                    host -= other.moved
-                    if host < 0:
-                        return Plan(obstacle=Obstacle.HOST)
                     victims[other.id] = other
-        return Plan(victims=tuple(victims.values()), leaving=leaving)
+        return Plan(victims=tuple(victims.values()), leaving=leaving, places=places)
 
 
 def _is_away(tenant: Tenant, lease: Lent) -> bool:

@@ -15,6 +15,8 @@ from carrel.domain.lease import LendingRules, Lent, Request, Residency, Tenant
 _NEVER = float("inf")
 #: A task that was moved away for a cell computes for so many times what its moves take before it is moved away again.
 WORTH_MOVING = 4
+#: Seconds for which a task is paused at least, where it may be paused for a part of its time.
+LEAST = 1.0
 #: Seconds before the end of a walltime that runs on in which the task is left alone: it may have to write a checkpoint.
 LAST = 300.0
 
@@ -26,7 +28,7 @@ def lends_from(
 
     `moves`: its state has to leave the device for that. Then its turn is long enough to be worth two moves. `begins`: the cell
     has not computed yet. It waits for the task's turn only; one that was paused for the task waits until that has its share.
-    `visit`: seconds for which the cell's own state moves.
+    `visit`: seconds for which the states of the cell and of others move that leave before the task goes on.
     """
     if not lease.lends or holder.residency is not Residency.RESIDENT or not holder.suspendable:
         return _NEVER
@@ -48,7 +50,7 @@ def can_take_back(lease: Lent, cell: Tenant, rules: LendingRules, now: float) ->
     """True where nothing bounds the pauses of a task, or where it has its devices back in time from a cell of `cell`."""
     if rules.most_lent >= 1.0:
         return True
-    late = lease.ends_by is not None and lease.ends_by - LAST < now + rules.task_turn < lease.ends_by + LAST
+    late = lease.ends_by is not None and now + _turn(rules) > lease.ends_by - LAST
     return rules.time_slice > 0 and cell.suspendable and not late
 
 
@@ -74,8 +76,16 @@ def stands_back(request: Request, lease: Lent | None, rules: LendingRules, now: 
 
 
 def goes_first_from(lease: Lent, rules: LendingRules, moving: float) -> float:
-    """Unix seconds from which a paused task goes before all cells: one that began would be paused before it got on."""
-    return back_by(lease, rules, moving) - rules.task_turn
+    """Unix seconds from which a paused task goes before all cells: one that began would be paused before it got on.
+
+    A cell for which it was paused has twice as long, so that nobody is paused and brought back for nothing.
+    """
+    return back_by(lease, rules, moving) - _turn(rules) / 2
+
+
+def _turn(rules: LendingRules) -> float:
+    """Seconds that are worth to be lent."""
+    return max(rules.task_turn, LEAST)
 
 
 def _spares_from(lease: Lent, rules: LendingRules, *, begins: bool, moving: float) -> float:
@@ -86,6 +96,6 @@ def _spares_from(lease: Lent, rules: LendingRules, *, begins: bool, moving: floa
     """
     if rules.most_lent <= 0.0:
         return _NEVER
-    turn = max(rules.task_turn if begins else rules.time_slice, WORTH_MOVING * moving) + moving
+    turn = max(_turn(rules) if begins else rules.time_slice, WORTH_MOVING * moving) + moving
     lent_so_far = max(0.0, lease.since - lease.began - lease.computed)
     return lease.began + (lent_so_far + turn * (1.0 - rules.most_lent)) / rules.most_lent

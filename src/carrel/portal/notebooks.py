@@ -23,7 +23,8 @@ from carrel.portal.look import Look
 from carrel.portal.requests import caller_of, job_id_of
 from carrel.portal.signin import Sessions as Browsers
 from carrel.portal.signin import session_in
-from carrel.wire.v1 import SessionView
+from carrel.portal.strips import going, memory_of, strip_of
+from carrel.wire.v1 import SessionView, TenantView
 from carrel.wire.v1.sessions import Lending
 
 
@@ -88,13 +89,16 @@ class NotebookPages:
         caller = caller_of(request)
         lending = lending_view(self._sessions.gpus(caller), self._sessions.nodes(caller))
         part = request.query_params.get("part") == "live"
+        now = self._look.now().timestamp()
         return self._look.page(
             request,
             "gpus_live.html" if part else "gpus.html",
             lending=lending,
-            rows=device_rows(lending),
-            nodes=[(node, device_rows(node)) for node in lending.nodes],
-            now=self._look.now().timestamp(),
+            rows=device_rows(lending, now),
+            moves=going(lending, now),
+            # Everything as of then, on the clock of whoever said it.
+            nodes=[(node, device_rows(node, now - node.age), going(node, now - node.age)) for node in lending.nodes],
+            now=now,
             form_secret=self._form_secret(request),
         )
 
@@ -177,18 +181,28 @@ def asked_in(fields: dict[str, str]) -> Asked:
     )
 
 
-def device_rows(lending: Lending) -> list[dict[str, Any]]:
-    """Each device with its lease and residents, for the template."""
+def device_rows(lending: Lending, now: float) -> list[dict[str, Any]]:
+    """Each device with its lease and residents, its memory and its last hour, for the template."""
     tenants = {tenant.id: tenant for tenant in lending.tenants}
     rows = []
     for device in lending.devices:
         lease = next((lease for lease in lending.leases if lease.id == device.lease), None)
+        shares = {share.tenant: share for share in device.by}
         rows.append(
             {
                 "device": device,
                 "lease": lease,
                 "holder": tenants.get(lease.tenant) if lease is not None else None,
-                "residents": [tenants[name] for name in device.residents if name in tenants],
+                "residents": [(tenants[name], shares.get(name)) for name in device.residents if name in tenants],
+                "memory": memory_of(lending, device, _name),
+                "strip": strip_of(lending, device, now),
             }
         )
     return rows
+
+
+def _name(tenant: TenantView) -> str:
+    """The tenant, for a text."""
+    if tenant.mine or tenant.owner:
+        return (tenant.label or f"job {tenant.job}") + ("" if tenant.mine else f" ({tenant.owner})")
+    return "somebody else"

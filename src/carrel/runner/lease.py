@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from carrel.domain.errors import Unavailable
 from carrel.domain.launch import Launch
 from carrel.leases.client import Broker, Lease, Wait
 from carrel.leases.protocol import RUNNER
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Seconds after which the same reason is reported again, with what its numbers are by then.
 _REPEAT = 30.0
+#: Seconds for which a task waits on a cluster's node until cells leave the GPU that Slurm has given it: Slurm's limit runs.
+LONGEST_WAIT = 180.0
 #: Seconds for which a broker is looked for that answered when the job began on a cluster's node.
 _NO_BROKER = 30.0
 
@@ -47,7 +50,7 @@ def take_lease(
             said, again_at = wait.code, monotonic() + _REPEAT
             report(wait.message)
 
-    shared = bool(launch.shares)
+    shared, waits_until = bool(launch.shares), monotonic() + LONGEST_WAIT
     patience = min(_NO_BROKER, deadline - monotonic()) if shared else deadline - monotonic()
     broker = Broker(launch.paths.broker, token, RUNNER, patience=max(1.0, patience), attempt=attempt)
     try:
@@ -56,7 +59,7 @@ def take_lease(
             devices=() if shared else [device.uuid for device in launch.devices],
             ends_by=time.time() + launch.resources.time,
             on_wait=tell,
-            stop=stop,
+            stop=(lambda: stop() or monotonic() >= waits_until) if shared else stop,
             elsewhere=elsewhere and not shared,
             lends=launch.lends,
         )
@@ -65,5 +68,10 @@ def take_lease(
         raise
     if lease is None:
         broker.close()
+        if shared and not stop():
+            raise Unavailable(
+                f"Others have not left it within {LONGEST_WAIT:.0f} s, and it does not wait longer.",
+                remedy="It goes on beside them.",
+            )
         return None
     return broker, lease

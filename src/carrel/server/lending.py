@@ -216,6 +216,7 @@ def _stays(row: Mapping[str, Any], now: float) -> str:
 
 def broker_config(home: LabHome, settings: Settings, node: Node) -> BrokerConfig:
     """What the node's broker is told."""
+    host_memory = settings.host_memory or int(node.memory * _HOST_SHARE)
     return BrokerConfig(
         node=node.name,
         devices=node.devices,
@@ -226,10 +227,17 @@ def broker_config(home: LabHome, settings: Settings, node: Node) -> BrokerConfig
             time_slice=float(settings.time_slice),
             task_turn=float(settings.task_turn),
             task_share=min(settings.task_share, 100) / 100,
-            host_memory=int(node.memory * _HOST_SHARE),
+            host_memory=host_memory,
+            state_disk=settings.state_disk or 0,
         ),
         hold_time=float(settings.hold_time),
-        simulation=Simulation(rate=float(settings.simulate_swap), faults=read_faults(settings.simulate_faults)),
+        host_memory_ready=host_memory * min(settings.host_memory_ready, 100) // 100,
+        state_directory=settings.state_directory or str(home.broker / "states"),
+        simulation=Simulation(
+            rate=float(settings.simulate_swap),
+            disk_rate=settings.simulate_swap / 4,
+            faults=read_faults(settings.simulate_faults),
+        ),
     )
 
 

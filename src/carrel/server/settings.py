@@ -43,6 +43,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "residency", "text", "auto", "GPU state moves by carrel-residency where that is installed (auto), or by the driver (off)."
     ),
+    Setting("host_memory", "size", None, "Host memory that moved GPU states may take; without it, half of the node's."),
+    Setting("host_memory_ready", "int", 25, "Percent of it that is kept ready from the start, on real GPUs."),
+    Setting("state_disk", "size", None, "Room on the disk for GPU states that host memory has no room for; none without it."),
+    Setting(
+        "state_directory", "text", None, "Where they lie then, encrypted: a directory on a local disk; else in the lab's home."
+    ),
     Setting("preset", "text", None, "Rules to begin with: default or mlerp; tables of the file change and add to them."),
     Setting("default_qos", "text", None, "Class of service for work that names none; the preset says one."),
     Setting("warning_time", "duration", 30, "How long before its walltime a job gets SIGTERM."),

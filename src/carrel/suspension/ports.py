@@ -125,3 +125,15 @@ class Suspender(Protocol):
     def close(self) -> None:
         """End the helper processes. Suspended processes stay suspended."""
         ...
+
+
+class Disk(Protocol):
+    """The third place of states that were moved off their devices. Methods block and never raise, as those of `Suspender`."""
+
+    def spill(self, target: Target, *, size: int) -> Moved:
+        """Put the state onto the disk and free its host memory. Anything but DONE leaves it where it was."""
+        ...
+
+    def unspill(self, target: Target, *, size: int) -> Moved:
+        """Bring it back to where `Suspender.resume` finds it. LOST: it is not what was put there."""
+        ...

@@ -306,7 +306,7 @@ def start_broker(
         spool=str(directory / "spool"),
         secret_file=str(secret_file),
         rules=rules or LendingRules(),
-        simulation=Simulation(rate=rate, state=state, faults=faults or {}, seed=seed),
+        simulation=Simulation(rate=rate, disk_rate=rate, state=state, faults=faults or {}, seed=seed),
         **{"keep_journals": _ALL, **options},
     )
     write_config(directory / "config.json", config)

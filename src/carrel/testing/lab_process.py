@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
@@ -10,12 +11,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from carrel.client import Client
 from carrel.domain.job import ACTIVE
+from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE
+
+#: Labs of tests touch no memory ahead of need: many run at once.
+_QUIET = {"CARREL_HOST_MEMORY_READY": "0"}
 
 
 @dataclass(slots=True)
@@ -74,7 +80,7 @@ def start_lab(
     `python` are the words of the interpreter, or of what runs it as somebody else.
     """
     words: Sequence[str] = (
-        *(*python, "-m", "carrel.cli.main", "up", "--home", str(home), "--port", "0"),
+        *(*python, "-m", "carrel.cli.main", "up", "--home", str(home), "--port", str(_port(home))),
         *(("--simulate-gpus", str(simulate_gpus)) if simulate_gpus else ()),
         *(() if tracking else ("--no-tracking",)),
         *options,
@@ -82,7 +88,9 @@ def start_lab(
     address = home / "address.json"
     address.unlink(missing_ok=True)
     began = time.monotonic()
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **(variables or {})})
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **_QUIET, **(variables or {})}
+    )
     assert process.stdout is not None
     output = _read_until_ready(process, process.stdout.fileno(), address, began + PATIENCE)
     if not address.exists():
@@ -93,6 +101,20 @@ def start_lab(
     seconds = time.monotonic() - began
     # The pipe stays open unread: what a lab says after its start is a few lines, and the rest is in its log file.
     return LabProcess(home, process, str(json.loads(address.read_text())["url"]), seconds, variables or {})
+
+
+#: Ports of labs, which come back to the one that they had: nobody else gets it while this process lives.
+_kept = ExitStack()
+_homes: set[Path] = set()
+atexit.register(_kept.close)
+
+
+def _port(home: Path) -> int:
+    """A port of its own for a new lab; 0 for one that was started before, which looks for the one that it had."""
+    if home in _homes:
+        return 0
+    _homes.add(home)
+    return _kept.enter_context(kept_port())
 
 
 def _read_until_ready(process: subprocess.Popen[bytes], descriptor: int, address: Path, deadline: float) -> str:

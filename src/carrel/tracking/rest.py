@@ -23,6 +23,8 @@ PARAM_LENGTH, TAG_LENGTH = 6000, 8000
 
 #: MLflow's pages then show runs and metrics first, not those for language models.
 _FOR_TRAINING = [{"key": "mlflow.experimentKind", "value": "custom_model_development"}]
+#: The shorter way into MLflow (`carrel.tracking.child`).
+_LAB = {"x-carrel-lab": "1"}
 _RETRIED = frozenset({401, 403, 408, 425, 429})
 
 
@@ -47,7 +49,7 @@ class MlflowRest:
         """`socket` is where MLflow listens; `timeout` in seconds for each answer."""
         transport = httpx.HTTPTransport(uds=str(socket), limits=httpx.Limits(max_connections=4, keepalive_expiry=30))
         self._socket = socket
-        self._http = httpx.Client(transport=transport, base_url="http://localhost", timeout=timeout)
+        self._http = httpx.Client(transport=transport, base_url="http://localhost", timeout=timeout, headers=_LAB)
         self._workspaces: set[str] = set()
         self._experiments: dict[tuple[str, str], str] = {}
         self._lock = threading.Lock()

@@ -201,6 +201,18 @@ class Core:
         self._moves.paused(tenant, lease, moved)
         return self._settle(now)
 
+    def spilled(self, tenant: str, moved: Moved, now: float) -> Effects:
+        """A state has gone to the disk, or not (`Spill`)."""
+        self.lender.now = now
+        self._moves.spilled(tenant, moved)
+        return self._settle(now)
+
+    def unspilled(self, tenant: str, lease: str | None, moved: Moved, now: float) -> Effects:
+        """A state has come from the disk, or not (`Unspill`)."""
+        self.lender.now = now
+        self._moves.unspilled(tenant, lease, moved)
+        return self._settle(now)
+
     def moved_back(self, tenant: str, lease: str | None, moved: Moved, now: float) -> Effects:
         """A move back to the device has ended (`MoveBack`)."""
         self.lender.now = now
@@ -269,9 +281,14 @@ class Core:
             if suspend.in_place:
                 self._moves.pause_in_place(row, self.book.leases[suspend.pauses or ""])
                 continue
-            row.residency = Residency.SUSPENDING
+            row.residency, row.on_disk = Residency.SUSPENDING, suspend.straight
             self.book.touch(row)
             self._moves.suspend(row.id, suspend.pauses)
+        for spill in lending.spills:
+            row = self.book.tenants[spill.tenant]
+            row.residency = Residency.SPILLING
+            self.book.touch(row)
+            self._moves.spill(row.id)
         for trim in lending.trims:
             lender.trimming.add(trim.tenant)
             self._moves.trim(trim.tenant)

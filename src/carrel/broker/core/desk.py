@@ -10,7 +10,7 @@ from carrel.broker.core.identity import Identity
 from carrel.broker.core.lender import Lender
 from carrel.broker.core.rows import LeaseRow, RequestRow, TenantRow
 from carrel.broker.core.words import Peer, granted_fields, lost_fields, sizes_of, text_of, words_of
-from carrel.domain.errors import Conflict, Impossible, Invalid
+from carrel.domain.errors import Conflict, Denied, Impossible, Invalid
 from carrel.domain.lease import LeaseState, Residency, Tier
 from carrel.domain.units import format_duration
 from carrel.leases.protocol import KERNEL, RUNNER
@@ -278,7 +278,7 @@ class Desk:
         if row.role == RUNNER:
             if self._config.shared:
                 devices = row.assigned
-                self._refuse_second(row)
+                self._check_task(row)
             strange = [uuid for uuid in devices if uuid not in row.assigned]
             if strange or not devices:
                 raise Invalid(
@@ -309,8 +309,13 @@ class Desk:
             raise _beyond_share(gpus, row)
         return gpus, row.bound[:gpus]
 
-    def _refuse_second(self, row: TenantRow) -> None:
-        """Slurm gives a task all shares of a device but one: of two that say so one is wrong, and holds up nobody."""
+    def _check_task(self, row: TenantRow) -> None:
+        """On a node of a cluster a task is a tenant where it gives way, and there is one on a device.
+
+        Slurm gives a task all shares of a device but one: of two that say so one is wrong, and holds up nobody.
+        """
+        if not self.lender.tasks_lend:
+            raise Denied(f"Job {row.job} has its GPUs from Slurm.", remedy="Use them without asking.")
         taken = [(one.tenant, one.devices) for one in self.book.leases.values() if one.exclusive]
         taken += [(one.tenant, one.devices) for one in self.book.requests.values() if one.exclusive]
         if any(tenant != row.id and set(devices) & set(row.assigned) for tenant, devices in taken):

@@ -83,6 +83,25 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class Spill:
+    """Put a state that was moved off its devices onto the disk. Answer: `Core.spilled`."""
+
+    tenant: str
+    target: Target
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unspill:
+    """Bring a state from the disk to where `MoveBack` finds it. Answer: `Core.unspilled`."""
+
+    tenant: str
+    lease: str | None
+    target: Target
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kill:
     """Send a signal to a tenant's process: the idle timer of what it holds ran out."""
 
@@ -99,7 +118,7 @@ class Look:
     pids: tuple[int, ...]
 
 
-Action = Gather | MoveOut | MoveBack | Pause | Kill | Look
+Action = Gather | MoveOut | MoveBack | Pause | Spill | Unspill | Kill | Look
 
 
 class Effects(NamedTuple):

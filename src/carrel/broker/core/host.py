@@ -1,11 +1,14 @@
-"""How much of the node's host memory GPU state may take, and how much of that is left."""
+"""How much of the node's host memory and of the disk behind it GPU state may take, and how much of that is left."""
 
 from __future__ import annotations
 
 from carrel.broker.core.book import Book
+from carrel.broker.core.rows import TenantRow
 from carrel.domain.lease import Residency
 
-_MOVED = frozenset({Residency.SUSPENDED, Residency.RESUMING})
+_MOVED = frozenset({Residency.SUSPENDED, Residency.SPILLING, Residency.RESUMING})
+_TO_DISK = frozenset({Residency.SPILLING, Residency.SPILLED})
+_BETWEEN = frozenset({Residency.SUSPENDING, Residency.RESUMING})
 
 
 class HostRoom:
@@ -21,7 +24,7 @@ class HostRoom:
     @property
     def used(self) -> int:
         """What states take that were moved."""
-        return sum(sum(row.state.values()) for row in self._book.tenants.values() if row.residency in _MOVED)
+        return sum(_size(row) for row in self._book.tenants.values() if row.residency in _MOVED and not row.on_disk)
 
     def limit(self) -> int | None:
         """What states may take in all."""
@@ -36,5 +39,27 @@ class HostRoom:
         if limit is None:
             return None
         rows = self._book.tenants.values()
-        leaving = sum(sum(row.state.values()) for row in rows if row.residency is Residency.SUSPENDING)
+        leaving = sum(_size(row) for row in rows if row.residency is Residency.SUSPENDING and not row.on_disk)
         return max(0, limit - self.used - leaving)
+
+
+class DiskRoom:
+    """Room for states on the disk, for which host memory has none. 0 bytes where there is no such place."""
+
+    def __init__(self, book: Book, limit: int) -> None:
+        self._book = book
+        self.limit = limit
+
+    @property
+    def used(self) -> int:
+        """What states take that are there or on their way, and those that come back until they are off it."""
+        rows = self._book.tenants.values()
+        return sum(_size(row) for row in rows if row.residency in _TO_DISK or (row.on_disk and row.residency in _BETWEEN))
+
+    def left(self) -> int:
+        """What is left for more."""
+        return max(0, self.limit - self.used)
+
+
+def _size(row: TenantRow) -> int:
+    return sum(row.state.values())

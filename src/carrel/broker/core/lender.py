@@ -12,7 +12,7 @@ from typing import Any
 from carrel.broker.config import BrokerConfig
 from carrel.broker.core.book import Book
 from carrel.broker.core.effects import NEVER, Tell
-from carrel.broker.core.host import HostRoom
+from carrel.broker.core.host import DiskRoom, HostRoom
 from carrel.broker.core.rates import BACK, OUT, Rates
 from carrel.broker.core.rows import LeaseRow, RequestRow, Seen, TenantRow
 from carrel.broker.core.stuck import Stuck
@@ -25,6 +25,7 @@ from carrel.leases.protocol import KERNEL, RUNNER
 from carrel.policy.lend import lend
 
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
+_IN_HOST_MEMORY = frozenset({Residency.SUSPENDED, Residency.SPILLING})
 #: Seconds between two looks at the line while somebody waits: estimates grow old, retries come due.
 _REFRESH = 2.0
 
@@ -62,6 +63,10 @@ class Lender:
         #: When the line is looked at again although there is no news (Unix seconds).
         self.again_at = NEVER
         self.host = HostRoom(book, config.rules.host_memory)
+        # The driver's way holds a state inside of its process: from there it cannot go on to the disk.
+        self.disk = DiskRoom(book, config.rules.state_disk if tier is Tier.SIMULATED else 0)
+        #: Bytes of state that go to the disk or come from there in a second, as real moves say; None: nobody knows.
+        self.disk_rate = config.rules.disk_rate
         self.tells: list[Tell] = []
         #: Why processes of a tenant do not get what they wait for at their gates, until they were told.
         self.refused: dict[str, dict[str, Any]] = {}
@@ -73,9 +78,9 @@ class Lender:
         self._told: dict[str, tuple[int, str, str, float]] = {}
 
     @property
-    def most_lent(self) -> float:
-        """Largest part of its time for which a task may be paused."""
-        return self._config.rules.most_lent
+    def tasks_lend(self) -> bool:
+        """True where tasks can give way to cells."""
+        return self.tier is not Tier.HOLD and self._config.rules.most_lent > 0.0
 
     def say(self, tenant: str, op: str, **fields: Any) -> None:
         """Send a message to a tenant, once everything is written down."""
@@ -139,7 +144,7 @@ class Lender:
         self.book.visit(row.owner, devices)
         row.sees, row.lends = devices, lease.lends
         self.book.touch(row)
-        if row.residency is Residency.SUSPENDED:
+        if row.residency in (Residency.SUSPENDED, Residency.SPILLED):
             row.residency, lease.pending = Residency.RESUMING, True
             self.resuming.append((row.id, lease.id))
             return
@@ -182,7 +187,7 @@ class Lender:
         for name, row in book.tenants.items():
             if row.unverified:
                 unverified.update(dict.fromkeys(row.home, "a suspended session's state is still seen on it"))
-            if name in needed or row.residency in _ON_DEVICE:
+            if name in needed or row.residency in _ON_DEVICE or (self.disk.limit and row.residency in _IN_HOST_MEMORY):
                 seen = Seen(
                     now=now,
                     movable=self.movable(row),
@@ -192,6 +197,7 @@ class Lender:
                     needs=self._made_up(row) if name in asking else 0,
                     computes=name in computing,
                     trimming=name in self.trimming,
+                    spillable=self.disk.limit > 0,
                 )
                 tenants[name] = row.view(seen)
         devices = [
@@ -208,6 +214,9 @@ class Lender:
             host_memory=self.host.limit(),
             move_rate=self.rates.usual(OUT),
             back_rate=self.rates.usual(BACK),
+            state_disk=self.disk.limit,
+            past_host=self.tier is Tier.SIMULATED,
+            disk_rate=self.disk_rate,
             # Without a gate in the driver's calls only what computes nothing can be stopped where it is.
             pause_in_place=self.tier is Tier.SIMULATED,
         )
@@ -217,6 +226,7 @@ class Lender:
             requests=[request.view(self._config.hold_time) for request in requests],
             leases=[lease.view() for lease in book.leases.values()],
             host_used=self.host.used,
+            disk_used=self.disk.used,
             rules=rules,
             typical_lease=book.typical,
         )
@@ -314,7 +324,7 @@ class Lender:
     def lose(self, row: TenantRow, message: str) -> None:
         """The tenant's state cannot be brought back."""
         now = self.now
-        row.residency, row.lost, row.state = Residency.LOST, message, {}
+        row.residency, row.lost, row.state, row.on_disk = Residency.LOST, message, {}, False
         for lease in self.book.leases_of(row.id):
             if lease.pending and lease.used == 0.0:
                 self.book.withdraw(lease)

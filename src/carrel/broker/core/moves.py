@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from carrel.broker.core.effects import NEVER, Action, Gather, MoveBack, MoveOut, Pause
+from carrel.broker.core.effects import NEVER, Action, Gather, MoveBack, MoveOut, Pause, Spill, Unspill
 from carrel.broker.core.lender import Lender, resumption
-from carrel.broker.core.rates import BACK, OUT
+from carrel.broker.core.rates import BACK, OUT, TELLING
 from carrel.broker.core.rows import LeaseRow, RequestRow, TenantRow
 from carrel.broker.core.words import sizes_of
 from carrel.domain.lease import LeaseState, Residency, Way
@@ -160,6 +160,9 @@ class Moves:
             if row.moved_by == Way.BUS:
                 self._lender.look()  # contexts are still there
             self._pause(row, pauses, now)
+            if row.on_disk:
+                row.residency = Residency.SPILLING
+                self.spill(row.id)
         elif moved.ending is Ending.LOST:
             self._lender.lose(row, moved.message)
         elif moved.ending is Ending.UNSUSPENDABLE:
@@ -205,9 +208,49 @@ class Moves:
     def _stay(self, row: TenantRow) -> None:
         if row.moved_by == Way.BUS:
             row.members = ()
-        row.residency, row.moved_by = Residency.RESIDENT, ""
+        row.residency, row.moved_by, row.on_disk = Residency.RESIDENT, "", False
         self._book.touch(row)
         self._lender.keep_in_place(row)
+
+    # --- to the disk and from there -----------------------------------------------------------------------------------------
+
+    def spill(self, tenant: str) -> None:
+        """Put the tenant's state onto the disk; its row says SPILLING."""
+        row = self._book.tenants[tenant]
+        self.actions.append(Spill(tenant, _targets(row)[0], sum(row.state.values())))
+
+    def spilled(self, tenant: str, moved: Moved) -> None:
+        """Putting the state onto the disk has ended so. What did not begin leaves it where it was."""
+        row = self._book.tenants.get(tenant)
+        if row is None:
+            return
+        self._note_disk(moved)
+        if moved.ending is Ending.DONE:
+            row.residency, row.on_disk, row.failures = Residency.SPILLED, True, 0
+        elif moved.ending is Ending.LOST:
+            self._lender.lose(row, moved.message)
+        elif row.on_disk:
+            self.spill(tenant)  # it went straight, and has nowhere else to be
+        else:
+            row.residency = Residency.SUSPENDED
+            self._put_off(row, moved)
+        self._book.touch(row)
+
+    def unspilled(self, tenant: str, lease_id: str | None, moved: Moved) -> None:
+        """Bringing the state from the disk has ended so. It is there, too, until it is back on its devices."""
+        row = self._book.tenants.get(tenant)
+        if row is None:
+            return
+        self._note_disk(moved)
+        if moved.ending is Ending.DONE:
+            self._move_back(row, lease_id)
+        else:
+            self.moved_back(tenant, lease_id, moved)
+
+    def _note_disk(self, moved: Moved) -> None:
+        if moved.ending is Ending.DONE and moved.bytes >= TELLING and moved.seconds > 0:
+            rate, before = moved.bytes / moved.seconds, self._lender.disk_rate
+            self._lender.disk_rate = rate if before is None else (before + rate) / 2
 
     # --- back to the device -------------------------------------------------------------------------------------------------
 
@@ -216,11 +259,17 @@ class Moves:
         row = self._book.tenants.get(tenant)
         if row is None:
             return
+        if row.on_disk:
+            self.actions.append(Unspill(tenant, lease, _targets(row)[0], sum(row.state.values())))
+        else:
+            self._move_back(row, lease)
+
+    def _move_back(self, row: TenantRow, lease: str | None) -> None:
         self._lender.under_way.begun(row, BACK, self._lender.now)
         devices = self._lender.devices
         memory = {uuid: devices[uuid].memory for uuid in row.home if uuid in devices}
         way = Way(row.moved_by or Way.DRIVER)
-        self.actions.append(MoveBack(tenant, lease, _targets(row), row.home, dict(row.state), memory, way, self._members(row)))
+        self.actions.append(MoveBack(row.id, lease, _targets(row), row.home, dict(row.state), memory, way, self._members(row)))
 
     def moved_back(self, tenant: str, lease_id: str | None, moved: Moved) -> None:
         """Bringing the state back has ended so."""
@@ -233,7 +282,8 @@ class Moves:
         now = self._lender.now
         lease = self._book.leases.get(lease_id or "")
         if moved.ending is Ending.DONE:
-            row.residency, row.failures, row.members, row.moved_by = Residency.RESIDENT, 0, (), ""
+            row.residency, row.failures, row.members = Residency.RESIDENT, 0, ()
+            row.moved_by, row.on_disk = "", False
             if lease is not None:
                 self._begin(row, lease, now)
             else:
@@ -241,7 +291,7 @@ class Moves:
         elif moved.ending in (Ending.LOST, Ending.UNSUSPENDABLE):
             self._lender.lose(row, moved.message)
         else:
-            row.residency = Residency.SUSPENDED
+            row.residency = Residency.SPILLED if row.on_disk else Residency.SUSPENDED
             self._put_off(row, moved)
             if lease is not None:
                 self._back_in_line(row, lease, now)
@@ -295,6 +345,8 @@ class Moves:
             active = [lease for lease in self._book.leases_of(row.id) if lease.state is LeaseState.ACTIVE]
             if row.residency is Residency.SUSPENDING:
                 self._begin_suspend(row.id, active[0].id if active else None)
+            elif row.residency is Residency.SPILLING:
+                self.spill(row.id)
             elif row.residency is Residency.RESUMING:
                 pending = [lease.id for lease in active if lease.pending]
                 self.resume(row.id, pending[0] if pending else None)

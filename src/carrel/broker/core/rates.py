@@ -8,7 +8,7 @@ from carrel.suspension.ports import Ending, Moved
 #: Directions of a move: to host memory, and back to the device.
 OUT, BACK = "out", "back"
 #: Bytes of a state whose move says something about how fast states move.
-_TELLING = 64 * 1024**2
+TELLING = 64 * 1024**2
 
 
 class Rates:
@@ -21,7 +21,7 @@ class Rates:
 
     def note(self, way: str, direction: str, moved: Moved) -> None:
         """A move in this way has ended so. Newer ones count more."""
-        if moved.ending is not Ending.DONE or moved.bytes < _TELLING or moved.seconds <= 0:
+        if moved.ending is not Ending.DONE or moved.bytes < TELLING or moved.seconds <= 0:
             return
         rate, before = moved.bytes / moved.seconds, self._book.rates.get((way, direction))
         self._book.set_rate(way, direction, rate if before is None else (before + rate) / 2)

@@ -31,6 +31,8 @@ class Seen:
     computes: bool = False
     #: It was asked to give back what it keeps in reserve.
     trimming: bool = False
+    #: A state in host memory can go on to the disk.
+    spillable: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +62,8 @@ class TenantRow:
     #: Bytes of host memory that it may have with its state; 0: that is somebody else's care.
     memory: int = 0
     residency: Residency = Residency.NONE
+    #: SPILLED and RESUMING: its state is on the disk. SUSPENDING and SPILLING: it goes straight there.
+    on_disk: bool = False
     home: tuple[str, ...] = ()
     #: The devices that the process was told last; what it uses when it uses CUDA outside of a lease.
     sees: tuple[str, ...] = ()
@@ -145,6 +149,8 @@ class TenantRow:
             suspendable=seen.movable and self.retry_at <= seen.now,
             stays="" if seen.movable else self.stays,
             gated=self.gated and not self.loose,
+            spillable=seen.spillable and self.retry_at <= seen.now,
+            straight=self.on_disk,
             last_used=self.last_used,
             typical=self.typical,
         )
@@ -189,6 +195,7 @@ class RequestRow:
             exclusive=self.exclusive,
             resumes=self.resumes,
             elsewhere=self.elsewhere,
+            stuck_since=self.stuck_since or None,
             until=None if waits_on else self.stuck_since + hold_time,
         )
 

@@ -1,4 +1,4 @@
-"""What a batch script becomes on its node: the guardian of one runner. ``python -c START <attempt>``.
+"""What a batch script becomes on its node: the guardian of one runner. `boot` starts it, with the attempt's directory.
 
 With ``--element`` the directory is that of an array, and the attempt one of its elements. With ``--give-back`` it is a step
 in an allocation that was made for this attempt alone, which ends with it.
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 #: Passed on to the runner. What it makes of SIGTERM is in its cancel file. Slurm sends a step's signals to all its processes, so
 #: the engine sends SIGURG, which the command does not notice; the runner gets SIGTERM for it.
 _FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
-#: What the interpreter is told to do. Nothing that is imported becomes garbage: nobody needs to look for some meanwhile, nor to
-#: take it all down at the end.
-START = "import gc, os, sys; gc.disable(); from carrel.engines.slurm.batch import main; os._exit(main(sys.argv[1:]))"
 #: The argument of the guardian of an allocation.
 GIVE_BACK = "--give-back"
 #: The argument of the guardian of an element of an array.

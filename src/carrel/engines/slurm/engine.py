@@ -20,7 +20,8 @@ from carrel.domain.ports import Attempt, Clock
 from carrel.engines.attempts import Watched, clear, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells, NetworkDoorbells
 from carrel.engines.slurm.arrays import leave_array, sweep_arrays
-from carrel.engines.slurm.batch import ELEMENT, START
+from carrel.engines.slurm.batch import ELEMENT
+from carrel.engines.slurm.code import BootCode
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.followed import Followed
 from carrel.engines.slurm.follower import Follower
@@ -31,6 +32,7 @@ from carrel.engines.slurm.pilots import Pilots, no_time
 from carrel.engines.slurm.reconciler import Reconciler
 from carrel.engines.slurm.shared import Listing
 from carrel.engines.slurm.transport import Transport
+from carrel.runner.lease import LONGEST_WAIT
 from carrel.spool import Spool, read_claim, write_preempt
 
 #: Seconds beyond a job's walltime that Slurm is asked for, so that the runner's own limit comes first.
@@ -47,7 +49,7 @@ def options_for(launch: Launch) -> SlurmOptions:
     wanted = launch.resources
     shards = launch.task.session.shards if launch.task.session is not None else launch.shards
     return SlurmOptions(
-        time=wanted.time + MARGIN,
+        time=wanted.time + MARGIN + (int(LONGEST_WAIT) if launch.shards else 0),
         memory=wanted.memory + _OVERHEAD,
         cpus=wanted.cpus or 1,
         # Slurm gives the shares of one GPU without saying of which type; who decides on them has seen to that.
@@ -99,7 +101,7 @@ class SlurmEngine:
             raise Invalid(f"The lab's name for Slurm is {lab!r}.", remedy="Use letters, digits, _ and -.")
         self._spool = Spool(spool.root.absolute())
         self._lab = lab
-        self._python = python
+        self._boot = BootCode(self._spool.root, python)
         self._commands = commands or SlurmCommands(environ=environ)
         run_dir = run_dir.absolute()
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -249,10 +251,10 @@ class SlurmEngine:
         return followed
 
     def _command(self, followed: Followed) -> list[str]:
-        return [self._python, "-P", "-c", START, str(followed.directory.path)]
+        return [*self._boot.command(), str(followed.directory.path)]
 
     def _element_command(self, array: Path) -> list[str]:
-        return [self._python, "-P", "-c", START, str(array), ELEMENT]
+        return [*self._boot.command(), str(array), ELEMENT]
 
     def _deliver(self, observations: Sequence[Observation]) -> None:
         for receiver in self._receivers:

@@ -17,13 +17,18 @@ from typing import Any
 from carrel.domain.errors import CarrelError
 from carrel.domain.partition import Partition
 from carrel.domain.ports import Clock
+from carrel.domain.resources import Resources
+from carrel.domain.slurm import read_options
+from carrel.domain.task import TaskSpec
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
+from carrel.engines.slurm.engine import node_of
 from carrel.engines.slurm.options import sbatch_arguments
 from carrel.engines.slurm.probe import ANSWER, LOCK, WORD
 from carrel.engines.slurm.rest import SlurmRest
 from carrel.engines.slurm.rest_body import API
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.site import site_options
+from carrel.policy.task_shards import task_shards
 
 #: The oldest version that Carrel is tried with.
 OLDEST = (22, 5)
@@ -59,6 +64,7 @@ class Survey:
         partitions: Sequence[Partition],
         interactive: Collection[str] = (),
         broker: str = "",
+        lends: int = 0,
         patience: float = 60.0,
         python: str = sys.executable,
         monotonic: Clock = time.monotonic,
@@ -66,8 +72,9 @@ class Survey:
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         """`home` is what nodes have to see, `url` how they are to reach the lab ("" when none runs), `partitions` those of the
-        lab's that are Slurm's, `interactive` the names of those that take sessions, `broker` where nodes have a broker's socket;
-        `rest` is the lab's way over slurmrestd, if it has one; `patience` is how many seconds a tiny job may take to start."""
+        lab's that are Slurm's, `interactive` the names of those that take sessions, `broker` where nodes have a broker's socket,
+        `lends` for how many percent of its time a task there may be paused for cells; `rest` is the lab's way over slurmrestd, if
+        it has one; `patience` is how many seconds a tiny job may take to start."""
         self._slurm = commands
         self._rest = rest
         self._home = home
@@ -75,6 +82,7 @@ class Survey:
         self._partitions = [partition for partition in partitions if partition.slurm is not None]
         self._interactive = interactive
         self._broker = broker
+        self._lent = lends
         self._patience = patience
         self._python = python
         self._monotonic = monotonic
@@ -91,6 +99,7 @@ class Survey:
             ("qos", self._qos),
             ("gpus", self._gpus),
             ("sessions", self._sessions),
+            *([("lending", self._lending)] if self._lent > 0 else []),
         ]
         for name, look in looks:
             found = self._safely(name, look)
@@ -198,6 +207,30 @@ class Survey:
             message = f"partition {names} takes them, with shards, and each waits for the timer of sbatch"
             return Finding("sessions", "warn", message, f"slurm_immediate = true for partition {_named(set(slow))}.")
         return Finding("sessions", "ok", f"partition {names} takes them at once, and shares GPUs by shards")
+
+    def _lending(self) -> Finding:
+        """What a task of one GPU asks for in each partition, where tasks are to give way to cells."""
+        if not self._broker:
+            return Finding("lending", "warn", "slurm_lend is set, and slurm_broker is not: no task gives way.", "Set both.")
+        records = self._slurm.nodes()
+        found: dict[str, int] = {}
+        for partition in self._partitions:
+            assert partition.slurm is not None
+            wanted = set(partition.slurm.partition.split(","))
+            nodes = [node_of(record) for record in records if wanted & set(record.get("Partitions", "").split(","))]
+            if any(node.devices for node in nodes):
+                task = TaskSpec(entry_point="main", command="", snapshot="")
+                found[partition.name] = task_shards(Resources(gpus=1), task, nodes, read_options(partition.slurm.options))
+        whole = {name for name, shards in found.items() if not shards}
+        if whole or not found:
+            message = f"partition {_named(whole)}: a task asks for a whole GPU and gives way to no cell" if whole else "no GPUs"
+            remedy = (
+                "Give each GPU three shards or more, as many everywhere: Gres=gpu:4,shard:32; no GPU options in slurm_options."
+            )
+            return Finding("lending", "warn", message, remedy)
+        asks = ", ".join(f'"{name}" {shards}' for name, shards in sorted(found.items()))
+        words = f"a task of one GPU asks for shards (partition {asks}) where all nodes have a broker"
+        return Finding("lending", "ok", f"{words}, and may be paused for {self._lent} % of its time")
 
     def _partition(self, partition: Partition) -> Iterator[Finding]:
         assert partition.slurm is not None

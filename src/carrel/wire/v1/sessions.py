@@ -94,6 +94,15 @@ class StrangerView(Response):
     name: str = ""
 
 
+class DeviceShareView(Response):
+    """What one tenant has in a GPU's memory."""
+
+    tenant: str
+    bytes: int
+    #: Bytes of it that are only kept in reserve.
+    cached: int = 0
+
+
 class LentDevice(Response):
     """One GPU, as the node's broker sees it."""
 
@@ -108,7 +117,11 @@ class LentDevice(Response):
     lease: str | None = None
     #: Ids of the tenants whose state is in its memory.
     residents: list[str] = Field(default_factory=list)
+    #: How much each of them has there; an older broker does not say.
+    by: list[DeviceShareView] = Field(default_factory=list)
     strangers: list[StrangerView] = Field(default_factory=list)
+    #: From when on `Lending.hour` tells everything of it (Unix seconds), or None.
+    known_since: float | None = None
 
 
 class TenantView(Response):
@@ -119,7 +132,7 @@ class TenantView(Response):
     owner: str = ""
     kernel: str = ""
     label: str = ""
-    #: "none", "resident", "suspending", "suspended", "resuming" or "lost".
+    #: "none", "resident", "suspending", "suspended", "spilling", "spilled", "resuming" or "lost".
     state: str
     home: list[str] = Field(default_factory=list)
     bytes: int = 0
@@ -166,6 +179,79 @@ class LeaseRequestView(Response):
     mine: bool = False
 
 
+class MoveView(Response):
+    """A state that moves between a GPU and host memory now. Of others, names are blank."""
+
+    tenant: str
+    job: int | None = None
+    owner: str = ""
+    label: str = ""
+    devices: list[str] = Field(default_factory=list)
+    #: "out", to host memory, or "back".
+    direction: str
+    #: "simulated", "driver" or "bus".
+    way: str = ""
+    bytes: int
+    #: Bytes that have moved, or None where this way of moving does not say.
+    done: int | None = None
+    #: When it began, and when it should be done (Unix seconds); None: nobody knows.
+    since: float
+    ends: float | None = None
+    mine: bool = False
+
+
+class StretchView(Response):
+    """What was so on one GPU for a while. Of others, names are blank."""
+
+    device: str
+    #: "computes", "holds" (kept while idle), "paused", "leaves" (its state goes to host memory) or "returns".
+    what: str
+    #: Unix seconds; `until` is None while it is so.
+    since: float
+    until: float | None = None
+    #: How much of the time between it really was: short ones of one process are put together.
+    seconds: float = 0.0
+    job: int | None = None
+    owner: str = ""
+    label: str = ""
+    #: "kernel", or "runner" for a task.
+    role: str = ""
+    mine: bool = False
+
+
+class MoveRateView(Response):
+    """How fast states have moved on this machine."""
+
+    way: str
+    direction: str
+    #: Bytes a second.
+    rate: float
+
+
+class RoomView(Response):
+    """Room for GPU states, in bytes; `limit` and `left` None: as much as there is."""
+
+    limit: int | None = None
+    left: int | None = None
+
+
+class PoolView(Response):
+    """Host memory in pieces, for programs with the residency library: what they have, and what is ready for the next one."""
+
+    limit: int
+    given: int = 0
+    ready: int = 0
+
+
+class HostView(RoomView):
+    """Where states go that leave their GPUs: host memory, of that the pool, and the disk behind it (None: there is none)."""
+
+    #: What they take in host memory now; None where an older broker does not say.
+    states: int | None = None
+    pool: PoolView | None = None
+    disk: RoomView | None = None
+
+
 class Lending(Response):
     """Who has which GPU of one machine, who waits, whose state is where."""
 
@@ -176,6 +262,13 @@ class Lending(Response):
     tenants: list[TenantView] = Field(default_factory=list)
     leases: list[LeaseView] = Field(default_factory=list)
     queue: list[LeaseRequestView] = Field(default_factory=list)
+    #: States that move now.
+    moves: list[MoveView] = Field(default_factory=list)
+    #: What was so on the devices within the last hour, of each device the oldest first, and what is so now.
+    hour: list[StretchView] = Field(default_factory=list)
+    rates: list[MoveRateView] = Field(default_factory=list)
+    #: None where nothing is lent, and from an older broker.
+    host: HostView | None = None
 
 
 class NodeLendingView(Lending):

@@ -105,7 +105,7 @@ const words = (state, session, kernel, elapsed) => {
   if (tenants.some(one => one.state === 'lost')) {
     return ['lost', 'GPU state lost'];
   }
-  if (tenants.some(one => ['suspended', 'suspending'].includes(one.state))) {
+  if (tenants.some(one => ['suspended', 'suspending', 'spilling', 'spilled'].includes(one.state))) {
     return ['suspended', 'suspended'];
   }
   const resident = tenants.find(one => ['resident', 'resuming'].includes(one.state));
