@@ -363,11 +363,11 @@ class Node:
         self.settle()
 
     def watch(self) -> float:
-        """For how long nobody has computed although somebody waits."""
+        """For how long nobody has computed although the same request waits: of several that give up each has its own time."""
         computing = any(
             one.state is LeaseState.ACTIVE and self.tenants[one.tenant].residency in (Residency.RESIDENT, Residency.NONE)
             for one in self.leases.values()
         )
-        if computing or not self.requests:
-            self.went_on = self.now
+        first = min((one.asked_at for one in self.requests.values()), default=self.now)
+        self.went_on = self.now if computing else max(self.went_on, first)
         return self.now - self.went_on

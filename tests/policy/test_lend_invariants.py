@@ -243,6 +243,11 @@ def test_whenever_a_gpu_is_free_and_somebody_waits_somebody_runs(seed: int) -> N
     live(seed, 120)
 
 
+def test_three_whom_nothing_helps_give_up_one_after_another() -> None:
+    """No host memory at all: two states fill the GPU, and whoever comes new waits for its own hold time."""
+    assert live(11465, 80).gave_up
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_somebody_runs_in_ten_thousand_histories() -> None:
