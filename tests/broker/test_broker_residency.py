@@ -118,6 +118,27 @@ def test_a_paused_cell_that_ends_needs_no_device(brokers: Start, kernels: Kernel
     assert leases_of(broker) == []
 
 
+def test_a_state_in_host_memory_comes_back_on_a_free_device_like_its_home(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=2, state=10 * GIB)
+    first, second, third = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2, 3))
+    first.cell()
+    second.cell()
+    long = third.acquire()  # there was room for it on one device only after a move
+    away, home = (first, second) if tenant_of(broker, first)["state"] == "suspended" else (second, first)
+    old = tenant_of(broker, away)["home"]
+    assert [device["uuid"] for device in long["devices"]] == old
+    lease = away.acquire()
+    assert lease["resumed"] is True
+    new = tenant_of(broker, away)["home"]
+    assert [device["uuid"] for device in lease["devices"]] == new == tenant_of(broker, home)["home"] != old
+    assert tenant_of(broker, home)["state"] == "suspended", "it made room"
+    away.release(lease)
+    broker.restart()
+    assert tenant_of(broker, away)["home"] == new
+    third.release(long)
+    assert home.acquire()["resumed"] is True
+
+
 def test_host_memory_is_a_limit(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(state=LARGE, rules=LendingRules(host_memory=4 * GIB))
     first, second = two(broker, kernels)

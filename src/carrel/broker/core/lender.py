@@ -108,8 +108,11 @@ class Lender:
         row = self.book.tenants[asked.tenant]
         self.book.drop_request(asked)
         self.retell(asked.id)
+        if row.residency is Residency.SUSPENDED and set(devices) != set(row.home):
+            row.move_home(devices)
         if asked.resumes is not None:
             lease = self.book.leases[asked.resumes]
+            lease.devices = devices
             self.book.go_on(lease, now)
         else:
             lease = self.new_lease(row, asked, devices, now)
@@ -156,6 +159,7 @@ class Lender:
                 seen = Seen(
                     now=now,
                     movable=movable,
+                    portable=self.tier is Tier.SIMULATED,
                     whole=self._whole,
                     least_room=least,
                     first_room=book.first_room(row) if name in asking else 0,
@@ -168,6 +172,7 @@ class Lender:
             DeviceRoom(
                 uuid=device.uuid,
                 memory=device.memory,
+                type=device.name,
                 foreign=self.foreign.get(device.uuid, 0),
                 withheld=book.cordons.get(device.uuid) or unverified.get(device.uuid),
             )
