@@ -22,7 +22,15 @@ SCRIPT = Path(__file__).with_name("fake_kernel.py")
 class FakeKernel:
     """One process: a tenant."""
 
-    def __init__(self, broker: BrokerProcess, job: FakeJob, *, role: str = "kernel", **hello: Any) -> None:
+    def __init__(
+        self,
+        broker: BrokerProcess,
+        job: FakeJob,
+        *,
+        role: str = "kernel",
+        environment: dict[str, str] | None = None,
+        **hello: Any,
+    ) -> None:
         about = {"v": 1, "role": role, "token": job.token, "kernel": "k1", "label": "notebook.ipynb", **hello}
         self.job = job
         self.requests = 0
@@ -32,7 +40,7 @@ class FakeKernel:
             [sys.executable, "-I", str(SCRIPT), str(broker.socket)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **broker.environment, "HELLO": json.dumps(about)},
+            env={**os.environ, **broker.environment, **(environment or {}), "HELLO": json.dumps(about)},
         )
         self.welcome = self.expect("welcome", "refused")
 

@@ -9,13 +9,13 @@ from typing import Any
 from carrel.broker.config import BrokerConfig
 from carrel.broker.core.book import Book
 from carrel.broker.core.core import Core
-from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Line, Look, MoveBack, MoveOut
+from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Line, Look, MoveBack, MoveOut, Pause
 from carrel.broker.core.identity import Identity
 from carrel.broker.core.rows import RequestRow, plain
-from carrel.domain.lease import LeaseState, LendingRules, Residency, Tier
+from carrel.domain.lease import LeaseState, LendingRules, Residency, Tier, Way
 from carrel.domain.node import Device
 from carrel.domain.units import GIB
-from carrel.leases.protocol import KERNEL, RUNNER
+from carrel.leases.protocol import KERNEL, RESIDENCY, RUNNER
 from carrel.suspension.ports import Ending, Moved, Use
 
 MEMORY = 16 * GIB
@@ -40,6 +40,16 @@ class Client:
     leases: dict[str, int] = field(default_factory=dict)
     questions: list[str] = field(default_factory=list)
     lost: bool = False
+    #: It has the residency library; what that believes, and where its memory is.
+    library: bool = False
+    hooked: bool = True
+    joined: bool = False
+    asked: str = ""
+    lease: str = ""
+    fence: int = 0
+    paused: bool = False
+    place: str = "none"
+    sees: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -74,13 +84,15 @@ class Shell:
         self.numbers = iter(range(1, 10**9))
         self.fence = 0
         self.fences: dict[str, int] = {}
-        self.granted = self.refused = self.crashes = self.moves = self.asked = 0
+        self.granted = self.refused = self.crashes = self.moves = self.asked = self.bus = 0
+        self.later: list[tuple[Client, str, int]] = []
+        self.tier = self.dice.choice([Tier.SIMULATED, Tier.SIMULATED, Tier.SUSPEND, Tier.HOLD])
         self.begin()
 
     # --- the shell ----------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self.core = self.make(self.config, Tier.SIMULATED, make_id="b", lines=self.lines)
+        self.core = self.make(self.config, self.tier, make_id="b", lines=self.lines)
         self.lines = [self.core.everything(self.now)]
         self.wake = NEVER
         self.pending = []
@@ -92,7 +104,7 @@ class Shell:
         """Killed: what was written is all that is left. Those who are connected notice, and come again."""
         self.crashes += 1
         for client in self.clients.values():
-            client.connected = False
+            client.connected = client.joined = False
             client.questions.clear()
         self.begin()
 
@@ -107,8 +119,11 @@ class Shell:
             return
         self.wake = effects.wake
         self.pending.extend(effects.actions)
-        for tenant, op, fields in effects.tells:
-            if tenant in self.clients and self.clients[tenant].connected:
+        for tenant, op, fields, member in effects.tells:
+            if member:
+                if member in self.clients and self.clients[member].joined:
+                    self.at_gate(self.clients[member], op, fields)
+            elif tenant in self.clients and self.clients[tenant].connected:
                 self.hear(self.clients[tenant], op, fields)
 
     def write(self, line: Line) -> None:
@@ -148,6 +163,67 @@ class Shell:
                 elif name not in client.leases and lease["state"] != "held":
                     self.later_releases.append((client, name, lease["fence"]))
 
+    # --- the library in a process, as residency/src behaves ------------------------------------------------------------------
+
+    def at_gate(self, client: Client, op: str, fields: Any) -> None:
+        if op == "granted":
+            if fields["request"] != client.asked:
+                self.later.append((client, fields["lease"], fields["fence"]))
+                return
+            self.go(client, fields["lease"], fields["fence"])
+            client.sees = client.sees or tuple(fields["devices"])
+            self.granted += 1
+        elif op == "refused":
+            assert fields["request"] == client.asked
+            client.asked = ""
+            self.refused += 1
+        elif op == "pause":
+            client.paused = True
+        elif op == "go":
+            self.go(client, fields.get("lease", client.lease), fields.get("fence", 0))
+
+    def go(self, client: Client, lease: str, fence: int) -> None:
+        client.lease, client.fence, client.asked, client.paused = lease, fence, "", False
+
+    def gate_open(self, client: Client) -> bool:
+        return bool(client.lease) and not client.paused and client.place in ("none", "in")
+
+    def facts(self, client: Client) -> dict[str, Any]:
+        reasons = ["managed memory"] if self.dice.random() < 0.05 else []
+        sizes = [client.size] * len(client.sees)
+        return {"place": client.place, "devices": list(client.sees), "movable": sizes, "stays": [], "reasons": reasons}
+
+    def join(self, client: Client, *, crash: bool = False) -> None:
+        client.joined = True
+        about = {"paused": client.paused, "lease": client.lease, "fence": client.fence, **self.facts(client)}
+        identity = client.identity.as_role(RESIDENCY)
+        self.carry_out(self.core.hello_at_gate(client, identity, about, self.now), crash=crash)
+        if client.asked and client.joined:
+            self.say_at_gate(client, "acquire", request=client.asked)
+
+    def say_at_gate(self, client: Client, op: str, *, crash: bool = False, **fields: Any) -> None:
+        if client.joined:
+            self.carry_out(self.core.said_at_gate(client.name, {"op": op, **fields}, self.now), crash=crash)
+        while self.later:
+            who, lease, fence = self.later.pop()
+            self.say_at_gate(who, "release", lease=lease, fence=fence, **self.facts(who))
+
+    def use(self, client: Client, what: str, *, crash: bool) -> None:
+        """The process calls the driver, or comes to rest."""
+        if what == "leave":
+            client.joined = False
+            self.carry_out(self.core.left_gate(client.name, self.now), crash=crash)
+        elif what == "cancel" and client.asked:
+            request, client.asked = client.asked, ""
+            self.say_at_gate(client, "cancel", request=request, crash=crash)
+        elif what == "rest" and self.gate_open(client):
+            client.place = "in" if client.sees and client.size else client.place
+            lease, fence, client.lease = client.lease, client.fence, ""
+            self.say_at_gate(client, "release", lease=lease, fence=fence, crash=crash, **self.facts(client))
+        elif what == "call" and not client.lease and not client.asked and not client.lost:
+            client.asked = f"g{next(self.numbers)}"
+            self.say_at_gate(client, "acquire", request=client.asked, crash=crash)
+
     def say(self, client: Client, op: str, *, crash: bool = False, **fields: Any) -> None:
         if client.connected:
             self.carry_out(self.core.said(client.name, {"op": op, **fields}, self.now), crash=crash)
@@ -177,7 +253,23 @@ class Shell:
     def step(self) -> None:
         dice, crash = self.dice, self.dice.random() < 0.04
         what = dice.choice(
-            ("new", "hello", "ask", "ask", "release", "release", "cancel", "answer", "act", "act", "act", "wake", "end")
+            (
+                "new",
+                "hello",
+                "ask",
+                "ask",
+                "release",
+                "release",
+                "cancel",
+                "answer",
+                "act",
+                "act",
+                "act",
+                "wake",
+                "end",
+                "use",
+                "use",
+            )
         )
         there = list(self.clients.values())
         client = dice.choice(there) if there else None
@@ -199,11 +291,21 @@ class Shell:
         role, owner = (RUNNER if task else KERNEL), dice.choice("abc")
         identity = Identity(role=role, job=number, attempt=1, owner=owner, gpus=1, assigned=assigned)
         client = Client(pid=number, identity=identity, size=dice.choice([0, 2, 6, 10, 14]) * GIB)
+        client.library = self.tier is not Tier.SIMULATED and not task and dice.random() < 0.7
+        client.hooked = not client.library or dice.random() < 0.7
         self.clients[client.name] = client
-        self.hello(client)
+        if client.hooked:
+            self.hello(client)
+        else:
+            self.join(client)
 
     def behave(self, client: Client, what: str, *, crash: bool) -> None:
-        if what == "hello" and not client.connected:
+        if what == "use" and client.library:
+            if client.joined:
+                self.use(client, self.dice.choice(["call", "call", "rest", "rest", "cancel", "leave"]), crash=crash)
+            else:
+                self.join(client, crash=crash)
+        elif what == "hello" and not client.connected and client.hooked:
             self.hello(client, crash=crash)
         elif what == "ask" and client.connected and not client.waiting and not client.leases:
             self.ask(client, f"r{next(self.numbers)}", crash=crash)
@@ -235,6 +337,18 @@ class Shell:
         match action:
             case Gather(tenant, pauses, known):
                 self.carry_out(core.gathered(tenant, pauses, known, now), crash=crash)
+            case Pause(tenant, lease):
+                moved = Moved(ending=Ending.DONE if well else self.dice.choice([Ending.DONE, Ending.DONE, Ending.RETRY]))
+                self.clients[tenant].paused = moved.ending is Ending.DONE
+                self.carry_out(core.paused(tenant, lease, moved, now), crash=crash)
+            case MoveOut(tenant, pauses) if action.way is Way.BUS:
+                self.over_the_bus(self.clients.get(tenant), "out", well=well)
+                ending = Ending.GONE if tenant not in self.clients else self.bus_ending("out", tenant)
+                self.carry_out(core.moved_out(tenant, pauses, Moved(ending=ending, bytes=action.size), now), crash=crash)
+            case MoveBack(tenant, lease) if action.way is Way.BUS:
+                self.over_the_bus(self.clients.get(tenant), "in", well=well)
+                ending = Ending.GONE if tenant not in self.clients else self.bus_ending("in", tenant)
+                self.carry_out(core.moved_back(tenant, lease, Moved(ending=ending, bytes=0), now), crash=crash)
             case MoveOut(tenant, pauses):
                 self.moves += 1
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice(_OUT), message="dice", bytes=action.size)
@@ -244,34 +358,61 @@ class Shell:
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice(_BACK), message="dice")
                 self.carry_out(core.moved_back(tenant, lease, moved, now), crash=crash)
             case Look(number):
-                use = Use(used=dict.fromkeys(core.lender.devices, 0))
-                self.carry_out(core.looked(number, use, {}, {}, now), crash=crash)
+                use = self.use_of_devices()
+                parents = {pid: pid for there in use.processes.values() for pid in there}
+                self.carry_out(core.looked(number, use, parents, {}, now), crash=crash)
             case Kill(tenant):
                 if self.clients.pop(tenant, None) is not None:
                     self.carry_out(core.ended(tenant, now))
 
+    def use_of_devices(self) -> Use:
+        """As the driver would say it: on simulated devices nothing, else what processes have that are on theirs."""
+        processes: dict[str, dict[int, int]] = {uuid: {} for uuid in self.core.lender.devices}
+        for client in self.clients.values() if self.tier is not Tier.SIMULATED else ():
+            row = self.core.book.tenants.get(client.name)
+            for uuid in row.home if row is not None and row.residency is Residency.RESIDENT else ():
+                processes[uuid][client.pid] = max(client.size, 1)
+        return Use(processes=processes, used={uuid: sum(there.values()) for uuid, there in processes.items()})
+
+    def over_the_bus(self, client: Client | None, place: str, *, well: bool) -> None:
+        """The library moves its memory, or not; whoever killed the broker before finds it moved already."""
+        self.moves += 1
+        if client is not None and (well or self.dice.random() < 0.8):
+            client.paused, client.place = True, place
+            self.bus += 1
+        elif client is not None and place == "out":
+            client.paused = False
+
+    def bus_ending(self, place: str, tenant: str) -> Ending:
+        return Ending.DONE if (self.clients[tenant].place == "out") is (place == "out") else Ending.RETRY
+
     # --- what holds ---------------------------------------------------------------------------------------------------------
 
     def considered(self) -> list[RequestRow]:
-        rows = self.core.book.requests.values()
-        return [r for r in rows if r.retry_at <= self.now and (r.resumes is not None or r.tenant in self.core.lender.here)]
+        rows = () if self.in_the_dark() else self.core.book.requests.values()
+        return [r for r in rows if r.retry_at <= self.now and (r.resumes is not None or self.core.lender.is_here(r))]
+
+    def in_the_dark(self) -> bool:
+        """Nobody is considered before the devices were looked at."""
+        return self.core.lender.looks_done < self.core.lender.looks_wanted
 
     def check(self, effects: Effects) -> None:
         book, lender = self.core.book, self.core.lender
         used = [uuid for lease in book.leases.values() if lease.state is not LeaseState.PAUSED for uuid in lease.devices]
         assert len(used) == len(set(used)), "a device is in two leases"
-        for tenant, op, _fields in effects.tells:
-            assert tenant in self.clients, f"{op} for nobody"
+        for tenant, op, _fields, member in effects.tells:
+            assert (member or tenant) in self.clients, f"{op} for nobody"
+        self.check_gates()
         for action in effects.actions:
             assert isinstance(action, Look) or action.tenant in book.tenants, f"{action} for nobody"
         assert set(lender.queue) <= set(book.requests)
         waiting = {row.id for row in self.considered()}
         assert waiting <= set(lender.queue), "it waits, and nobody knows why"
         assert all(lender.queue[name].reason.message for name in waiting)
-        assert not book.requests or effects.wake < NEVER, "somebody waits, and nobody looks at it again"
+        assert not book.requests or effects.wake < NEVER or self.in_the_dark(), "somebody waits, and nobody looks at it again"
         if self.host is not None:
             assert sum(sum(row.state.values()) for row in book.tenants.values() if row.residency in _AWAY) <= self.host
-        for uuid in lender.devices:
+        for uuid in lender.devices if self.tier is Tier.SIMULATED else ():
             here = [row for row in book.tenants.values() if row.residency in (Residency.RESIDENT, *_AWAY[::2])]
             assert sum(row.state.get(uuid, 0) for row in here) <= MEMORY, "more is on a device than it has"
         for row in self.considered():
@@ -282,6 +423,16 @@ class Shell:
                 assert moving or lender.trimming or lender.queue[row.id].stuck, (
                     f"it waits for a free device: {lender.queue[row.id]}"
                 )
+
+    def check_gates(self) -> None:
+        """Whose gate is open has a lease that is in force, and nobody else has its devices."""
+        for client in self.clients.values():
+            if client.library and client.joined and self.gate_open(client):
+                lease = self.core.book.leases.get(client.lease)
+                assert lease is not None, f"{client.name} computes without a lease"
+                assert lease.tenant == client.name
+                assert lease.state is LeaseState.ACTIVE, f"{client.name} computes while its lease is {lease.state}"
+                assert client.name in lease.gates
 
     def check_journal(self) -> None:
         """What was written is what is known."""
@@ -297,8 +448,12 @@ class Shell:
             while self.pending:
                 self.act(self.pending.pop(0), well=True)
             for client in list(self.clients.values()):
-                if not client.connected:
+                if client.hooked and not client.connected:
                     self.hello(client)
+                if client.library and not client.joined:
+                    self.join(client)
+                if client.library and self.gate_open(client):
+                    self.use(client, "rest", crash=False)
                 while client.questions:
                     self.say(client, "prepared", id=client.questions.pop(), cached=[])
                 while client.leases:

@@ -42,9 +42,26 @@ class StrangeLab(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
+    def do_HEAD(self) -> None:
+        self.server.asked.append(self.command)
+        self._answer(200 if self.server.codes else 404, b"")
+
+    def do_PUT(self) -> None:
+        self.server.asked.append(self.command)
+        while size := int(self.rfile.readline(), 16):
+            self.rfile.read(size + 2)
+        self.rfile.readline()
+        self.server.codes.add(self.path)
+        self._answer(201, b"{}")
+
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.append(self.command)
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.keys.append(self.headers["Idempotency-Key"])
+        if request["snapshot"] != "sha256:0" and not self.server.codes:
+            problem = {"type": "urn:carrel:problem:not_found", "title": "", "status": 404, "detail": "No code.", "remedy": ""}
+            self._answer(404, json.dumps(problem).encode())
+            return
         if len(self.server.keys) == 1:
             self.close_connection = True
             return
@@ -74,6 +91,8 @@ class Strange(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), StrangeLab)
         self.keys: list[str] = []
+        self.asked: list[str] = []
+        self.codes: set[str] = set()
         self.output = {"path": "r", "size": len(CONTENT), "digest": f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"}
 
 
@@ -97,6 +116,25 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_key(client: Client, stra
     assert client.submit(TaskRequest(snapshot="sha256:0")).id == 1
     assert len(strange.keys) == 2
     assert strange.keys[0] == strange.keys[1] != ""
+
+
+def test_code_that_is_there_is_not_asked_about_again_and_sent_when_it_was_thrown_away(
+    client: Client, strange: Strange, tmp_path: Path
+) -> None:
+    (tmp_path / "MLproject").write_text("name: p\nentry_points:\n  main:\n    command: 'true'\n")
+    strange.keys.append("")  # no answer is lost
+    for asked in (["HEAD", "PUT", "POST"], ["POST"], ["POST"]):
+        strange.asked.clear()
+        client.submit_project(tmp_path)
+        assert strange.asked == asked
+    strange.codes.clear()
+    strange.asked.clear()
+    client.submit_project(tmp_path)
+    assert strange.asked == ["POST", "HEAD", "PUT", "POST"]
+    assert strange.keys[-1] == strange.keys[-2]
+    strange.codes.clear()
+    (tmp_path / "MLproject").write_text("name: q\nentry_points:\n  main:\n    command: 'true'\n")
+    client.submit_project(tmp_path)
 
 
 @pytest.mark.parametrize("path", ["../r", "/r", "a/../../r", "", "a\0b"])

@@ -7,13 +7,12 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from websockets.sync.client import ClientConnection, connect
 from carrel import Client
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import PATIENCE, Kernel
+from carrel.testing.ports import kept_port
 
 #: The proxy that JupyterHub is made for; npm has it.
 PROXY = "configurable-http-proxy@5.3.0"
@@ -117,7 +117,8 @@ class HubRig:
         self.lab = lab
         self.place = place
         self.token = secrets.token_hex(16)
-        front, control, hub = _free_ports(3)
+        self._ports = ExitStack()
+        front, control, hub = (self._ports.enter_context(kept_port()) for _ in range(3))
         (place / "ports.json").write_text(json.dumps({"front": front, "control": control, "hub": hub}))
         self.url = f"http://127.0.0.1:{front}"
         self.hub_api = f"http://127.0.0.1:{hub}/hub/api"
@@ -169,6 +170,7 @@ class HubRig:
         self.api.close()
         self.hub.end()
         self.proxy.end()
+        self._ports.close()
 
     # ---- people
 
@@ -295,14 +297,6 @@ class HubBrowser:
 
     def close(self) -> None:
         self.http.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 def install_proxy(npm: str) -> str:

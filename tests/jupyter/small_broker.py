@@ -118,6 +118,8 @@ class SmallBroker:
         self.watchers: list[Any] = []
         self.guard = threading.Lock()
         self.refusal: str | None = None
+        #: Nobody is let in, as while a broker is started again.
+        self.away = False
         #: Kernels that wait for a lease, with their requests.
         self.waiting: list[tuple[Any, str]] = []
 
@@ -188,6 +190,8 @@ def a_broker(path: Path) -> Iterator[SmallBroker]:
 
     class Attend(socketserver.StreamRequestHandler):
         def handle(self) -> None:
+            if broker.away:
+                return
             try:
                 broker.attend(self.rfile, self.connection)
             except (OSError, json.JSONDecodeError):

@@ -65,7 +65,7 @@ def test_a_state_goes_where_nobody_has_to_leave_for_it() -> None:
     assert answer.lends == (Lend(request="r-a", devices=("gpu1",)),)
     both = [resident("b", size=12), resident("c", "gpu1", size=10)]
     answer = decide(snapshot(2, [suspended("a", size=6, portable=True), *both], [request("a")]))
-    assert answer.suspends == (Suspend(tenant="c", request="r-a"),), "the least is moved"
+    assert answer.suspends == (Suspend(tenant="b", request="r-a"),), "where somebody has to, it is at home"
 
 
 def test_a_state_of_several_devices_keeps_those_that_are_free() -> None:

@@ -22,6 +22,7 @@ from carrel.domain.errors import StorageFull, Unavailable
 from carrel.spool import Spool, read_claim
 from carrel.testing.builders import wait_until
 from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE
 
 PROJECT = """
@@ -50,10 +51,9 @@ def witness(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def port() -> Iterator[int]:
+    with kept_port() as number:
+        yield number
 
 
 class Lab:

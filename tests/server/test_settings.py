@@ -72,6 +72,7 @@ def test_classes_of_service_come_from_the_file(tmp_path: Path) -> None:
         ("[partitions.a]\nengine = 'slurm'\nslurm_options = 'x'", "slurm_options is 'x'. It must be a list such as"),
         ("[partitions.a]\nengine = 'slurm'\nslurm_options = ['--uid=0']", "partitions.a: Slurm: "),
         ("[partitions.a]\nengine = 'slurm'\nslurm_qos = 'a b'", "partitions.a: Slurm: qos is 'a b'"),
+        ('residency = "of"', 'residency is "of". It must be one of: auto, off.'),
         ("[partitions.a]\nengine = 'slurm'\nslurm_partition = 3", "partitions.a.slurm_partition is 3. It must be a text"),
         ("[partition_names]\npascal = 'gpu'", "partition_names.pascal is 'gpu'. It must be a class of service"),
         ("[partitions.a]\n[partition_names]\npascal = 'b'", "partition_names.pascal is 'b'. It must be a partition: a"),

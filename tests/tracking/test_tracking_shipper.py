@@ -13,9 +13,11 @@ import pytest
 from tracking_support import Tracking
 
 from carrel.testing.waiting import PATIENCE
+from carrel.tracking.artifacts import ArtifactStore
 from carrel.tracking.batch import batches, call_arguments, entries_of
 from carrel.tracking.outbox import MemoryItem, MemoryOutbox
-from carrel.tracking.rest import MlflowRest
+from carrel.tracking.rest import MlflowRest, Refused
+from carrel.tracking.server import TrackingServer
 from carrel.tracking.shipper import Shipper
 from carrel.tracking.tenancy import workspace_of
 
@@ -51,8 +53,9 @@ def end(status: str = "FINISHED") -> tuple[str, dict[str, Any]]:
 class Counting(MlflowRest):
     """The real client, which also tells how often it was used, and can lose its connection after a call."""
 
-    def __init__(self, socket: Path) -> None:
-        super().__init__(socket)
+    def __init__(self, server: TrackingServer) -> None:
+        super().__init__(server.socket)
+        self.artifacts = server.artifacts
         self.calls: list[str] = []
 
     def _send(self, workspace: str, method: str, path: str, **content: Any) -> httpx.Response:
@@ -62,7 +65,7 @@ class Counting(MlflowRest):
 
 @pytest.fixture
 def rest(tracking: Tracking) -> Iterator[Counting]:
-    client = Counting(tracking.server.socket)
+    client = Counting(tracking.server)
     yield client
     client.close()
 
@@ -84,9 +87,9 @@ def outbox() -> MemoryOutbox:
     return MemoryOutbox()
 
 
-def ship(outbox: MemoryOutbox, rest: MlflowRest, *, timeout: float = 30, **options: Any) -> None:
+def ship(outbox: MemoryOutbox, rest: Counting, *, timeout: float = 30, **options: Any) -> None:
     """A shipper's whole life: until the outbox is empty."""
-    shipper = Shipper(outbox, rest, time.time, pauses=QUICK, **options)
+    shipper = Shipper(outbox, rest, artifacts=rest.artifacts, pauses=QUICK, **options)
     shipper.notify()
     shipper.start()
     try:
@@ -141,8 +144,49 @@ def test_a_jobs_story_becomes_a_run(alice: httpx.Client, rest: Counting, outbox:
     assert alice.get(f"{base}/uncommitted.diff").text == "--- a\n"
     assert alice.get(f"{base}/record.json").json() == {"job": 1}
     assert outbox.refused == {}
-    # Nine items: one call for the run, one for all values, three files, the end.
+    # Nine items: one call for the run and its tags, one for all values, the end; files cost none.
     assert [rest.calls.count(f"/runs/{call}") for call in ("create", "log-batch", "update")] == [1, 1, 1]
+    assert not any("artifacts" in call for call in rest.calls)
+
+
+@pytest.mark.mlflow
+def test_a_job_without_values_that_is_over_costs_two_calls(
+    alice: httpx.Client, rest: Counting, outbox: MemoryOutbox, lab: str
+) -> None:
+    outbox.add(1, [creation(1, lab=lab), end()])
+    ship(outbox, rest)
+    rest.calls.clear()
+    tags = {"carrel.lab": lab, "carrel.job_id": "2", "carrel.state": "PENDING"}
+    made = creation(2, lab=lab, params={}, tags=tags)
+    outbox.add(2, [made, update(tags={"carrel.state": "RUNNING", "node": "n1"}), update(tags={"carrel.state": "FAILED"}), end()])
+    ship(outbox, rest)
+    assert [call for call in rest.calls if call != "/runs/search"] == ["/runs/create", "/runs/update"]
+    assert pairs(run_of(alice, outbox, 2)["data"]["tags"]).items() >= (tags | {"carrel.state": "FAILED", "node": "n1"}).items()
+
+
+class Choosy(Counting):
+    """Makes no run with a tag that MLflow refuses of a run that is there."""
+
+    def create_run(self, *names: Any, tags: Mapping[str, str], **more: Any) -> str:
+        if any(len(key) > 250 for key in tags):
+            raise Refused("A key is too long.")
+        return super().create_run(*names, tags=tags, **more)
+
+
+@pytest.mark.mlflow
+def test_a_tag_that_mlflow_refuses_keeps_no_run_from_being_made(
+    tracking: Tracking, alice: httpx.Client, outbox: MemoryOutbox, lab: str
+) -> None:
+    ids = outbox.add(1, [creation(1, lab=lab), update(tags={"x" * 1000: "1", "good": "2"}), update(tags={"more": "3"}), end()])
+    rest = Choosy(tracking.server)
+    try:
+        ship(outbox, rest)
+    finally:
+        rest.close()
+    assert set(outbox.refused) == {ids[1]}
+    run = run_of(alice, outbox, 1)
+    assert run["info"]["status"] == "FINISHED"
+    assert pairs(run["data"]["tags"]).items() >= {"good": "2", "more": "3", "carrel.job_id": "1"}.items()
 
 
 @pytest.mark.mlflow
@@ -212,7 +256,7 @@ def test_a_crash_between_sending_and_crossing_off_makes_no_second_run(
     first = Amnesia()
     story = [creation(1, lab=lab, start=time.time() - age), update(metrics=[metric("loss", 1, 1)]), end()]
     first.add(1, story)
-    shipper = Shipper(first, rest, time.time, pauses=QUICK)
+    shipper = Shipper(first, rest, artifacts=rest.artifacts, pauses=QUICK)
     shipper.start()
     assert first.dead.wait(PATIENCE)
     shipper.stop()
@@ -269,7 +313,7 @@ def test_a_deleted_experiment_is_restored_for_a_new_run(
 @pytest.mark.mlflow
 def test_nothing_is_lost_while_mlflow_is_down(tracking: Tracking, alice: httpx.Client, outbox: MemoryOutbox, lab: str) -> None:
     rest = MlflowRest(tracking.server.socket)
-    shipper = Shipper(outbox, rest, time.time, pauses=QUICK)
+    shipper = Shipper(outbox, rest, artifacts=tracking.server.artifacts, pauses=QUICK)
     end_listening = tracking.server.on_change(shipper.notify)
     shipper.start()
     try:
@@ -337,7 +381,8 @@ def test_the_outbox_in_memory_keeps_the_order() -> None:
 
 
 def test_a_shipper_without_anything_to_do_stops_at_once(tmp_path: Path) -> None:
-    shipper = Shipper(MemoryOutbox(), MlflowRest(tmp_path / "none"), time.time)
+    artifacts = ArtifactStore(tmp_path, "sqlite://")
+    shipper = Shipper(MemoryOutbox(), MlflowRest(tmp_path / "none"), artifacts=artifacts)
     shipper.start()
     assert shipper.wait_idle(5)
     stopped = threading.Thread(target=shipper.stop)

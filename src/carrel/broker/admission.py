@@ -15,13 +15,17 @@ from carrel.domain.errors import CarrelError, Denied, Invalid, Unauthenticated
 from carrel.domain.launch import Launch
 from carrel.domain.node import Device
 from carrel.domain.serial import from_plain
-from carrel.leases.protocol import KERNEL, OBSERVER, RUNNER, VERSION
+from carrel.leases.protocol import KERNEL, OBSERVER, RESIDENCY, RUNNER, VERSION
 from carrel.spool import AttemptDirectory, Spool, read_claim
 
 
 def node_token(secret: bytes) -> str:
     """The token with which the lab itself looks at a node's broker; derived, never stored."""
     return hmac.new(secret, b"carrel-node", hashlib.sha256).hexdigest()
+
+
+#: Roles of processes of a session that borrow devices.
+_BORROWS = (KERNEL, RESIDENCY)
 
 
 class Gatekeeper:
@@ -49,8 +53,9 @@ class Gatekeeper:
                 remedy="Restart the session, so that both are of the same release.",
             )
         role, token = hello.get("role"), hello.get("token")
-        if role not in (KERNEL, RUNNER, OBSERVER):
-            raise Invalid(f"There is no role {role!r}.", remedy=f"Be one of: {KERNEL}, {RUNNER}, {OBSERVER}.")
+        if role not in (KERNEL, RUNNER, RESIDENCY, OBSERVER):
+            known = ", ".join((KERNEL, RUNNER, RESIDENCY, OBSERVER))
+            raise Invalid(f"There is no role {role!r}.", remedy=f"Be one of: {known}.")
         if not isinstance(token, str):
             raise Unauthenticated("The client shows no token.", remedy="Send the job's token (CARREL_TOKEN).")
         if role == OBSERVER and token.isascii() and hmac.compare_digest(token, self._node_token):
@@ -68,6 +73,8 @@ class Gatekeeper:
         found = read_foreign(path, uid, job=job, attempt=attempt)
         if role == KERNEL and not found.session:
             raise _not_a_session(job, "task")
+        if role == RESIDENCY and found.session and found.reserve:
+            raise _has_its_own(job)
         return Identity(
             role=role,
             job=job,
@@ -75,9 +82,9 @@ class Gatekeeper:
             # Not by their name in the lab, which only the files say; the lab knows it by the job.
             owner=f"uid:{uid}",
             gpus=found.gpus,
-            assigned=self._task(job, found.shares, found.session) if role == RUNNER else found.assigned,
+            assigned=self._task(job, found.shares, found.session) if _is_task(role, found.session) else found.assigned,
             reserved=found.reserve,
-            bound=self._bound(job, found.shares) if role == KERNEL else (),
+            bound=self._bound(job, found.shares) if role in _BORROWS and found.session else (),
             memory=found.memory,
         )
 
@@ -89,8 +96,10 @@ class Gatekeeper:
         session = launch.task.session
         if role == KERNEL and session is None:
             raise _not_a_session(job, launch.kind)
+        if role == RESIDENCY and session is not None and session.reserve:
+            raise _has_its_own(job)
         assigned = tuple(device.uuid for device in launch.devices)
-        if self._shared is not None and role == RUNNER:
+        if self._shared is not None and _is_task(role, session is not None):
             assigned = self._task(job, launch.shares, session is not None)
         return Identity(
             role=role,
@@ -100,7 +109,7 @@ class Gatekeeper:
             gpus=session.gpus if session is not None else launch.resources.gpus,
             assigned=assigned,
             reserved=session is not None and session.reserve,
-            bound=self._bound(job, launch.shares) if role == KERNEL else (),
+            bound=self._bound(job, launch.shares) if role in _BORROWS and session is not None else (),
             memory=0 if self._shared is None else launch.resources.memory,
         )
 
@@ -121,6 +130,15 @@ class Gatekeeper:
                 remedy="Start it again; if that does not help, ask an administrator.",
             )
         return bound
+
+
+def _is_task(role: str, is_session: bool) -> bool:
+    """True for the runner of a job, and for the processes of one that is no session."""
+    return role == RUNNER or (role == RESIDENCY and not is_session)
+
+
+def _has_its_own(job: int) -> Denied:
+    return Denied(f"Session {job} has GPUs of its own.", remedy="Use them without asking.")
 
 
 def _not_a_session(job: int, kind: str) -> Denied:

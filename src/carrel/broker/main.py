@@ -23,9 +23,11 @@ from carrel.broker.core.effects import Line
 from carrel.broker.journal import BrokerJournal, read_lines
 from carrel.broker.loop import Loop
 from carrel.broker.mover import Mover
+from carrel.broker.pool import HostPool
 from carrel.broker.processes import wait_for_marked
 from carrel.broker.service import Service
 from carrel.broker.simulated import SimulatedSuspender
+from carrel.devices.machine import total_memory
 from carrel.domain.errors import CarrelError
 from carrel.domain.lease import Residency, Tier
 from carrel.domain.ports import Clock
@@ -38,6 +40,8 @@ _log = logging.getLogger("carrel.broker")
 _HOME_SECONDS = 5.0
 #: Share of the free host memory that states may take, and for how many seconds a look at it holds.
 _HOST_SHARE, _HOST_SECONDS = 0.9, 1.0
+#: Share of the machine's memory that is not taken for the pool.
+_HOST_FLOOR = 0.05
 #: Marks our helper processes, by state directory and broker; and how many seconds those of an earlier broker are waited for.
 _HELPER, _LEFTOVER_SECONDS = "CARREL_BROKER_HELPER", 600.0
 #: Exit codes: another broker runs here; the configuration is no good.
@@ -90,11 +94,16 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     _log.info("node %s: %d devices, tier %s %s", config.node, len(config.devices), tier, capability.message)
     journal = BrokerJournal(state / "journal.jsonl", keep=config.keep_journals)
     lines = (Line(at, tuple(rows), tuple(drops)) for at, rows, drops in read_lines(state / "journal.jsonl"))
-    core = Core(config, tier, make_id=secrets.token_hex(8), lines=lines, rate=capability.suspend_rate or None)
+    rate, back_rate = capability.suspend_rate or None, capability.restore_rate or None
+    core = Core(config, tier, make_id=secrets.token_hex(8), lines=lines, rate=rate, back_rate=back_rate)
     began = core.everything(clock())
     journal.start(began.rows, began.at)
     if isinstance(suspender, SimulatedSuspender):
         _seed(suspender, core.book)
+    # Names of pieces are never used again, also not by the next broker, whose clients have those of this one.
+    limit = _pool_limit(config)
+    pool = HostPool(limit, first=int(clock() * 1000), floor=int(total_memory() * _HOST_FLOOR) if limit else 0)
+    pool.start()
     service = Service(
         core,
         loop=loop,
@@ -108,6 +117,7 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
         journal=journal,
         mover=Mover(loop, suspender, margin=config.rules.margin),
         suspender=suspender,
+        pool=pool,
         host_free=_host_memory(config, loop.monotonic),
     )
     service.start()
@@ -124,6 +134,7 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     _log.info("listening on %s", path)
     loop.run()
     service.close()
+    pool.end()
     suspender.close()
     journal.close()
     _log.info("ended; leases stay as they are")
@@ -159,6 +170,12 @@ def _host_memory(config: BrokerConfig, monotonic: Clock) -> Callable[[], int | N
         return int(seen[1])
 
     return free
+
+
+def _pool_limit(config: BrokerConfig) -> int:
+    if config.simulated:
+        return 0
+    return config.rules.host_memory if config.rules.host_memory is not None else int(total_memory() * _HOST_SHARE)
 
 
 def _available() -> int:

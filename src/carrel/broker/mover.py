@@ -26,7 +26,7 @@ class Mover:
 
     def gather(self, what: Gather, done: Callable[[list[Target]], None]) -> None:
         """Find which processes of a tenant have state on its devices."""
-        self._loop.work(lambda: self._present(what.known, what.devices), done)
+        self._loop.work(lambda: self._present(what.known, what.devices, what.others), done)
 
     def out(self, what: MoveOut, done: Callable[[Moved], None]) -> None:
         """Move a state to host memory."""
@@ -77,13 +77,14 @@ class Mover:
                 return f"{format_size(free)} of {uuid} are free, {format_size(needed)} are needed"
         return ""
 
-    def _present(self, known: Sequence[Target], devices: Sequence[str]) -> list[Target]:
+    def _present(self, known: Sequence[Target], devices: Sequence[str], others: Sequence[int]) -> list[Target]:
         """The tenant's processes with GPU state: those that are known, and those of its descendants that are on its devices."""
         processes = self._suspender.use().processes
         found = {target.pid: target for target in known}
-        for pid in roots(sorted({pid for uuid in devices for pid in processes.get(uuid, ())}), [known[0].pid]):
+        there = sorted({pid for uuid in devices for pid in processes.get(uuid, ())})
+        for pid, root in roots(there, [known[0].pid, *others]).items():
             start = start_time(pid)
-            if start is not None and pid not in found:
+            if start is not None and root == known[0].pid and pid not in found:
                 found[pid] = Target(pid=pid, start=start)
         return list(found.values())
 

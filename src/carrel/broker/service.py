@@ -7,23 +7,26 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from carrel.broker.admission import Gatekeeper
+from carrel.broker.bus import Bus
 from carrel.broker.connection import Connection
 from carrel.broker.core.core import Core
-from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Look, MoveBack, MoveOut
+from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Look, MoveBack, MoveOut, Pause
 from carrel.broker.core.identity import Identity
 from carrel.broker.journal import BrokerJournal
 from carrel.broker.loop import Loop, Timer
 from carrel.broker.mover import Mover
+from carrel.broker.pool import HostPool
 from carrel.broker.processes import Gone, Process, find, name_of, peer, roots
 from carrel.broker.status import Status
 from carrel.domain.errors import CarrelError, Conflict
+from carrel.domain.lease import Way
 from carrel.domain.ports import Clock
-from carrel.leases.protocol import OBSERVER, Message, decode, encode
+from carrel.leases.protocol import OBSERVER, RESIDENCY, Message, decode, encode
 from carrel.suspension.ports import Suspender, Use
 
 _log = logging.getLogger(__name__)
@@ -44,6 +47,8 @@ class Client:
     process: Process
     identity: Identity | None = None
     tenant: str = ""
+    #: The process, where it is its library that speaks.
+    member: str = ""
     watching: bool = False
 
 
@@ -60,6 +65,7 @@ class Service:
         journal: BrokerJournal,
         mover: Mover,
         suspender: Suspender,
+        pool: HostPool,
         host_free: Callable[[], int | None],
     ) -> None:
         """`host_free`: bytes of host memory that are free for states now, or None where nobody need care."""
@@ -70,10 +76,13 @@ class Service:
         self._journal = journal
         self._mover = mover
         self._suspender = suspender
+        self._bus = Bus(loop, pool, send=self._send_member, found_away=self._found_away)
         self._host_free = host_free
         self._status = Status(core, clock)
         self._clients: dict[Connection, Client] = {}
         self._tenants: dict[str, Connection] = {}
+        #: Of the libraries in processes, by the process.
+        self._members: dict[str, Connection] = {}
         #: Processes of tenants, connected or not.
         self._processes: dict[str, Process] = {}
         self._listener: socket.socket | None = None
@@ -89,8 +98,12 @@ class Service:
 
     def _now(self) -> float:
         """The moment of an event; the core knows how much host memory is free by then."""
-        self._core.host_memory(self._host_free())
+        self._see_host()
         return self._clock()
+
+    def _see_host(self) -> None:
+        free = self._host_free()
+        self._core.host_memory(None if free is None else free + self._bus.spare())
 
     def carry_out(self, effects: Effects) -> None:
         """Write down, then tell, then do. Raises `OSError` when the journal takes nothing: then nothing was told or done.
@@ -117,8 +130,8 @@ class Service:
                 self._journal.append(at, rows, drops)
                 if self._journal.size > _LONG:
                     self._journal.start(self._core.everything(at).rows, at)
-        for tenant, op, fields in effects.tells:
-            connection = self._tenants.get(tenant)
+        for tenant, op, fields, member in effects.tells:
+            connection = self._members.get(member) if member else self._tenants.get(tenant)
             if connection is not None:
                 connection.send(encode(op, **fields))
         for action in effects.actions:
@@ -141,9 +154,13 @@ class Service:
             case Gather(tenant, pauses):
                 self._mover.gather(action, lambda found: self.carry_out(core.gathered(tenant, pauses, found, self._now())))
             case MoveOut(tenant, pauses):
-                self._mover.out(action, lambda moved: self.carry_out(core.moved_out(tenant, pauses, moved, self._now())))
+                mover = self._bus if action.way is Way.BUS else self._mover
+                mover.out(action, lambda moved: self.carry_out(core.moved_out(tenant, pauses, moved, self._now())))
             case MoveBack(tenant, lease):
-                self._mover.back(action, lambda moved: self.carry_out(core.moved_back(tenant, lease, moved, self._now())))
+                mover = self._bus if action.way is Way.BUS else self._mover
+                mover.back(action, lambda moved: self.carry_out(core.moved_back(tenant, lease, moved, self._now())))
+            case Pause(tenant, lease):
+                self._bus.pause(action, lambda moved: self.carry_out(core.paused(tenant, lease, moved, self._now())))
             case Look():
                 self._look(action)
             case Kill(tenant, number):
@@ -219,7 +236,7 @@ class Service:
     def _publish(self) -> None:
         began = time.perf_counter()
         self._publishing = None
-        self._core.host_memory(self._host_free())
+        self._see_host()
         lines: dict[Identity, bytes] = {}
         for connection, client in list(self._clients.items()):
             if client.watching and client.identity is not None:
@@ -266,7 +283,11 @@ class Service:
     def _ended(self, connection: Connection, closed: bool) -> None:
         client = self._clients.pop(connection)
         client.process.close()
-        if client.tenant and self._tenants.get(client.tenant) is connection:
+        if client.member:
+            if self._members.get(client.member) is connection:
+                del self._members[client.member]
+                self.carry_out(self._core.left_gate(client.member, self._now()))
+        elif client.tenant and self._tenants.get(client.tenant) is connection:
             del self._tenants[client.tenant]
             if not closed:
                 _log.warning("tenant %s does not read and was dropped; it keeps what it has", client.tenant)
@@ -281,6 +302,8 @@ class Service:
             connection.send(encode("refused", code="invalid", message=f"That is no message: {error}.", remedy=""))
             connection.end(closed=True)
             return
+        if client.identity is not None and not client.member:
+            connection.drop_files()  # nobody else has any to send
         try:
             if client.identity is None:
                 self._hello(connection, client, message)
@@ -306,6 +329,9 @@ class Service:
             about = {"gpus": identity.gpus, "home": [], "lost": "", "leases": []}
             connection.send(encode("welcome", **self._core.greeting(), **about))
             return
+        if identity.role == RESIDENCY:
+            self._hello_at_gate(connection, client, identity, message)
+            return
         effects = self._core.hello(client.process, identity, message, self._now())
         client.identity, client.tenant = identity, client.process.name
         older = self._tenants.get(client.tenant)
@@ -316,6 +342,28 @@ class Service:
             self._keep(client.tenant, client.process.copy())
         self.carry_out(effects)
 
+    def _hello_at_gate(self, connection: Connection, client: Client, identity: Identity, message: Message) -> None:
+        member = client.process.name
+        about = {**message, "label": name_of(client.process.pid)}
+        effects = self._core.hello_at_gate(client.process, identity, about, self._now())
+        older, self._members[member] = self._members.get(member), connection
+        client.identity, client.member = identity, member
+        if older is not None:
+            older.end(closed=False)
+        if member not in self._processes:
+            self._keep(member, client.process.copy())
+        self.carry_out(effects)
+        if connection.open:
+            self._bus.connected(member, identity.owner, message, connection.files())
+
+    def _send_member(self, member: str, line: bytes, files: Sequence[int]) -> None:
+        connection = self._members.get(member)
+        if connection is not None:
+            connection.send(line, files)
+
+    def _found_away(self, member: str) -> None:
+        self.carry_out(self._core.found_away(member, self._now()))
+
     def _keep(self, tenant: str, process: Process) -> None:
         """Watch a tenant's process until it ends."""
         self._processes[tenant] = process
@@ -325,19 +373,27 @@ class Service:
         process = self._processes.pop(tenant)
         self._loop.unwatch(process.pidfd)
         process.close()
-        connection = self._tenants.pop(tenant, None)
+        connections = (self._tenants.pop(tenant, None), self._members.pop(tenant, None))
         self.carry_out(self._core.ended(tenant, self._now()))
-        if connection is not None:
-            connection.end(closed=True)
+        self._bus.ended(tenant)
+        for connection in connections:
+            if connection is not None:
+                connection.end(closed=True)
 
     # --- operations ---------------------------------------------------------------------------------------------------------
 
     def _operate(self, connection: Connection, client: Client, message: Message) -> None:
         op = message["op"]
         assert client.identity is not None
+        if client.member:
+            effects = self._core.said_at_gate(client.member, message, self._now())
+            self._bus.heard(client.member, message)
+            if effects is not None:
+                self.carry_out(effects)
+            return
         if op in ("status", "watch"):
             client.watching = client.watching or op == "watch"
-            self._core.host_memory(self._host_free())
+            self._see_host()
             connection.send(encode("status", **self._status.fields(client.identity)))
             self._charge_later()
             return

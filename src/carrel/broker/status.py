@@ -6,12 +6,15 @@ from typing import Any
 
 from carrel.broker.core.core import Core
 from carrel.broker.core.identity import Identity
-from carrel.domain.lease import LeaseState, Residency, Tier
+from carrel.broker.core.lender import off_the_bus
+from carrel.domain.lease import LeaseState, Residency, Tier, Way
 from carrel.domain.ports import Clock
 
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
 #: What is blank for a client that may not see whose it is.
 _BLANK = {"job": 0, "owner": "", "kernel": "", "label": "", "pid": 0, "cell": ""}
+#: Stretches of the last hour in one status, of all devices together: a message has a longest length.
+_MOST_STRETCHES = 1000
 
 
 class Status:
@@ -22,12 +25,12 @@ class Status:
         self._clock = clock
         self._book = core.book
         self._looks = core.looks
-        self._version: tuple[int, int, int] | None = None
+        self._version: tuple[int, int, int, int] | None = None
         self._rows: dict[str, list[dict[str, Any]]] = {}
 
     def fields(self, viewer: Identity) -> dict[str, Any]:
         """The fields of `status` for one client."""
-        version = (self._book.version, self._lender.decisions, self._looks.looks)
+        version = (self._book.version, self._lender.decisions, self._looks.looks, self._lender.under_way.version)
         if version != self._version:
             self._rows, self._version = self._build(), version
         history = self._book.history.get(viewer.job, ()) if viewer.job else ()
@@ -40,9 +43,16 @@ class Status:
             "tenants": [_shown(row, viewer) for row in self._rows["tenants"]],
             "leases": [_shown(row, viewer) for row in self._rows["leases"]],
             "queue": [_shown(row, viewer) for row in self._rows["queue"]],
+            "moves": [_shown(row, viewer) for row in self._rows["moves"]],
+            "hour": [_shown(row, viewer) for row in self._rows["hour"]],
+            "rates": self._rows["rates"],
             "history": list(history),
             "charges": self._charges() if viewer.sees_all else [],
-            "host": {"limit": self._lender.host.limit(), "left": self._lender.host.left()},
+            "host": {
+                "limit": self._lender.host.limit(),
+                "left": self._lender.host.left(),
+                "states": self._lender.host.used,
+            },
         }
 
     def drifting(self) -> bool:
@@ -51,7 +61,17 @@ class Status:
         return idle or any(self._book.pays(lease) for lease in self._book.leases.values())
 
     def _build(self) -> dict[str, list[dict[str, Any]]]:
-        return {"devices": self._devices(), "tenants": self._tenants(), "leases": self._leases(), "queue": self._queue()}
+        return {
+            "devices": self._devices(),
+            "tenants": self._tenants(),
+            "leases": self._leases(),
+            "queue": self._queue(),
+            "moves": self._moves(),
+            "hour": self._hour(),
+            "rates": [
+                {"way": way, "direction": direction, "rate": round(rate)} for (way, direction), rate in self._book.rates.items()
+            ],
+        }
 
     def _charges(self) -> list[dict[str, Any]]:
         return [
@@ -61,6 +81,7 @@ class Status:
 
     def _devices(self) -> list[dict[str, Any]]:
         residents: dict[str, list[str]] = {uuid: [] for uuid in self._lender.devices}
+        by: dict[str, list[dict[str, Any]]] = {uuid: [] for uuid in self._lender.devices}
         taken = dict.fromkeys(self._lender.devices, 0)
         withheld = dict(self._book.cordons)
         for row in self._book.tenants.values():
@@ -68,7 +89,9 @@ class Status:
                 for uuid in row.home:
                     if uuid in residents:
                         residents[uuid].append(row.id)
-                        taken[uuid] += row.state.get(uuid, 0)
+                        size = row.state.get(uuid, 0)
+                        taken[uuid] += size
+                        by[uuid].append({"tenant": row.id, "bytes": size, "cached": min(size, row.reserve.get(uuid, 0))})
             if row.unverified:
                 withheld |= dict.fromkeys(row.home, "a suspended session's state is still seen on it")
         found = []
@@ -87,6 +110,8 @@ class Status:
                     "withheld": withheld.get(uuid),
                     "lease": None if lease is None else lease.id,
                     "residents": residents[uuid],
+                    "by": by[uuid],
+                    "known_since": self._book.hour.known_since(uuid, self._most()),
                     "strangers": [{"pid": item.pid, "bytes": item.bytes, "name": item.name} for item in strangers],
                     "last_used": self._book.device_used.get(uuid, 0.0),
                     "wanted": sum(uuid in self._for(name) for name in self._lender.queue),
@@ -100,6 +125,7 @@ class Status:
         return asked.devices or self._book.tenants[asked.tenant].home
 
     def _tenants(self) -> list[dict[str, Any]]:
+        ways = {name: self._lender.way(row) for name, row in self._book.tenants.items()}
         return [
             {
                 "id": row.id,
@@ -113,10 +139,10 @@ class Status:
                 "home": list(row.home),
                 "bytes": sum(row.state.values()),
                 "cached": sum(row.reserve.values()),
-                "suspendable": self._lender.movable(row),
-                "why_not": row.lost
-                or row.why_not
-                or ("" if self._lender.tier is not Tier.HOLD else "this machine cannot move it"),
+                "way": ways[row.id][0].value,
+                "not_bus": "" if self._lender.tier is Tier.SIMULATED else off_the_bus(row),
+                "suspendable": ways[row.id][0] is not Way.HOLD,
+                "why_not": row.lost or (ways[row.id][1] if ways[row.id][0] is Way.HOLD else ""),
                 "stays": row.broken or row.stays,
                 "last_used": row.last_used,
                 "retry_at": row.retry_at,
@@ -126,6 +152,51 @@ class Status:
                 "background": row.background,
             }
             for row in self._book.tenants.values()
+        ]
+
+    def _moves(self) -> list[dict[str, Any]]:
+        found = []
+        for move in self._lender.under_way.moves.values():
+            row = self._book.tenants.get(move.tenant)
+            if row is not None:
+                found.append(
+                    {
+                        "tenant": row.id,
+                        "job": row.job,
+                        "owner": row.owner,
+                        "label": row.label,
+                        "role": row.role,
+                        "devices": list(move.devices),
+                        "direction": move.direction,
+                        "way": move.way,
+                        "bytes": move.of,
+                        "done": move.done,
+                        "since": move.since,
+                        "ends": self._lender.under_way.ends(move),
+                    }
+                )
+        return found
+
+    def _most(self) -> int:
+        """Stretches of the last hour that are shown of each device."""
+        return _MOST_STRETCHES // max(1, len(self._lender.devices))
+
+    def _hour(self) -> list[dict[str, Any]]:
+        now = self._clock()
+        return [
+            {
+                "device": one.device,
+                "what": one.what,
+                "since": one.since,
+                "until": one.until,
+                "seconds": one.seconds,
+                "job": one.job,
+                "owner": one.owner,
+                "label": one.label,
+                "role": one.role,
+            }
+            for uuid in self._lender.devices
+            for one in self._book.hour.shown(uuid, now, self._most())
         ]
 
     def _leases(self) -> list[dict[str, Any]]:

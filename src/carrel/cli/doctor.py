@@ -97,7 +97,7 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
         ("backends", _backends),
     ]
     if server:
-        looks += [("gpus", _gpus), ("memory", _memory), ("nursery", _nursery), ("labs", _labs)]
+        looks += [("gpus", _gpus), ("residency", _residency), ("memory", _memory), ("nursery", _nursery), ("labs", _labs)]
     for name, look in looks:
         try:
             yield look()
@@ -328,6 +328,16 @@ def _gpus() -> Check:
         remedy = "Without hardware, try `carrel up --simulate-gpus 4`; with it, look at nvidia-smi."
         return Check("gpus", "warn", "no GPU found", remedy)
     return Check("gpus", "ok", ", ".join(f"{device.name} ({format_size(device.memory)})" for device in found))
+
+
+def _residency() -> Check:
+    from carrel.server.preload import find_library
+
+    path, why = find_library()
+    if path:
+        return Check("residency", "ok", f"GPU state moves over the bus ({path}), where a process can take part")
+    remedy = "Install a C compiler and then, beside Carrel, `pip install ./residency`."
+    return Check("residency", "warn", f"{why}: GPU state moves by the driver, and JAX's not at all", remedy)
 
 
 def _memory() -> Check:

@@ -117,7 +117,16 @@ def _use(lending: Lending, device: LentDevice, now: float) -> tuple[str, str]:
 
 def _residents(lending: Lending, device: LentDevice) -> str:
     known = {tenant.id: tenant for tenant in lending.tenants}
-    return ", ".join(_who(known[name]) for name in device.residents if name in known)
+    told = lending.tier != "simulated"
+    return ", ".join(_who(known[name]) + (_way(known[name]) if told else "") for name in device.residents if name in known)
+
+
+def _way(tenant: TenantView) -> str:
+    """How its state leaves the device when others need the room: " [bus]", " [driver]", " [hold: CUDA IPC]"."""
+    if not tenant.way:
+        return ""
+    why = (tenant.why_not or tenant.not_bus) if tenant.way == "hold" else ""
+    return f" [{tenant.way}: {why}]" if why else f" [{tenant.way}]"
 
 
 def _waiting(row: LeaseRequestView, now: float) -> tuple[str, ...]:

@@ -230,7 +230,12 @@ def check_together(trace: str | None, given: Sequence[str], *, notebooks: bool, 
         (trace in (None, LAB), ("--form",), "says how to read a file, and none is named", "Name a file, or leave it out."),
         (notebooks, ("--policy", "--what-if", "--rules", "--jobs", "--load"), "is about jobs, and --notebooks is not", one),
         (not notebooks, ("--tasks",), "puts tasks behind notebooks, and --notebooks is not given", "Add --notebooks."),
-        (not tasks, ("--state", "--task-turn", "--task-share", "--homes-move"), "is about tasks behind notebooks", "Add --tasks."),
+        (
+            not tasks,
+            ("--state", "--task-turn", "--task-share", "--homes-move"),
+            "is about tasks behind notebooks",
+            "Add --tasks.",
+        ),
         ("--what-if" in given, ("--policy",), "is given with --what-if, which is about the lab's own policy", one),
     )
     for met, options, fact, remedy in clashes:

@@ -20,7 +20,7 @@ from carrel.client.locate import locate
 from carrel.client.outputs import OutputCalls
 from carrel.client.storage import StorageCalls
 from carrel.client.transport import LabUnreachable, Transport, plain, read_events
-from carrel.domain.errors import Unavailable
+from carrel.domain.errors import NotFound, Unavailable
 from carrel.domain.serial import to_plain
 from carrel.wire import v1
 
@@ -56,6 +56,8 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, StorageCalls):
         """
         self._http = Transport(lambda: locate(url, token, None if home is None else Path(home).expanduser()), notice=notice)
         self._patience = patience
+        #: Code that the lab had when it was asked last.
+        self._there: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -219,38 +221,48 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, StorageCalls):
             code = code_of(target, script, version, Path(scratch), include=include, words=words)
             travelling = Travelling(code=code, packed=pack(code.directory, only=code.only, also=code.also))
             (packed or _log_warnings)(travelling)
-            digest = self._upload(travelling.packed)
             # What lies around a bare script is not its code, and so not its history.
             git = git_state(code.directory) if code.only is None else None
-        request = v1.TaskRequest(
-            snapshot=digest,
-            entry_point=entry_point,
-            script=code.script,
-            parameters=dict(parameters or {}),
-            arguments=list(arguments),
-            strict=strict,
-            name=name,
-            qos=qos,
-            partition=partition,
-            account=account,
-            resources=resources or v1.ResourceRequest(),
-            backend_config=dict(backend_config or {}),
-            retries=retries,
-            requeue=requeue,
-            warning=warning,
-            dependency=dependency,
-            array=array,
-            slurm=slurm,
-            preemptible=preemptible,
-            experiment=experiment,
-            variables=dict(variables or {}),
-            launcher=launcher,
-            tasks_per_node=tasks_per_node,
-            resolve_as_of=resolve_as_of,
-            git=v1.GitRequest(**to_plain(git)) if git is not None else None,
-            tracking=tracking,
-        )
-        return self.submit(request, key=key)
+            known = travelling.packed.digest in self._there
+            digest = self._upload(travelling.packed)
+            request = v1.TaskRequest(
+                snapshot=digest,
+                entry_point=entry_point,
+                script=code.script,
+                parameters=dict(parameters or {}),
+                arguments=list(arguments),
+                strict=strict,
+                name=name,
+                qos=qos,
+                partition=partition,
+                account=account,
+                resources=resources or v1.ResourceRequest(),
+                backend_config=dict(backend_config or {}),
+                retries=retries,
+                requeue=requeue,
+                warning=warning,
+                dependency=dependency,
+                array=array,
+                slurm=slurm,
+                preemptible=preemptible,
+                experiment=experiment,
+                variables=dict(variables or {}),
+                launcher=launcher,
+                tasks_per_node=tasks_per_node,
+                resolve_as_of=resolve_as_of,
+                git=v1.GitRequest(**to_plain(git)) if git is not None else None,
+                tracking=tracking,
+            )
+            key = key or secrets.token_urlsafe(18)
+            try:
+                return self.submit(request, key=key)
+            except NotFound:
+                if not known:
+                    raise
+            # It was there before, and has been thrown away since.
+            self._there.discard(digest)
+            self._upload(travelling.packed)
+            return self.submit(request, key=key)
 
     def submit(self, request: v1.TaskRequest, *, key: str | None = None) -> v1.JobView:
         """Submit what is uploaded already."""
@@ -265,8 +277,10 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, StorageCalls):
 
     def _upload(self, packed: Packed) -> str:
         path = f"/snapshots/{packed.digest}"
-        if self._again(lambda: self._http.call("HEAD", path)).status_code == 404:
-            self._again(lambda: self._send(packed, path))
+        if packed.digest not in self._there:
+            if self._again(lambda: self._http.call("HEAD", path)).status_code == 404:
+                self._again(lambda: self._send(packed, path))
+            self._there.add(packed.digest)
         return packed.digest
 
     def _send(self, packed: Packed, path: str) -> None:

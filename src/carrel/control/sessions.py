@@ -30,6 +30,8 @@ DEFAULT_MEMORY = 4 * 1024**3
 DEFAULT_ENVIRONMENT = "default"
 #: Jobs whose owner is remembered.
 _OWNERS = 10_000
+#: Parts of a broker's status whose rows are somebody's.
+_WHOSE = ("tenants", "leases", "queue", "moves", "hour")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +263,7 @@ class Sessions:
     def _named(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
         """A broker on a cluster may know owners by their Unix users only: whose a job is, the lab itself knows."""
         named = dict(status)
-        for part in ("tenants", "leases", "queue"):
+        for part in _WHOSE:
             named[part] = [{**row, "owner": self._owner_of(row.get("job"))} for row in status.get(part, ())]
         return named
 
@@ -352,7 +354,7 @@ def _blanked(status: Mapping[str, Any], caller: Caller) -> Mapping[str, Any]:
     if not status:
         return {}
     shown = dict(status)
-    for part in ("tenants", "leases", "queue"):
+    for part in _WHOSE:
         shown[part] = [_blank(row, caller) for row in status.get(part, ())]
     for part in ("history", "charges"):
         shown.pop(part, None)

@@ -103,6 +103,9 @@ class StorageWatch:
         """Raise `StorageFull` when a disk is full: what is left is for what ends."""
         short = self.short()
         if short is not None and short.room is Room.FULL:
+            self.look()  # somebody may just have made room
+            short = self.short()
+        if short is not None and short.room is Room.FULL:
             raise StorageFull(short.message, remedy=short.remedy)
 
     def halted(self) -> Reason | None:

@@ -40,6 +40,8 @@ class LaunchPaths:
     bell: str = ""
     #: Unix socket of the node's broker; "" where devices are not lent.
     broker: str = ""
+    #: The residency library, which programs that borrow or lend devices load (LD_PRELOAD); "": none.
+    residency: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

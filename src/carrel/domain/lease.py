@@ -37,6 +37,17 @@ class Residency(StrEnum):
     LOST = "lost"
 
 
+class Way(StrEnum):
+    """How a tenant's GPU state leaves its devices."""
+
+    #: By the residency library in its process: as fast as the bus is, and also in a state that the driver cannot move.
+    BUS = "bus"
+    #: By the driver's checkpoint of its whole processes.
+    DRIVER = "driver"
+    #: Not at all: the lease stays with it.
+    HOLD = "hold"
+
+
 class LeaseState(StrEnum):
     """How a lease is used."""
 
@@ -88,6 +99,8 @@ class Tenant:
     portable: bool = False
     #: What in the process keeps its state where it is ("JAX", "managed memory"), or "".
     stays: str = ""
+    #: True when it can be stopped while its state stays on the device (a gate in the driver's calls).
+    gated: bool = False
     #: Unix seconds at which its last lease ended; 0 before the first.
     last_used: float = 0.0
     #: Seconds that its recent cells took (a mean in which the newest weighs most); None before there were any.
@@ -176,6 +189,8 @@ class LendingRules:
     least_room: float = 0.1
     #: Bytes of state that move in a second, as measured; None: nobody knows.
     move_rate: float | None = None
+    #: The same on the way back to the device; None: as fast.
+    back_rate: float | None = None
     #: Bytes of host memory that suspended states may take in all; None: no limit.
     host_memory: int | None = None
 

@@ -62,7 +62,7 @@ Broker to client
              idle; let go of what is not needed (collect garbage, empty caches), then say ``prepared``. Going on without an
              answer is allowed.
 ``paused``   lease, message: suspended in mid-flight; the GPU calls of the cell, or of the task, block until ``resumed`` (lease,
-             devices, fence).
+             devices, fence). Both with people: for how many people it was paused until now, never for whom.
 ``notice``   level ("info", "warning", "error"), message: one line for the user (an idle timer runs out, a stranger is on the
              device).
 ``lost``     message: the process' GPU state cannot be brought back; the kernel has to be restarted.
@@ -71,17 +71,27 @@ Broker to client
              devices: uuid, index, name, type, memory, used (bytes), simulated, withheld (why, or null), lease (id or null),
                residents (tenant ids), strangers (list of {pid, bytes, name}: processes on the device that hold no lease and are
                no tenant), last_used (Unix seconds at which a cell's lease on it ended, 0: never), wanted (requests that wait for
-               this very device)
+               this very device), by (list of {tenant, bytes, cached}: whose state is in its memory), known_since (from when on
+               ``hour`` tells everything of it, Unix seconds, or null)
              tenants: id, job, owner, role, kernel, label, pid, state (`Residency`), home, bytes, cached (of them, kept in
-               reserve), suspendable, why_not, stays (why_not in words of ours), last_used, retry_at (moving its state did not
-               begin: not tried again before, Unix seconds), cells, gpu_seconds, waited_seconds, background, mine (bool)
+               reserve), way (how its state leaves its devices, `Way`), not_bus (why not over the bus, in words of ours),
+               suspendable (way is not "hold"), why_not (why it is), stays (why_not in words of ours), last_used, retry_at
+               (moving its state did not begin: not tried again before, Unix seconds), cells, gpu_seconds, waited_seconds,
+               background, mine (bool)
              leases: id, fence, tenant, job, owner, role, devices, since, state (`LeaseState`), cell, held_until, exclusive,
                wanted_since (since when others wait for a held one, or null), mine
              queue: request, tenant, job, owner, role, gpus, devices (those that it waits for; []: any), position, since,
                estimate, code, message, resumes (the paused lease that wants to go on, or null), mine
              history (of the caller's own session, newest first, at most 50): cell, at, waited, held, devices, outcome
                ("ok", "error", "aborted", "killed", "lost")
-             host: limit and left (bytes of host memory that moved states may take, and that are free for more; null: no limit)
+             moves (states that move now): tenant, job, owner, label, role, devices, direction ("out", "back"), way, bytes, done
+               (bytes, null where this way of moving does not say), since, ends (Unix seconds, or null), mine
+             hour (what was so on the devices within the last hour, oldest first): device, what ("computes", "holds", "paused",
+               "leaves", "returns"), since, until (null: it is so now), seconds (how much of that really, where short ones were
+               put together), job, owner, label, role, mine
+             rates (measured, on this node): way, direction, rate (bytes a second)
+             host: limit and left (bytes of host memory that moved states may take, and that are free for more; null: no limit),
+               states (bytes that they take)
              charges (for an observer of the whole node; an older broker has none): job, attempt, owner, seconds (devices ×
                seconds that the session's cells have borrowed until now: held leases too, pauses not; it grows unless the
                broker's journal is lost, and is kept for a while after the session's end)
@@ -89,9 +99,13 @@ Broker to client
 A process with the residency library
 ------------------------------------
 A library (`carrel-residency`, in C) stops calls to the driver at a gate while the process has no lease, and moves its GPU
-memory when it is told to. The broker refuses its role for now, and no kernel and no task has the library loaded yet.
+memory when it is told to. It speaks over a connection of its own, of role "residency"; the kernel's hook has its own. The
+process is one tenant, by pid and start time, whichever connects first, with one lease: who asks while the other has it joins it.
+The library decides when that is over; a lease of a cell that the library has not joined is not used, and ends when others want
+its devices. A process without a hook (a child of a kernel) is a tenant of its own of the same session. The processes of a task
+belong to the tenant of its runner, and wait for its lease.
 
-It speaks over a connection of its own, of role "residency"; the kernel's hook has its own. Values are flat: texts, numbers,
+Values are flat: texts, numbers,
 bools, and lists of texts or numbers; a line to it has at most 64 KiB. Descriptors go with the first byte of their message
 (SCM_RIGHTS), in the order of its lists. An order's ``id`` comes back in its answer; orders are carried out one after the
 other. If the connection is lost nothing changes in the process; it connects again and says everything.

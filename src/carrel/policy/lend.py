@@ -376,7 +376,8 @@ class _Walk:
     def _stays(self, place: InLine, lease: Lent) -> bool:
         """True when the request finds its room beside the state of the lease's holder, which then need not move for it."""
         asking = self._snapshot.tenants[place.request.tenant]
-        if not self._snapshot.rules.pause_in_place or (place.request.exclusive and not asking.elastic):
+        gated = self._snapshot.rules.pause_in_place or self._snapshot.tenants[lease.tenant].gated
+        if not gated or (place.request.exclusive and not asking.elastic):
             return False
         wanted = place.request.devices or asking.home or lease.devices
         return self._rooms.fits_beside(asking, [uuid for uuid in lease.devices if uuid in wanted])

@@ -7,29 +7,22 @@ from collections.abc import Iterator, Sequence
 from carrel.domain.lease import Request, Residency, Tenant
 from carrel.policy.lend_room import Rooms
 
-#: What it costs to come back where that is not possible now.
-_NEVER = (2, 0)
-
 
 def other_home(rooms: Rooms, request: Request, tenant: Tenant, vacant: Sequence[str]) -> Tenant | None:
-    """Return the tenant with another home, to which its state can come back sooner than to its own; None where there is none.
+    """Return the tenant with another home, to which its state can come back at once, and not to its own; None where there is none.
 
-    `vacant` are the devices that nobody has or is ahead for. Where it is as soon, a state goes home.
+    `vacant` are the devices that nobody has or is ahead for. Nobody else's state leaves a device for that: who comes back there
+    would have to be moved back in turn, and a home that is busy gets free.
     """
     if not tenant.portable or tenant.residency is not Residency.SUSPENDED:
         return None
     if any(uuid not in rooms.devices for uuid in tenant.home):
         return None  # of what type it was nobody knows
-    best = _cost(rooms, request, tenant) if set(tenant.home) <= set(vacant) else _NEVER
-    if best == (0, 0):
+    if set(tenant.home) <= set(vacant) and rooms.plan(request, tenant, tenant.home).ready:
         return None
-    found = None
-    for home in _homes_like(rooms, tenant.home, sorted(vacant, key=lambda uuid: (rooms.homes(uuid), uuid))):
-        moved = tenant.at(home)
-        cost = _cost(rooms, request, moved)
-        if cost < best:
-            best, found = cost, moved
-    return found
+    ranked = sorted(vacant, key=lambda uuid: (rooms.homes(uuid), uuid))
+    moved = (tenant.at(home) for home in _homes_like(rooms, tenant.home, ranked))
+    return next((there for there in moved if rooms.plan(request, there, there.home).ready), None)
 
 
 def _homes_like(rooms: Rooms, home: Sequence[str], vacant: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -50,11 +43,3 @@ def _homes_like(rooms: Rooms, home: Sequence[str], vacant: Sequence[str]) -> Ite
 def _alike(rooms: Rooms, one: str, other: str) -> bool:
     first, second = rooms.devices[one], rooms.devices[other]
     return (first.type, first.memory) == (second.type, second.memory)
-
-
-def _cost(rooms: Rooms, request: Request, tenant: Tenant) -> tuple[int, int]:
-    """What has to happen before the state comes back to vacant devices: nothing, moves of so many bytes, or more than can be."""
-    plan = rooms.plan(request, tenant, tenant.home)
-    if plan.obstacle is not None:
-        return _NEVER
-    return (0, 0) if plan.ready else (1, sum(victim.moved for victim in plan.victims))

@@ -239,7 +239,7 @@ class Rooms:
         there = {other.id: other for uuid in devices for other in self._residents[uuid] if other.id in self._leaving}
         moved = sum(other.moved for other in {**there, **{one.id: one for one in plan.victims}}.values())
         back = sum(tenant.state.values()) if tenant.residency is Residency.SUSPENDED else 0
-        return (moved + back) / self._rules.move_rate
+        return moved / self._rules.move_rate + back / (self._rules.back_rate or self._rules.move_rate)
 
     def return_takes(self, lease: Lent) -> float:
         """Seconds from the end of a cell until the paused task whose devices it has computes again: what is there goes first."""
@@ -251,7 +251,8 @@ class Rooms:
             uuid: sum(one.state.get(uuid, 0) for one in self._residents.get(uuid, ()) if one.id != lease.tenant)
             for uuid in lease.devices
         }
-        return (back + max(there.values(), default=0)) / self._rules.move_rate
+        away = max(there.values(), default=0)
+        return away / self._rules.move_rate + back / (self._rules.back_rate or self._rules.move_rate)
 
     def visit_takes(self, tenant: Tenant, devices: Sequence[str]) -> float:
         """Seconds for which a tenant's state moves to and from the devices where its cell has a turn, as far as that is known."""
@@ -259,8 +260,8 @@ class Rooms:
             return 0.0
         fresh = tenant.residency is Residency.NONE
         sizes = [self.wanted(tenant, uuid) if fresh else tenant.state.get(uuid, 0) for uuid in devices if uuid in self.devices]
-        times = 2 if tenant.residency is Residency.SUSPENDED else 1
-        return times * max(sizes, default=0) / self._rules.move_rate
+        size, back = max(sizes, default=0), self._rules.back_rate or self._rules.move_rate
+        return size / self._rules.move_rate + (size / back if tenant.residency is Residency.SUSPENDED else 0.0)
 
     def _going(self, uuid: str, chosen: Iterable[Tenant]) -> int:
         names = {tenant.id for tenant in chosen}

@@ -32,7 +32,8 @@ def lends_from(
         return _NEVER
     turn = rules.task_turn
     # Each device has a bus of its own.
-    away = 2 * max(holder.state.values(), default=0) / rules.move_rate if moves and rules.move_rate else 0.0
+    size = max(holder.state.values(), default=0)
+    away = size / rules.move_rate + size / (rules.back_rate or rules.move_rate) if moves and rules.move_rate else 0.0
     turn = max(turn, WORTH_MOVING * away)
     spares = lease.since if rules.most_lent >= 1.0 else _spares_from(lease, rules, begins=begins, moving=away + visit)
     lent_so_far = max(0.0, lease.since - lease.began - lease.computed)

@@ -118,6 +118,9 @@ def command_variables(
         variables["CARREL_CHECKPOINT_DIR"] = str(places.checkpoint)
     if launch.task.session is not None and places.environment is not None:
         variables |= _session_variables(launch, launch.task.session, places, places.environment)
+    elif launch.lends and launch.devices and token and launch.paths.broker and launch.paths.residency:
+        # A task that gives way to cells stops at the gate of the library.
+        variables |= {"CARREL_BROKER": launch.paths.broker, "LD_PRELOAD": preload(launch.paths.residency, variables)}
     if launch.gateway:
         variables["CARREL_URL"] = launch.gateway
     if token:
@@ -138,7 +141,13 @@ def _session_variables(launch: Launch, session: SessionSpec, places: Places, env
         **({"CARREL_SESSION_ADDRESS": str(places.address)} if places.address else {}),
         **({"CARREL_SESSION_PORTS": launch.session_ports} if places.address else {}),
         **({"CARREL_BROKER": launch.paths.broker} if launch.paths.broker else {}),
+        **({"CARREL_SESSION_RESIDENCY": launch.paths.residency} if launch.paths.broker and launch.paths.residency else {}),
     }
+
+
+def preload(library: str, variables: Mapping[str, str]) -> str:
+    """LD_PRELOAD (ld.so(8)) with the library before what a program loads anyway."""
+    return ":".join(part for part in (library, variables.get("LD_PRELOAD", "")) if part)
 
 
 def seeds(variables: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from carrel.domain.rules import LabRules
 from carrel.engines.slurm.rest_http import read_address
 from carrel.notebooks.address import read_ports
 from carrel.server.identity import deputy_command, read_identity
+from carrel.server.preload import check_choice
 from carrel.server.rules import TABLES, read_rules
 from carrel.server.toml import Setting, convert, known, read_toml
 
@@ -39,6 +40,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("task_turn", "duration", 2, "How long a task computes, at least, before its GPUs can be lent to cells (again)."),
     Setting("task_share", "int", 10, "Percent of its time that a task keeps its GPUs although long cells want them."),
     Setting("hold_time", "duration", 1800, "How long GPU state that cannot be moved keeps its GPU while others wait."),
+    Setting(
+        "residency", "text", "auto", "GPU state moves by carrel-residency where that is installed (auto), or by the driver (off)."
+    ),
     Setting("preset", "text", None, "Rules to begin with: default or mlerp; tables of the file change and add to them."),
     Setting("default_qos", "text", None, "Class of service for work that names none; the preset says one."),
     Setting("warning_time", "duration", 30, "How long before its walltime a job gets SIGTERM."),
@@ -106,6 +110,7 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
             values[name] = convert(_BY_NAME[name], value, f"--{name.replace('_', '-')}")
     named = {key: values[key] for key in ("preset", "default_qos", "session_qos")}
     rules = read_rules(ruled, str(file), **named)
+    check_choice(values["residency"])
     read_identity(values["slurm_identity"])
     read_address(values["slurm_rest"])
     deputy_command(values["slurm_deputy"], "somebody")

@@ -227,7 +227,7 @@ def launch_on_cluster(settings: LaunchSettings, url: str, *, session_ports: str 
     `broker` is where a node has a broker of its own, if it has one.
     """
     tracking = None if settings.tracking_uri is None else f"{url}/mlflow"
-    paths = replace(settings.paths, broker=broker)
+    paths = replace(settings.paths, broker=broker, residency="")
     return replace(
         settings, paths=paths, gateway=url, tracking_uri=tracking, suspends=False, remote=True, session_ports=session_ports
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ class Tracking:
     def __init__(self, *, home: Path, store: Store, lab: Lab) -> None:
         self._server = TrackingServer(home, python=sys.executable)
         self._rest = MlflowRest(self._server.socket)
-        self._shipper = Shipper(store.outbox, self._rest, time.time, record=_records_of(lab))
+        self._shipper = Shipper(store.outbox, self._rest, artifacts=self._server.artifacts, record=_records_of(lab))
         self._subscribe = lab.subscribe
         self._unsubscribe: list[Callable[[], None]] = []
         self.proxy = TrackingProxy(self._server)

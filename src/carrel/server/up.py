@@ -50,6 +50,7 @@ from carrel.server.lending import Lender, NoLender
 from carrel.server.log import log_to
 from carrel.server.node_reports import NodeReports
 from carrel.server.notebooks import Notebooks
+from carrel.server.preload import library_for
 from carrel.server.preparable import Preparable
 from carrel.server.retention import RetentionService
 from carrel.server.serving import Server, listen, name_of
@@ -159,7 +160,11 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
     engine = HybridEngine(local=local, slurm=slurm.engine)
     launch = LaunchSettings(
         paths=LaunchPaths(
-            environments=str(home.environments), snapshots=str(home.snapshots), blobs=str(home.blobs), broker=lender.socket
+            environments=str(home.environments),
+            snapshots=str(home.snapshots),
+            blobs=str(home.blobs),
+            broker=lender.socket,
+            residency=library_for(settings.residency, node.devices) if lends else "",
         ),
         limits=LaunchLimits(
             prepare=settings.prepare_time,

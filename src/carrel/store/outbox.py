@@ -49,6 +49,11 @@ class OutboxTable:
                 for row in connection.execute(query)
             ]
 
+    def last(self) -> int:
+        """The number of the newest item that is still to be told; 0 where there is none."""
+        with self._database.read() as connection:
+            return int(connection.execute(sa.select(sa.func.max(outbox.c.id)).where(outbox.c.error.is_(None))).scalar() or 0)
+
     def done(self, ids: Sequence[int]) -> None:
         """The tracking server has these."""
         if ids:

@@ -106,8 +106,19 @@ LIBRARIES: tuple[Library, ...] = (
 )
 
 _DOUBTED = tuple(library for library in LIBRARIES if not library.survives)
+#: Reasons of the residency library (`residency/src/stays.c`) why memory stays on the device: first those that the driver moves.
+DRIVER_MOVES = frozenset({"pitched memory", "memory pools", "arrays", "no virtual memory on this device"})
+REASONS = DRIVER_MOVES | {
+    "managed memory",
+    "CUDA IPC",
+    "external memory",
+    "multicast",
+    "NCCL",
+    "imported memory",
+    "exported memory",
+}
 #: All words for what keeps a state where it is: these libraries, and what only the process itself can see.
-WORDS = frozenset({"CUDA IPC", "distributed", "managed memory", *(library.name for library in _DOUBTED)})
+WORDS = frozenset({"CUDA IPC", "distributed", "managed memory", *REASONS, *(library.name for library in _DOUBTED)})
 _STAY = tuple((library.name, re.compile(library.files.encode())) for library in _DOUBTED if library.files)
 
 

@@ -1,4 +1,6 @@
-"""Artifacts that MLflow's own memory does not name any more.
+"""The directory in which MLflow keeps artifacts: what the lab puts there, and what MLflow's own memory does not name any more.
+
+What the lab itself adds to a run is written where MLflow would put it: through MLflow it would cost a call's processor time.
 
 MLflow keeps the artifacts of a deleted run until somebody runs ``mlflow gc``, and those of a run that it never knew for ever.
 Only directories of runs are looked at (``workspaces/NAME/EXPERIMENT/RUN/artifacts``); a run of which a registered model
@@ -7,15 +9,21 @@ was made keeps its own (`model_versions` in MLflow's schema).
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import sqlalchemy as sa
 
 from carrel.domain.errors import Unavailable
 
 _RUN = re.compile(r"[0-9a-f]{32}")
+#: Bytes that are copied at once.
+_PART = 1024**2
 
 
 class ArtifactStore:
@@ -24,6 +32,31 @@ class ArtifactStore:
     def __init__(self, directory: Path, database_url: str) -> None:
         self._directory = directory
         self._url = sa.make_url(database_url)
+
+    def put(self, workspace: str, experiment_id: str, run_id: str, path: str, content: BinaryIO) -> None:
+        """Store `content` as the run's artifact `path`, in place of what was there; whole, or not at all.
+
+        Raises `Unavailable` when that cannot be written, and `OSError` when `content` cannot be read.
+        """
+        target = self._directory / "workspaces" / workspace / experiment_id / run_id / "artifacts" / path
+        try:
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor, draft = tempfile.mkstemp(dir=target.parent, prefix=".new-")
+        except OSError as error:
+            raise _unwritten(target, error) from error
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                while part := content.read(_PART):
+                    try:
+                        file.write(part)
+                        file.flush()
+                    except OSError as error:
+                        raise _unwritten(target, error) from error
+            Path(draft).replace(target)
+        except BaseException:
+            with suppress(OSError):
+                Path(draft).unlink()
+            raise
 
     def unused(self, *, unused_before: float, deleted_before: float | None) -> Iterator[Path]:
         """Yield the artifact directories of no run, last written before `unused_before`, and of runs deleted before the other.
@@ -60,3 +93,7 @@ class ArtifactStore:
         finally:
             engine.dispose()
         return runs, set(_RUN.findall(named))
+
+
+def _unwritten(target: Path, error: OSError) -> Unavailable:
+    return Unavailable(f"{target} cannot be written: {error.strerror}.", remedy="It is tried again.")

@@ -48,6 +48,10 @@ class Outbox(Protocol):
         """The oldest items that are neither done nor failed."""
         ...
 
+    def last(self) -> int:
+        """The number of the newest item that is still to be told; 0 where there is none."""
+        ...
+
     def done(self, ids: Sequence[int]) -> None:
         """MLflow has these."""
         ...
@@ -101,6 +105,11 @@ class MemoryOutbox:
         """See `Outbox`."""
         with self._lock:
             return list(self._items.values())[:limit]
+
+    def last(self) -> int:
+        """See `Outbox`."""
+        with self._lock:
+            return max(self._items, default=0)
 
     def done(self, ids: Sequence[int]) -> None:
         """See `Outbox`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -154,11 +154,6 @@ class MlflowRest:
         """Set the status (FINISHED, FAILED, KILLED) and the end in Unix milliseconds."""
         body = {"run_id": run_id, "status": status, "end_time": end_time}
         self._call(workspace, "POST", "/api/2.0/mlflow/runs/update", body)
-
-    def put_artifact(self, workspace: str, run_id: str, experiment_id: str, path: str, content: bytes | BinaryIO) -> None:
-        """Store `content` as the run's artifact `path`, in place of what was there."""
-        where = quote(f"{experiment_id}/{run_id}/artifacts/{path}")
-        self._send(workspace, "PUT", f"/api/2.0/mlflow-artifacts/artifacts/{where}", content=content)
 
     def _call(self, workspace: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         response = self._send(workspace, method, path, json=body)

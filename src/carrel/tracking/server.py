@@ -26,6 +26,7 @@ from pathlib import Path
 import httpx
 
 from carrel.domain.errors import Unavailable
+from carrel.tracking.artifacts import ArtifactStore
 
 #: Bytes that fit into sockaddr_un.sun_path (unix(7): 108) with its final zero and the ".new" of a socket not yet served.
 _SOCKET_PATH_LIMIT = 103
@@ -80,6 +81,8 @@ class TrackingServer:
         self._wake = -1
         self._pid: int | None = None
         self.socket = _socket_path(home)
+        #: What MLflow keeps beside its database.
+        self.artifacts = ArtifactStore(home.absolute() / "mlflow" / "artifacts", self._database_url)
 
     @property
     def status(self) -> ServerStatus:

@@ -7,15 +7,17 @@ until it can; what it refuses for good is recorded with its own words, and the r
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from carrel.domain.errors import CarrelError, NotFound, Unavailable
-from carrel.domain.ports import Clock
+from carrel.tracking.artifacts import ArtifactStore
 from carrel.tracking.batch import Entry, batches, call_arguments, entries_of
 from carrel.tracking.outbox import Outbox, OutboxItem
 from carrel.tracking.rest import MlflowRest, Refused, Troubled
@@ -27,15 +29,22 @@ _log = logging.getLogger(__name__)
 _WINDOW = 500
 #: Items that are crossed off together.
 _CROSS_OFF = 100
-#: Seconds that items may gather before they are sent.
-_GATHER = 0.05
+#: Seconds that items may gather before they are sent; and where as many come, so that several of one job go together.
+_GATHER, _GATHER_MANY, _MANY = 0.05, 1.0, 50
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 #: How often something is tried that MLflow itself fails over (5xx) before it counts as refused.
 _TRIES = 8
-#: Seconds. A run may exist already when its job is not younger than this process, give or take a clock that was set.
-_CLOCK_MARGIN = 60.0
 #: Tags that name one job of one lab.
 _NAMING_TAGS = ("carrel.lab", "carrel.job_id")
+
+
+class _Made(Enum):
+    """What became of a run that was to be made."""
+
+    NOT = "MLflow refused it"
+    BEFORE = "it was there"
+    WITH_ITS_OWN = "it has the tags that it was to be made with"
+    WITH_ALL = "it has all tags that its job has by now"
 
 
 class Shipper:
@@ -45,17 +54,20 @@ class Shipper:
         self,
         outbox: Outbox,
         transport: MlflowRest,
-        clock: Clock,
         *,
+        artifacts: ArtifactStore,
         record: Callable[[int], Mapping[str, Any]] | None = None,
         pauses: Sequence[float] = _PAUSES,
     ) -> None:
-        """`record` gives the record of a job, for items of that kind; `pauses` are seconds between tries."""
+        """`artifacts` is where MLflow keeps them; `record` gives the record of a job, for items of that kind; `pauses` are
+        seconds between tries."""
         self._outbox = outbox
         self._rest = transport
+        self._artifacts = artifacts
         self._record = record
         self._pauses = pauses
-        self._since = clock()
+        #: The last item that an earlier process may have sent without crossing it off; None before the first look.
+        self._earlier: int | None = None
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._idle = threading.Event()
@@ -96,10 +108,10 @@ class Shipper:
             try:
                 found, trouble = self._round(_WINDOW * 2 ** min(misses, 7))
             except CarrelError as error:
-                found, trouble = True, str(error)
+                found, trouble = 1, str(error)
             except Exception as error:  # noqa: BLE001  (this thread must outlive whatever the store or a payload throws at it)
                 _log.exception("Telling MLflow failed; it is tried again.")
-                found, trouble = True, str(error)
+                found, trouble = 1, str(error)
             if trouble:
                 misses += 1
                 if misses in (1, 10) or misses % 100 == 0:
@@ -107,6 +119,8 @@ class Shipper:
                 self._stopped.wait(self._pauses[min(misses, len(self._pauses)) - 1])
             elif found:
                 misses = 0
+                if _MANY <= found < _WINDOW:
+                    self._stopped.wait(_GATHER_MANY)
             else:
                 misses = 0
                 with self._telling:
@@ -115,8 +129,10 @@ class Shipper:
                 self._wake.wait()
                 self._stopped.wait(_GATHER)
 
-    def _round(self, window: int) -> tuple[bool, str]:
-        """Send what waits, oldest first. Returns whether anything did, and what went wrong."""
+    def _round(self, window: int) -> tuple[int, str]:
+        """Send what waits, oldest first. Returns how many items did, and what went wrong."""
+        if self._earlier is None:
+            self._earlier = self._outbox.last()
         items = self._outbox.pending(window)
         jobs: dict[int, list[OutboxItem]] = {}
         for item in items:
@@ -140,7 +156,7 @@ class Shipper:
         if self._settled:
             for job_id, words in troubled.items():
                 self._count(next(item.id for item in jobs[job_id] if item.id not in self._settled), words)
-        return bool(items), trouble
+        return len(items), trouble
 
     def _count(self, item_id: int, words: str) -> None:
         self._tries[item_id] = self._tries.get(item_id, 0) + 1
@@ -151,14 +167,18 @@ class Shipper:
         """Everything that waits for one job, in order."""
         gathered: list[Entry] = []
         ids: list[int] = []
+        new = False
         for item in items:
             if item.kind == "create_run":
-                if self._create(item):
+                made = self._create(item, _tags_of(items))
+                new = made is _Made.WITH_ALL
+                if made is not _Made.NOT:
                     gathered += entries_of(item.id, {"params": item.payload.get("params")} | self._adopted_tags(item))
                     ids.append(item.id)
                 continue
             if item.kind == "update":
-                gathered += entries_of(item.id, item.payload)
+                # A run that was made just now has been given its tags with it: that saves MLflow a call.
+                gathered += [entry for entry in entries_of(item.id, item.payload) if not new or entry.group != "tags"]
                 ids.append(item.id)
                 continue
             if item.kind == "end_run":  # files and values do not mind each other's order, but this is the last word
@@ -171,41 +191,43 @@ class Shipper:
         # A run of the lab's own was made with its tags.
         return {"tags": item.payload.get("tags")} if item.payload.get("adopt") else {}
 
-    def _create(self, item: OutboxItem) -> bool:
+    def _create(self, item: OutboxItem, tags: Mapping[str, str]) -> _Made:
+        """Make the run, if there is none, with all these tags that the job has by now."""
         payload = item.payload
         if self._outbox.run_of(item.job_id) is not None and not payload.get("adopt"):
-            return True
+            return _Made.BEFORE
         workspace = workspace_of(payload["owner"])
         try:
-            run_id, experiment_id = self._run_for(item, workspace)
+            run_id, experiment_id, made = self._run_for(item, workspace, tags)
         except Refused as error:
             self._refuse(item.id, error.message)
-            return False
+            return _Made.NOT
         self._outbox.set_run(item.job_id, run_id, experiment_id)
-        return True
+        return made
 
-    def _run_for(self, item: OutboxItem, workspace: str) -> tuple[str, str]:
+    def _run_for(self, item: OutboxItem, workspace: str, all_tags: Mapping[str, str]) -> tuple[str, str, _Made]:
         payload = item.payload
         if payload.get("adopt"):
             self._rest.ensure_workspace(workspace)
             info = self._rest.run(workspace, payload["adopt"])  # refused when it is not the owner's
-            return str(info["run_id"]), str(info["experiment_id"])
+            return str(info["run_id"]), str(info["experiment_id"]), _Made.BEFORE
         name = payload.get("experiment") or DEFAULT_EXPERIMENT_NAME
         tags = payload.get("tags") or {}
         for attempt in (1, 2):
             experiment_id = payload.get("experiment_id") or self._rest.experiment(workspace, name)
-            old = payload["start_time"] / 1000 < self._since + _CLOCK_MARGIN
-            if old or item.id in self._uncertain:
+            if item.id in self._uncertain or item.id <= (self._earlier or 0):
                 found = self._rest.find_run(workspace, experiment_id, {key: tags[key] for key in _NAMING_TAGS if key in tags})
                 if found is not None:
-                    return found, experiment_id
+                    return found, experiment_id, _Made.BEFORE
+            # Should MLflow refuse one of the later tags, the run is made without those, and told of them one by one.
+            given, made = (all_tags, _Made.WITH_ALL) if attempt == 1 else (tags, _Made.WITH_ITS_OWN)
             try:
                 run_id = self._rest.create_run(
                     workspace,
                     experiment_id,
                     name=payload["run_name"],
                     start_time=payload["start_time"],
-                    tags=tags,
+                    tags=given,
                     user=payload.get("user", ""),
                 )
             except Unavailable:
@@ -217,7 +239,7 @@ class Shipper:
                 self._rest.forget_experiment(workspace, name)  # deleted by its owner perhaps; it is restored
                 continue
             self._uncertain.discard(item.id)
-            return run_id, experiment_id
+            return run_id, experiment_id, made
         raise AssertionError("unreachable")
 
     def _run_of(self, job_id: int) -> tuple[str, str]:
@@ -267,10 +289,11 @@ class Shipper:
                 self._rest.end_run(workspace, run_id, status=status, end_time=end_time)
             elif item.kind == "artifact" and "path" in item.payload:
                 with Path(item.payload["path"]).open("rb") as file:
-                    self._rest.put_artifact(workspace, run_id, experiment_id, item.payload["artifact_path"], file)
+                    self._artifacts.put(workspace, experiment_id, run_id, item.payload["artifact_path"], file)
             elif item.kind in ("artifact", "record"):
                 text = item.payload["text"] if item.kind == "artifact" else self._record_text(job_id)
-                self._rest.put_artifact(workspace, run_id, experiment_id, item.payload["artifact_path"], text.encode())
+                content = io.BytesIO(text.encode())
+                self._artifacts.put(workspace, experiment_id, run_id, item.payload["artifact_path"], content)
             else:
                 raise Refused(f'"{item.kind}" is not a kind of item.')
         except (Refused, NotFound) as error:
@@ -302,3 +325,12 @@ class Shipper:
         if self._done:
             self._outbox.done(self._done)
             self._done.clear()
+
+
+def _tags_of(items: Sequence[OutboxItem]) -> dict[str, str]:
+    """The tags of a job after all these items: of one that comes again the last value."""
+    tags: dict[str, str] = {}
+    for item in items:
+        if item.kind in ("create_run", "update"):
+            tags |= {key: str(value) for key, value in (item.payload.get("tags") or {}).items()}
+    return tags

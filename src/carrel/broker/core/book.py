@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from carrel.broker.core.effects import Line
+from carrel.broker.core.hour import Hour, plain_stretch, stretch_of
 from carrel.broker.core.rows import ChargeRow, LeaseRow, RequestRow, Row, TenantRow, plain, rebuilt
 from carrel.domain.lease import LeaseState
 from carrel.leases.protocol import KERNEL
@@ -44,6 +45,10 @@ class Book:
         self.peaks: deque[tuple[str, str, int]] = deque(maxlen=PEAKS)
         #: Unix seconds at which a kernel's lease on the device ended last.
         self.device_used: dict[str, float] = {}
+        #: Bytes of state that move in a second, by way and direction; measured last, last.
+        self.rates: dict[tuple[str, str], float] = {}
+        #: Who computed, paused and moved within the last hour.
+        self.hour = Hour()
         self.broker_id = make_id
         #: The last fence that was given out.
         self.fence = 0
@@ -98,6 +103,14 @@ class Book:
         self._occupy(row)
         row.state, row.since = LeaseState.ACTIVE, now
         self.touch(row)
+
+    def visit(self, owner: str, devices: Iterable[str]) -> None:
+        """Work of this owner has the devices; of paused leases on them it is remembered for whom they are paused."""
+        taken = set(devices)
+        for lease in self.leases.values():
+            if lease.state is LeaseState.PAUSED and owner not in lease.visitors and not taken.isdisjoint(lease.devices):
+                lease.visitors = (*lease.visitors, owner)
+                self.touch(lease)
 
     def pause(self, row: LeaseRow, now: float) -> None:
         """The lease's state is off its devices: they are free for others."""
@@ -211,6 +224,12 @@ class Book:
                 self.cordons.pop(device, None)
             self._extra.append(("cordon", {"device": device, "why": why}))
 
+    def set_rate(self, way: str, direction: str, rate: float) -> None:
+        """States move at this rate in this way and direction."""
+        self.rates.pop((way, direction), None)
+        self.rates[way, direction] = rate
+        self._extra.append(("rate", {"way": way, "direction": direction, "rate": round(rate)}))
+
     def next_fence(self) -> int:
         """The next fence; it is never given out twice."""
         self.fence += 1
@@ -257,6 +276,7 @@ class Book:
         """The line of what has changed since the last one; None when nothing has. Whoever has it writes it down."""
         if not self._touched and not self._extra:
             return None
+        self._extra.extend(("stretch", plain_stretch(one)) for one in self.hour.look(now, self.leases.values(), self.tenants))
         rows: list[tuple[str, dict[str, Any]]] = []
         drops: list[tuple[str, str]] = []
         for kind, name in self._touched:
@@ -276,7 +296,7 @@ class Book:
     def everything(self, now: float) -> Line:
         """What is true now, for a journal that is begun anew."""
         self._forget_charges()
-        about = {"id": self.broker_id, "fence": self.fence, "typical": self.typical}
+        about = {"id": self.broker_id, "fence": self.fence, "typical": self.typical, "hour": self.hour.since}
         rows: list[tuple[str, dict[str, Any]]] = [("broker", about)]
         for kind, table in self._tables.items():
             rows.extend((kind, plain(row)) for row in table.values())
@@ -286,6 +306,8 @@ class Book:
         for job in [job for job in self.history if job not in known]:
             del self.history[job]
         rows.extend(("history", {"job": job, **entry}) for job, kept in self.history.items() for entry in reversed(kept))
+        rows.extend(("rate", {"way": way, "direction": to, "rate": round(rate)}) for (way, to), rate in self.rates.items())
+        rows.extend(("stretch", values) for values in self.hour.rows(now))
         peaks = reversed(self.peaks)
         rows.extend(("peak", {"owner": owner, "label": label, "bytes": size}) for owner, label, size in peaks)
         self._touched.clear()
@@ -311,6 +333,7 @@ class Book:
                     self._occupied = {device: name for device, name in self._occupied.items() if name != earlier}
                     del self.leases[earlier]
                 self._occupied |= dict.fromkeys(lease.devices, lease.id)
+        self.hour.reopen(self.resumed_from, self.leases.values(), self.tenants)
 
     def _set(self, kind: str, values: dict[str, Any]) -> None:
         if kind in _KINDS:
@@ -321,10 +344,16 @@ class Book:
         elif kind == "broker":
             self.broker_id, self.typical = str(values["id"]), values.get("typical")
             self.fence = max(self.fence, int(values["fence"]))
+            self.hour.since = values.get("hour")
         elif kind == "cordon":
             self.cordons[values["device"]] = values["why"]
             if not values["why"]:
                 del self.cordons[values["device"]]
+        elif kind == "rate":
+            self.rates.pop((values["way"], values["direction"]), None)
+            self.rates[values["way"], values["direction"]] = float(values["rate"])
+        elif kind == "stretch":
+            self.hour.add(stretch_of(values))
         elif kind == "peak":
             self.peaks.appendleft((str(values["owner"]), str(values["label"]), int(values["bytes"])))
         elif kind == "history":

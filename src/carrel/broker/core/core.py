@@ -10,15 +10,16 @@ from typing import Any
 
 from carrel.broker.config import BrokerConfig
 from carrel.broker.core.book import Book
-from carrel.broker.core.desk import Desk, Peer
+from carrel.broker.core.desk import Desk
 from carrel.broker.core.effects import NEVER, Action, Effects, Line
+from carrel.broker.core.gate import Gate
 from carrel.broker.core.holding import Holding
 from carrel.broker.core.identity import Identity
 from carrel.broker.core.lender import Lender
 from carrel.broker.core.looks import Looks
 from carrel.broker.core.moves import Moves
 from carrel.broker.core.rows import TenantRow
-from carrel.broker.core.words import device_fields, text_of, words_of
+from carrel.broker.core.words import Peer, device_fields, text_of, words_of
 from carrel.domain.errors import Conflict
 from carrel.domain.lease import Lending, Residency, Tier
 from carrel.leases.protocol import VERSION
@@ -32,16 +33,24 @@ class Core:
     """Everything that a broker remembers and decides."""
 
     def __init__(
-        self, config: BrokerConfig, tier: Tier, *, make_id: str, lines: Iterable[Line] = (), rate: float | None = None
+        self,
+        config: BrokerConfig,
+        tier: Tier,
+        *,
+        make_id: str,
+        lines: Iterable[Line] = (),
+        rate: float | None = None,
+        back_rate: float | None = None,
     ) -> None:
-        """`lines`: what earlier brokers wrote down; `rate`: bytes of state that should move in a second."""
+        """`lines`: what earlier brokers wrote down; `rate`, `back_rate`: bytes of state that should move in a second."""
         self.book = Book(make_id=make_id)
         self.book.replay(lines)
-        self.lender = Lender(self.book, config, tier, rate=rate)
+        self.lender = Lender(self.book, config, tier, rate=rate, back_rate=back_rate)
         self.looks = Looks(self.lender)
         self._moves = Moves(self.lender)
         self._holding = Holding(self.lender, hold_time=config.hold_time, grace=config.grace)
         self._desk = Desk(lender=self.lender, config=config)
+        self._gate = Gate(self.lender, self._desk)
         self._config = config
         #: When those who waited at a restart and have not come back lose their place.
         self._drop_at = NEVER
@@ -71,6 +80,10 @@ class Core:
         for tenant in ended:
             # Nobody knows when; nobody is charged for the time in which no broker ran, which may be a weekend.
             self._desk.gone(tenant, at=self.book.resumed_from)
+        for lease in self.book.leases.values():
+            if lease.pausing:  # nobody waits for the answer any more; the processes say it again
+                lease.pausing = False
+                self.book.touch(lease)
         self.lender.look()
         self._holding.finish(now)
         return self._settle(now)
@@ -123,7 +136,31 @@ class Core:
         """The process has ended."""
         self.lender.now = now
         self.lender.here.discard(tenant)
+        self._gate.ended(tenant)
         self._desk.gone(tenant)
+        return self._settle(now)
+
+    def hello_at_gate(self, process: Peer, identity: Identity, message: Message, now: float) -> Effects:
+        """The library in a process has connected, and was let in."""
+        self.lender.now = now
+        self._gate.hello(process, identity, message)
+        return self._settle(now)
+
+    def left_gate(self, member: str, now: float) -> Effects:
+        """The connection of a process' library is over. It has its lease, and waits for it, as before."""
+        self.lender.now = now
+        self._gate.gone(member)
+        return self._settle(now)
+
+    def said_at_gate(self, member: str, message: Message, now: float) -> Effects | None:
+        """A message of a process' library; None for one that is no question of leases."""
+        self.lender.now = now
+        return self._settle(now) if self._gate.said(member, message) else None
+
+    def found_away(self, member: str, now: float) -> Effects:
+        """A move that was given up has gone on: the process' state is off its devices."""
+        self.lender.now = now
+        self._gate.found_away(member)
         return self._settle(now)
 
     def said(self, tenant: str, message: Message, now: float) -> Effects | None:
@@ -158,11 +195,21 @@ class Core:
         self._moves.moved_out(tenant, pauses, moved)
         return self._settle(now)
 
+    def paused(self, tenant: str, lease: str, moved: Moved, now: float) -> Effects:
+        """A tenant's processes were stopped at their gates, or not (`Pause`)."""
+        self.lender.now = now
+        self._moves.paused(tenant, lease, moved)
+        return self._settle(now)
+
     def moved_back(self, tenant: str, lease: str | None, moved: Moved, now: float) -> Effects:
         """A move back to the device has ended (`MoveBack`)."""
         self.lender.now = now
         self._moves.moved_back(tenant, lease, moved)
         return self._settle(now)
+
+    def progress(self, tenant: str, done: int, of: int, now: float) -> None:
+        """So many bytes of a move have moved (where the way of moving says it): for those who watch."""
+        self.lender.under_way.progress(tenant, done, of, now)
 
     # --- settling -----------------------------------------------------------------------------------------------------------
 
@@ -175,7 +222,13 @@ class Core:
             self._desk.drop_waiting()
         if self._moves.due() <= now:
             self._moves.time_is_up(now)
+        self._gate.due = NEVER
+        self._gate.serve()
         self._decide(now)
+        known = len(self.book.requests)
+        self._gate.serve()
+        if len(self.book.requests) > known:  # what it waited with is over; nobody has looked at its own request yet
+            lender.again_at = now
         kills = self._holding.kills(now) if self._holding.due() <= now else ()
         line = self.book.changes(now)
         tells, lender.tells = tuple(lender.tells), []
@@ -184,25 +237,28 @@ class Core:
         look = self.looks.wanted(now)
         if look is not None:
             actions.append(look)
-        wake = min(lender.again_at, self._drop_at, self._moves.due(), self._holding.due(), self.looks.due)
+        wake = min(lender.again_at, self._drop_at, self._moves.due(), self._holding.due(), self.looks.due, self._gate.due)
         return Effects(line, tells, tuple(actions), wake)
 
     def _decide(self, now: float) -> None:
         lending = self.lender.decide()
-        # Who is paused where its state is gives its devices up at once: what that makes possible is decided again.
-        while lending is not None and any(suspend.in_place for suspend in lending.suspends):
-            self._begin(lending, now)
+        # Who is paused where its state is, or does not use what it has, gives its devices up at once: what that makes possible is
+        # decided again.
+        while lending is not None and (
+            any(suspend.in_place for suspend in lending.suspends) or self._gate.ask_back(lending.queue, now)
+        ):
+            self._begin(lending)
             lending = self.lender.decide()
         if lending is None:
             return
-        self._begin(lending, now)
+        self._begin(lending)
         if lending.queue or any(lease.wanted_since for lease in self.book.leases.values()):
             self._holding.review(lending.queue, now)
         for expire in lending.expires:
             self._holding.expire(self.book.leases[expire.lease], now)
         self.lender.tell(lending, now)
 
-    def _begin(self, lending: Lending, now: float) -> None:
+    def _begin(self, lending: Lending) -> None:
         """Begin the moves and pauses that were decided."""
         lender = self.lender
         for tenant, lease in lender.resuming:
@@ -211,7 +267,7 @@ class Core:
         for suspend in lending.suspends:
             row = self.book.tenants[suspend.tenant]
             if suspend.in_place:
-                lender.pause(row, self.book.leases[suspend.pauses or ""], now)
+                self._moves.pause_in_place(row, self.book.leases[suspend.pauses or ""])
                 continue
             row.residency = Residency.SUSPENDING
             self.book.touch(row)

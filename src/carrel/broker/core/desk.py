@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from carrel.broker.config import BrokerConfig
 from carrel.broker.core.identity import Identity
 from carrel.broker.core.lender import Lender
-from carrel.broker.core.rows import RequestRow, TenantRow
-from carrel.broker.core.words import granted_fields, lost_fields, sizes_of, text_of, words_of
+from carrel.broker.core.rows import LeaseRow, RequestRow, TenantRow
+from carrel.broker.core.words import Peer, granted_fields, lost_fields, sizes_of, text_of, words_of
 from carrel.domain.errors import Conflict, Impossible, Invalid
 from carrel.domain.lease import LeaseState, Residency, Tier
 from carrel.domain.units import format_duration
 from carrel.leases.protocol import KERNEL, RUNNER
-
-
-class Peer(Protocol):
-    """A process, as the kernel says who it is."""
-
-    @property
-    def name(self) -> str:
-        """One name for this process, never used again on this machine until it boots."""
-        ...
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        ...
-
-    @property
-    def start(self) -> int:
-        """Field 22 of proc_pid_stat(5)."""
-        ...
-
-    @property
-    def uid(self) -> int:
-        """Its user."""
-        ...
 
 
 class Desk:
@@ -103,13 +79,16 @@ class Desk:
         for request in self.book.requests_of(tenant):
             self.book.drop_request(request)
         for lease in self.book.leases_of(tenant):
-            if lease.state is not LeaseState.HELD or lease.by_choice:
+            if lease.gates:
+                lease.request = ""
+                self.book.touch(lease)
+            elif lease.state is not LeaseState.HELD or lease.by_choice:
                 self.lender.end(row, lease, now, outcome="aborted", cuda=None)
 
     def drop_waiting(self) -> None:
         """Those who waited when the broker was restarted and have not come back lose their place."""
         for request in list(self.book.requests.values()):
-            if request.resumes is None and request.tenant not in self.lender.here:
+            if request.resumes is None and not self.lender.is_here(request):
                 self.book.drop_request(request)
 
     def gone(self, tenant: str, *, at: float | None = None) -> None:
@@ -149,7 +128,7 @@ class Desk:
                 # On a node of a cluster no task is a tenant for anything else.
                 lends=row.role == RUNNER and (message.get("lends") is True or self._config.shared) and self.tier is not Tier.HOLD,
             )
-            if not self._take_up(row, asked):
+            if not self._share(row, asked) and self.take_up(row, asked) is None:
                 self.book.add_request(asked)
                 if row.residency is not Residency.RESIDENT:
                     self.lender.look()
@@ -170,7 +149,9 @@ class Desk:
         lease = self.book.leases.get(text_of(message, "lease"))
         fence = message.get("fence")
         # Its fence may be from before a pause: the two messages may have passed each other.
-        if lease is not None and lease.tenant == row.id and isinstance(fence, int) and fence <= lease.fence:
+        known = lease is not None and lease.tenant == row.id and isinstance(fence, int) and fence <= lease.fence
+        # With the library in it, a lease that its cell did not use may have ended before the cell.
+        if known or (lease is None and row.gated):
             cuda = message.get("cuda")
             background = message.get("background")
             row.background = background if isinstance(background, int) else 0
@@ -178,9 +159,14 @@ class Desk:
             if "blockers" in message:
                 row.blockers = words_of(message["blockers"])
             if self.tier is not Tier.SIMULATED:
-                row.cache = sizes_of(message.get("cached"), row.home or lease.devices)
-            if lease.state is not LeaseState.HELD:
-                outcome = text_of(message, "outcome") or "ok"
+                row.cache = sizes_of(message.get("cached"), row.home or (lease.devices if lease is not None else ()))
+            self.book.touch(row)
+            outcome = text_of(message, "outcome") or "ok"
+            if lease is not None and lease.gates and row.role == KERNEL:
+                # The device may still compute: the library gives it back when it does not.
+                lease.request, lease.outcome = "", outcome
+                self.book.touch(lease)
+            elif lease is not None and lease.state is not LeaseState.HELD:
                 self.lender.end(row, lease, self.lender.now, outcome=outcome, cuda=cuda if isinstance(cuda, bool) else None)
         self.lender.say(row.id, "released", lease=text_of(message, "lease"))
 
@@ -239,7 +225,36 @@ class Desk:
         self.book.touch(row)
         self.lender.say(row.id, "held", until=row.hold_until or None)
 
-    def _take_up(self, row: TenantRow, asked: RequestRow) -> bool:
+    def wanted_at_gate(self, row: TenantRow, request: str, sees: Sequence[str]) -> RequestRow:
+        """What calls ask for that wait at a gate, in a process that sees these devices; () if it has not chosen any yet.
+
+        Raises an error of `carrel.domain.errors` when they never get it.
+        """
+        gpus, devices = self._wanted(row, {})
+        seen = tuple(uuid for uuid in sees if uuid in self.devices)
+        if seen and not row.home:
+            gpus, devices = len(seen), seen
+        name = f"{row.id}/{request}"
+        return RequestRow(
+            id=name, request=request, tenant=row.id, gpus=gpus, devices=devices, gate=True, asked_at=self.lender.now
+        )
+
+    def _share(self, row: TenantRow, asked: RequestRow) -> bool:
+        """Calls of the process that wait at its gate, or compute, and a cell of it share one place in line, and one lease."""
+        for other in self.book.requests_of(row.id) if row.gated else ():
+            if other.gate and other.resumes is None:
+                asked.asked_at = other.asked_at
+                self.book.drop_request(other)
+        for lease in self.book.leases_of(row.id) if row.gated else ():
+            usable = lease.state is LeaseState.ACTIVE and not lease.pending and not lease.pausing
+            if usable and not lease.request and len(lease.devices) == asked.gpus and not set(asked.devices) - set(lease.devices):
+                lease.request, lease.cell, lease.outcome = asked.request, asked.cell, ""
+                self.book.touch(lease)
+                self.lender.say(row.id, "granted", **granted_fields(lease, self.devices))
+                return True
+        return False
+
+    def take_up(self, row: TenantRow, asked: RequestRow) -> LeaseRow | None:
         """A tenant that holds its devices gets them again at once: nobody else could have them anyway."""
         for lease in self.book.leases_of(row.id):
             if lease.state is not LeaseState.HELD or lease.ending or set(asked.devices) - set(lease.devices):
@@ -249,9 +264,10 @@ class Desk:
             now = self.lender.now
             self.book.drop_lease(lease, now, outcome="held")
             self.book.add_lease(fresh := self.lender.new_lease(row, asked, lease.devices, now))
-            self.lender.say(row.id, "granted", **granted_fields(fresh, self.devices))
-            return True
-        return False
+            if fresh.request:
+                self.lender.say(row.id, "granted", **granted_fields(fresh, self.devices))
+            return fresh
+        return None
 
     def _wanted(self, row: TenantRow, message: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
         """How many devices the message asks for, and which."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from carrel.domain.lease import Way
 from carrel.suspension.ports import Target
 
 NEVER = float("inf")
@@ -25,6 +26,8 @@ class Tell(NamedTuple):
     tenant: str
     op: str
     fields: Mapping[str, Any]
+    #: To the library in this process; "": to the kernel's hook, or the runner.
+    member: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Gather:
     pauses: str | None
     known: tuple[Target, ...]
     devices: tuple[str, ...]
+    #: Pids of other tenants: what descends from those is none of its processes.
+    others: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,9 @@ class MoveOut:
     targets: tuple[Target, ...]
     devices: tuple[str, ...]
     size: int
+    way: Way
+    #: Processes whose libraries move it, on the bus way.
+    members: tuple[str, ...]
     #: Bytes of host memory that the process may have with its state; 0: no limit.
     memory: int
 
@@ -61,6 +69,17 @@ class MoveBack:
     #: Bytes by device: of the state, and of the whole device.
     state: Mapping[str, int]
     memory: Mapping[str, int]
+    way: Way
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Stop processes at their gates; their state stays where it is. Answer: `Core.paused`."""
+
+    tenant: str
+    lease: str
+    members: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +99,7 @@ class Look:
     pids: tuple[int, ...]
 
 
-Action = Gather | MoveOut | MoveBack | Kill | Look
+Action = Gather | MoveOut | MoveBack | Pause | Kill | Look
 
 
 class Effects(NamedTuple):

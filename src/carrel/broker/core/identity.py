@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,10 @@ class Identity:
     bound: tuple[str, ...] = ()
     #: Bytes of host memory that its job may have, moved state among them; 0 where the lab leaves room for that.
     memory: int = 0
+
+    def as_role(self, role: str) -> Identity:
+        """The same, in another role."""
+        return replace(self, role=role)
 
     def may_see(self, owner: str) -> bool:
         """True when what belongs to `owner` is shown with names."""

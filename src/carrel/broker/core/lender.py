@@ -13,10 +13,12 @@ from carrel.broker.config import BrokerConfig
 from carrel.broker.core.book import Book
 from carrel.broker.core.effects import NEVER, Tell
 from carrel.broker.core.host import HostRoom
+from carrel.broker.core.rates import BACK, OUT, Rates
 from carrel.broker.core.rows import LeaseRow, RequestRow, Seen, TenantRow
 from carrel.broker.core.stuck import Stuck
+from carrel.broker.core.under_way import UnderWay
 from carrel.broker.core.words import granted_fields, lost_fields
-from carrel.domain.lease import DeviceRoom, LeaseState, Lending, LendingSnapshot, Queued, Residency, Tier
+from carrel.domain.lease import DeviceRoom, LeaseState, Lending, LendingSnapshot, Queued, Residency, Tier, Way
 from carrel.domain.node import Device
 from carrel.leases.protocol import KERNEL, RUNNER
 from carrel.policy.lend import lend
@@ -24,28 +26,35 @@ from carrel.policy.lend import lend
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
 #: Seconds between two looks at the line while somebody waits: estimates grow old, retries come due.
 _REFRESH = 2.0
+#: So often a move by the library may fail before the driver is asked.
+_PATIENCE = 3
 
 
 class Lender:
     """Lends devices: asks the policy, and makes rows of what it says."""
 
-    def __init__(self, book: Book, config: BrokerConfig, tier: Tier, *, rate: float | None) -> None:
-        """`rate`: bytes of state that should move in a second; None: nobody knows."""
+    def __init__(
+        self, book: Book, config: BrokerConfig, tier: Tier, *, rate: float | None, back_rate: float | None = None
+    ) -> None:
+        """`rate`, `back_rate`: bytes of state that should move in a second, out and back; None: nobody knows."""
         self.book = book
         self.tier = tier
         self.devices: Mapping[str, Device] = {device.uuid: device for device in config.devices}
         #: The moment of the event at hand (Unix seconds).
         self.now = 0.0
-        #: Tenants that have a connection.
+        #: Tenants that have a connection of their own, as a kernel's hook or a runner.
         self.here: set[str] = set()
+        #: Processes whose library is connected, by tenant.
+        self.members: dict[str, set[str]] = {}
         #: Bytes on each device that programs without a lease take, as last seen.
         self.foreign: dict[str, int] = {}
         #: Who waits, and why, as of the last settling: by request id.
         self.queue: dict[str, Queued] = {}
         #: Tenants that were asked to give back what they only keep in reserve, and have not answered yet.
         self.trimming: set[str] = set()
-        #: Bytes of state that move in a second, as the driver's probe and then real moves say; None: nobody knows.
-        self.rate = rate
+        #: How fast states move, and those that move now.
+        self.rates = Rates(book, out=rate, back=back_rate or rate)
+        self.under_way = UnderWay(self.rates, "simulated" if tier is Tier.SIMULATED else "driver")
         #: How often the policy was asked.
         self.decisions = 0
         #: Looks at the devices that are wanted, and the last of them that is done: see `look`.
@@ -55,10 +64,12 @@ class Lender:
         self.again_at = NEVER
         self.host = HostRoom(book, config.rules.host_memory)
         self.tells: list[Tell] = []
+        #: Why processes of a tenant do not get what they wait for at their gates, until they were told.
+        self.refused: dict[str, dict[str, Any]] = {}
         #: States that are to be brought back by this settling, with the lease that waits for each.
         self.resuming: list[tuple[str, str]] = []
         self._config = config
-        self._stuck = Stuck(book, self.devices, self.host, self.say)
+        self._stuck = Stuck(book, self.devices, self.host, self.refuse)
         self._whole = max((device.memory for device in config.devices), default=0)
         self._told: dict[str, tuple[int, str, str, float]] = {}
 
@@ -70,6 +81,17 @@ class Lender:
     def say(self, tenant: str, op: str, **fields: Any) -> None:
         """Send a message to a tenant, once everything is written down."""
         self.tells.append(Tell(tenant, op, fields))
+
+    def say_member(self, member: str, op: str, **fields: Any) -> None:
+        """Send a message to the library in a process, once everything is written down."""
+        self.tells.append(Tell("", op, fields, member))
+
+    def refuse(self, asked: RequestRow, **fields: Any) -> None:
+        """Who asked is told that they do not get it; the processes that wait at their gates each for what they asked."""
+        if asked.gate:
+            self.refused[asked.tenant] = fields
+        else:
+            self.say(asked.tenant, "refused", request=asked.request, **fields)
 
     def retell(self, request: str) -> None:
         """Whoever asked is told again where they are in the line."""
@@ -85,6 +107,7 @@ class Lender:
         if self._in_the_dark():
             # What comes of the look asks again; the moment that has come must not ask for ever.
             self.again_at = NEVER if self.again_at <= self.now else self.again_at
+            self.queue = {name: entry for name, entry in self.queue.items() if name in self.book.requests}
             return None
         self.decisions += 1
         lending = lend(self._snapshot(self.now), self.now)
@@ -117,6 +140,7 @@ class Lender:
         else:
             lease = self.new_lease(row, asked, devices, now)
             self.book.add_lease(lease)
+        self.book.visit(row.owner, devices)
         row.sees, row.lends = devices, lease.lends
         self.book.touch(row)
         if row.residency is Residency.SUSPENDED:
@@ -127,9 +151,15 @@ class Lender:
         if made_up and row.residency is Residency.NONE and row.simulated != 0:
             self.settle_in(row, devices)
         if asked.resumes is not None:
-            self.say(row.id, "resumed", lease=lease.id, devices=list(lease.devices), fence=lease.fence)
+            self.resumed(row, lease)
         else:
             self.announce(row, lease, now)
+
+    def resumed(self, row: TenantRow, lease: LeaseRow) -> None:
+        """A paused lease goes on, and its state is there: its holders are told."""
+        self.say(row.id, "resumed", lease=lease.id, devices=list(lease.devices), fence=lease.fence, people=lease.people)
+        for member in lease.gates:
+            self.say_member(member, "go", id=0, lease=lease.id, fence=lease.fence)
 
     def announce(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
         """The lease can be used: its holder is told, and the wait is over."""
@@ -138,18 +168,19 @@ class Lender:
             lease.since, lease.waited = now, waited
             row.waited_seconds += waited
         self.book.touch(row, lease)
-        self.say(row.id, "granted", **granted_fields(lease, self.devices))
+        if lease.request:
+            self.say(row.id, "granted", **granted_fields(lease, self.devices))
 
     def _snapshot(self, now: float) -> LendingSnapshot:
         book = self.book
         requests = [
             request
             for request in book.requests.values()
-            if request.retry_at <= now and (request.resumes is not None or request.tenant in self.here)
+            if request.retry_at <= now and (request.resumes is not None or self.is_here(request))
         ]
         asking, computing = {request.tenant for request in requests}, self._computing()
         needed = asking | {lease.tenant for lease in book.leases.values()}
-        movable, least = self.tier is not Tier.HOLD, int(self._whole * self._config.rules.least_room)
+        least = int(self._whole * self._config.rules.least_room)
         unverified: dict[str, str] = {}
         tenants = {}
         for name, row in book.tenants.items():
@@ -158,7 +189,7 @@ class Lender:
             if name in needed or row.residency in _ON_DEVICE:
                 seen = Seen(
                     now=now,
-                    movable=movable,
+                    movable=self.movable(row),
                     portable=self.tier is Tier.SIMULATED,
                     whole=self._whole,
                     least_room=least,
@@ -181,7 +212,8 @@ class Lender:
         rules = replace(
             self._config.rules,
             host_memory=self.host.limit(),
-            move_rate=self.rate,
+            move_rate=self.rates.usual(OUT),
+            back_rate=self.rates.usual(BACK),
             # Without a gate in the driver's calls only what computes nothing can be stopped where it is.
             pause_in_place=self.tier is Tier.SIMULATED,
         )
@@ -219,6 +251,9 @@ class Lender:
             fresh = position != entry.position or code != entry.reason.code
             if asked.resumes is None and (fresh or (text != entry.reason.message and now - at >= 1.0)):
                 self._told[entry.request] = (entry.position, entry.reason.code, entry.reason.message, now)
+                if asked.gate:
+                    for member in self.members.get(asked.tenant, ()):
+                        self.say_member(member, "queued", request=asked.request, message=entry.reason.message)
                 self.say(
                     asked.tenant,
                     "queued",
@@ -234,9 +269,24 @@ class Lender:
 
     # --- what leases and states become --------------------------------------------------------------------------------------
 
+    def is_here(self, request: RequestRow) -> bool:
+        """True when whoever asked has a connection."""
+        return request.tenant in (self.members if request.gate else self.here)
+
+    def way(self, row: TenantRow) -> tuple[Way, str]:
+        """How the tenant's state leaves its devices, and why not over the bus, "" for that (a pause after a failure aside)."""
+        if self._config.never_suspend:
+            return Way.HOLD, row.why_not or "this lab moves no GPU state"
+        why = off_the_bus(row)
+        if not why and self.tier is not Tier.SIMULATED:
+            return Way.BUS, ""
+        if row.why_not or self.tier is Tier.HOLD:
+            return Way.HOLD, row.why_not or (why if row.gated else "") or "this machine cannot move it"
+        return Way.DRIVER, "" if self.tier is Tier.SIMULATED else why
+
     def movable(self, row: TenantRow) -> bool:
         """True when the tenant's state can be moved at all (a pause after a failure aside)."""
-        return self.tier is not Tier.HOLD and not row.why_not
+        return self.way(row)[0] is not Way.HOLD
 
     def settle_in(self, row: TenantRow, devices: tuple[str, ...]) -> None:
         """The tenant has a state on `devices` from now on; its size is a guess until it is seen."""
@@ -261,7 +311,8 @@ class Lender:
         """The lease's devices are free for others; it asks for them again at once."""
         self.book.pause(lease, now)
         self.book.add_request(resumption(row, lease, now))
-        self.say(row.id, "paused", lease=lease.id, message="paused: others had waited for their turn; it goes on later")
+        message = "paused: others had waited for their turn; it goes on later"
+        self.say(row.id, "paused", lease=lease.id, message=message, people=lease.people)
 
     def keep_in_place(self, row: TenantRow) -> None:
         """A state that cannot be moved holds its devices, when nobody else has a lease on them."""
@@ -286,9 +337,11 @@ class Lender:
         for request in self.book.requests_of(row.id):
             self.book.drop_request(request)
             if request.resumes is None:
-                self.say(row.id, "refused", request=request.request, **lost_fields(row))
+                self.refuse(request, **lost_fields(row))
         self.book.touch(row)
         self.say(row.id, "lost", message=f"The GPU state of this kernel is lost ({message}). Restart the kernel.")
+        for member in self.members.get(row.id, ()):
+            self.say_member(member, "lost", message=message)
 
     def end(self, row: TenantRow, lease: LeaseRow, now: float, *, outcome: str, cuda: bool | None) -> None:
         """A lease is over; where the state cannot move (or its owner wants it so) its devices stay with it, held."""
@@ -303,7 +356,7 @@ class Lender:
         self.book.drop_lease(lease, now, outcome=outcome)
         if row.role == RUNNER and row.residency is Residency.RESIDENT:
             # Its command is over, or stopped; what it still has there is nobody's to move.
-            row.residency, row.home, row.state = Residency.NONE, (), {}
+            row.residency, row.home, row.state, row.fixed = Residency.NONE, (), {}, {}
         self.book.touch(row)
         if paused or pending or row.role != KERNEL or lease.ending:
             return
@@ -321,6 +374,9 @@ class Lender:
                 by_choice=not stays,
                 held_until=max(now + self._config.hold_time if stays else 0.0, row.hold_until),
                 request="",
+                gates=(),
+                asked_back=False,
+                outcome="",
             )
             held.id = f"lease-{self.book.fence + 1}"
             self.book.add_lease(held)
@@ -331,7 +387,8 @@ class Lender:
             id=f"lease-{self.book.fence + 1}",
             fence=0,
             tenant=row.id,
-            request=asked.request,
+            # The library hears that it has a lease when its gate is to be opened (`core.gate`).
+            request="" if asked.gate else asked.request,
             devices=devices,
             state=LeaseState.ACTIVE,
             cell=asked.cell,
@@ -343,6 +400,18 @@ class Lender:
             began=now,
             ends_by=asked.ends_by,
         )
+
+
+def off_the_bus(row: TenantRow) -> str:
+    """Why the library in the tenant's processes does not move its state, or ""."""
+    if not row.gated:
+        return "no residency library in it"
+    if row.reasons:
+        return ", ".join(row.reasons)
+    if row.loose:
+        return "one of its processes has no residency library"
+    # What did not work twice is left to the other way, where there is one.
+    return "its library could not move it" if row.failures >= _PATIENCE and not row.why_not else ""
 
 
 def resumption(row: TenantRow, lease: LeaseRow, now: float) -> RequestRow:

@@ -13,7 +13,7 @@ from carrel.broker.core.effects import NEVER, Look
 from carrel.broker.core.lender import Lender
 from carrel.broker.core.rows import TenantRow
 from carrel.broker.core.words import named
-from carrel.domain.lease import Residency, Tier
+from carrel.domain.lease import Residency, Tier, Way
 from carrel.leases.protocol import KERNEL
 from carrel.suspension.ports import Use
 
@@ -91,10 +91,20 @@ class Looks:
             return None
         if self._lender.looks_done < self._lender.looks_wanted or self.due <= now:
             self._looking, self.due = True, NEVER
-            return Look(self._lender.looks_wanted, tuple(row.pid for row in self._book.tenants.values()))
+            return Look(self._lender.looks_wanted, (*(row.pid for row in self._book.tenants.values()), *self._member_pids()))
         if self.due == NEVER and self._needed():
             self.due = now + LOOK_SECONDS
         return None
+
+    def _member_pids(self) -> dict[int, int]:
+        """Processes that say themselves whose they are, also where they do not descend from it: the tenant's pid for each."""
+        tenants = self._book.tenants
+        return {
+            int(member.split("-")[0]): tenants[tenant].pid
+            for tenant, members in self._lender.members.items()
+            if tenant in tenants
+            for member in members
+        }
 
     def _needed(self) -> bool:
         return bool(self._book.leases or self._book.requests) or any(row.unverified for row in self._book.tenants.values())
@@ -103,8 +113,13 @@ class Looks:
         """The devices were looked at. `names`: what processes on them call themselves."""
         self._looking = False
         self._lender.looks_done = number
+        members = self._member_pids()
+        parents = {pid: members.get(root, root) for pid, root in parents.items()}
         seen = sort_out(use, parents)
+        here = {pid for processes in use.processes.values() for pid in processes}
         for row in self._book.tenants.values():
+            if row.gated:
+                self._find_loose(row, {pid for pid in here if parents.get(pid) == row.pid})
             self._correct(row, seen.tenants.get(row.pid, {}), use)
         self.used.update(use.used)
         self.looks += 1
@@ -115,9 +130,16 @@ class Looks:
         """What the room on each device is less by: also what tenants take there whose state the book does not count."""
         found = dict(seen.foreign)
         for row in self._book.tenants.values():
-            if row.residency is Residency.LOST or not _counted(row):
-                for uuid, size in seen.tenants.get(row.pid, {}).items():
-                    found[uuid] = found.get(uuid, 0) + size
+            if row.residency is Residency.RESIDENT and _counted(row):
+                there: Mapping[str, int] = row.fixed
+            elif row.residency in (Residency.SUSPENDING, Residency.RESUMING):
+                there = row.fixed
+            elif row.residency is Residency.LOST or row.moved_by == Way.BUS or not _counted(row):
+                there = seen.tenants.get(row.pid, {})
+            else:
+                continue
+            for uuid, size in there.items():
+                found[uuid] = found.get(uuid, 0) + size
         return found
 
     def _correct(self, row: TenantRow, there: Mapping[str, int], use: Use) -> None:
@@ -134,13 +156,27 @@ class Looks:
                 self._lender.settle_in(row, devices)
         if row.residency is not Residency.RESIDENT:
             return
-        sizes = {uuid: there[uuid] for uuid in row.home if there.get(uuid, 0) > 0}
+        fixed = row.fixed if self._lender.way(row)[0] is Way.BUS else {}
+        if self._lender.way(row)[0] is Way.BUS and not leased:
+            fixed = {uuid: max(0, there[uuid] - row.movable.get(uuid, 0)) for uuid in row.home if uuid in there}
+        if fixed != row.fixed:
+            row.fixed = fixed
+            self._book.touch(row)
+        sizes = {uuid: max(0, there[uuid] - row.fixed.get(uuid, 0)) for uuid in row.home if there.get(uuid, 0) > 0}
         changed = {uuid: size for uuid, size in sizes.items() if size != row.state.get(uuid)}
         if changed:
             if leased:
                 row.growth = max(row.growth, *(size - row.state.get(uuid, 0) for uuid, size in changed.items()))
             row.state = {**row.state, **changed}
             row.peak = max(row.peak, *changed.values())
+            self._book.touch(row)
+
+    def _find_loose(self, row: TenantRow, pids: set[int]) -> None:
+        """Whether a process of the tenant is on a device that has no library, so that no gate is before it."""
+        known = {int(member.split("-")[0]) for member in self._lender.members.get(row.id, ())}
+        known |= {row.pid} if row.role == KERNEL else set()
+        if known and row.loose == pids.issubset(known):
+            row.loose = not row.loose
             self._book.touch(row)
 
     def _report(self, seen: Seen, names: Mapping[int, str]) -> None:

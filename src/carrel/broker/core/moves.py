@@ -10,20 +10,19 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from carrel.broker.core.effects import NEVER, Action, Gather, MoveBack, MoveOut
+from carrel.broker.core.effects import NEVER, Action, Gather, MoveBack, MoveOut, Pause
 from carrel.broker.core.lender import Lender, resumption
+from carrel.broker.core.rates import BACK, OUT
 from carrel.broker.core.rows import LeaseRow, RequestRow, TenantRow
 from carrel.broker.core.words import sizes_of
-from carrel.domain.lease import LeaseState, Residency
-from carrel.leases.protocol import RUNNER
+from carrel.domain.lease import LeaseState, Residency, Way
+from carrel.leases.protocol import KERNEL, RUNNER
 from carrel.suspension.ports import Ending, Moved, Target
 
 #: Seconds that an idle process has to let go of what it need not keep before its state is moved.
 PREPARE_SECONDS = 5.0
 #: Seconds until a move that did not begin is tried again, doubled each time, and the longest pause.
 _RETRY, _LONGEST_RETRY = 2.0, 60.0
-#: Bytes of a state whose move says something about how fast states move.
-_TELLING = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,10 @@ class Moves:
         row = self._book.tenants.get(tenant)
         if row is None or row.residency is not Residency.SUSPENDING:
             return
-        self.actions.append(Gather(tenant, pauses, _targets(row), row.home))
+        others = tuple(one.pid for one in self._book.tenants.values() if one.id != tenant)
+        row.members = tuple(dict.fromkeys((*row.members, *sorted(self._lender.members.get(tenant, set()) - {tenant}))))
+        self._book.touch(row)
+        self.actions.append(Gather(tenant, pauses, _targets(row), row.home, others))
 
     def gathered(self, tenant: str, pauses: str | None, targets: Sequence[Target]) -> None:
         """These are the tenant's processes with state on its devices."""
@@ -125,14 +127,26 @@ class Moves:
             return
         # Written down before it begins: once they are off the device, nothing shows any more who is to be brought back.
         row.members = tuple(f"{target.pid}-{target.start}" for target in targets[1:])
+        members = self._lender.members.get(tenant, set())
+        row.loose = row.gated and not members.issuperset(row.members)
+        if not row.moved_by:
+            # Known before it begins, too: whoever takes it up after a restart goes on in the same way.
+            way, _why = self._lender.way(row)
+            if way is Way.HOLD:
+                self._stay(row)
+                return
+            row.moved_by = way.value
         self._book.touch(row)
         size = sum(row.state.values())
-        self.actions.append(MoveOut(tenant, pauses, tuple(targets), row.home, size, row.memory))
+        way = Way(row.moved_by)
+        found = tuple(targets)
+        self._lender.under_way.begun(row, OUT, self._lender.now)
+        self.actions.append(MoveOut(tenant, pauses, found, row.home, size, way, self._members(row), row.memory))
 
     def moved_out(self, tenant: str, pauses: str | None, moved: Moved) -> None:
         """The move to host memory has ended so."""
         row = self._book.tenants.get(tenant)
-        self._note(moved)
+        self._lender.under_way.ended(tenant, moved)
         if row is None:
             return
         if moved.cordon:
@@ -141,8 +155,10 @@ class Moves:
         if moved.ending in (Ending.DONE, Ending.UNVERIFIED):
             row.residency, row.failures, row.cache = Residency.SUSPENDED, 0, {}
             row.unverified = moved.ending is Ending.UNVERIFIED
-            if moved.bytes:
+            if moved.bytes or row.moved_by == Way.BUS:
                 row.state = _shares(row.state, row.home, moved.bytes)
+            if row.moved_by == Way.BUS:
+                self._lender.look()  # contexts are still there
             self._pause(row, pauses, now)
         elif moved.ending is Ending.LOST:
             self._lender.lose(row, moved.message)
@@ -164,8 +180,30 @@ class Moves:
             return
         self._lender.pause(row, lease, now)
 
+    def pause_in_place(self, row: TenantRow, lease: LeaseRow) -> None:
+        """Stop the tenant where its state is: at once where nothing computes but what the runner stops, else at its gates."""
+        if not row.gated:
+            self._lender.pause(row, lease, self._lender.now)
+            return
+        lease.pausing = True
+        self._book.touch(lease)
+        self.actions.append(Pause(row.id, lease.id, self._members(row)))
+
+    def paused(self, tenant: str, lease_id: str, moved: Moved) -> None:
+        """The tenant's processes were stopped at their gates, or not."""
+        row, lease = self._book.tenants.get(tenant), self._book.leases.get(lease_id)
+        if row is None or lease is None or not lease.pausing:
+            return
+        lease.pausing = False
+        self._book.touch(lease, row)
+        if moved.ending is Ending.DONE:
+            row.failures = 0
+            self._pause(row, lease_id, self._lender.now)
+        else:
+            self._put_off(row, moved)
+
     def _stay(self, row: TenantRow) -> None:
-        row.residency = Residency.RESIDENT
+        row.residency, row.moved_by = Residency.RESIDENT, ""
         self._book.touch(row)
         self._lender.keep_in_place(row)
 
@@ -176,14 +214,16 @@ class Moves:
         row = self._book.tenants.get(tenant)
         if row is None:
             return
+        self._lender.under_way.begun(row, BACK, self._lender.now)
         devices = self._lender.devices
         memory = {uuid: devices[uuid].memory for uuid in row.home if uuid in devices}
-        self.actions.append(MoveBack(tenant, lease, _targets(row), row.home, dict(row.state), memory))
+        way = Way(row.moved_by or Way.DRIVER)
+        self.actions.append(MoveBack(tenant, lease, _targets(row), row.home, dict(row.state), memory, way, self._members(row)))
 
     def moved_back(self, tenant: str, lease_id: str | None, moved: Moved) -> None:
         """Bringing the state back has ended so."""
         row = self._book.tenants.get(tenant)
-        self._note(moved)
+        self._lender.under_way.ended(tenant, moved)
         if row is None:
             return
         if moved.cordon:
@@ -191,7 +231,7 @@ class Moves:
         now = self._lender.now
         lease = self._book.leases.get(lease_id or "")
         if moved.ending is Ending.DONE:
-            row.residency, row.failures, row.members = Residency.RESIDENT, 0, ()
+            row.residency, row.failures, row.members, row.moved_by = Residency.RESIDENT, 0, (), ""
             if lease is not None:
                 self._begin(row, lease, now)
             else:
@@ -212,7 +252,7 @@ class Moves:
             return
         lease.since = now
         self._book.touch(lease)
-        self._lender.say(row.id, "resumed", lease=lease.id, devices=list(lease.devices), fence=lease.fence)
+        self._lender.resumed(row, lease)
 
     def _back_in_line(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
         """The lease's state did not come back this time: its devices are free, and it waits on at its old place."""
@@ -225,6 +265,7 @@ class Moves:
                 id=f"{row.id}/{lease.request}",
                 request=lease.request,
                 tenant=row.id,
+                gate=not lease.request,
                 gpus=len(lease.devices),
                 cell=lease.cell,
                 asked_at=lease.asked_at,
@@ -236,6 +277,13 @@ class Moves:
             self._book.withdraw(lease)
         request.retry_at = row.retry_at
         self._book.add_request(request)
+
+    def _members(self, row: TenantRow) -> tuple[str, ...]:
+        """The processes whose libraries move the tenant's state, connected now or soon again."""
+        if not row.gated:
+            return ()
+        own = {row.id} if row.role == KERNEL else set(row.members)
+        return tuple(sorted(own | self._lender.members.get(row.id, set())))
 
     # --- after a restart ----------------------------------------------------------------------------------------------------
 
@@ -255,11 +303,6 @@ class Moves:
         row.failures += 1
         if moved.ending is not Ending.GONE:
             row.retry_at = self._lender.now + min(_LONGEST_RETRY, _RETRY * 2 ** (row.failures - 1))
-
-    def _note(self, moved: Moved) -> None:
-        if moved.ending is Ending.DONE and moved.bytes >= _TELLING and moved.seconds > 0:
-            rate, before = moved.bytes / moved.seconds, self._lender.rate
-            self._lender.rate = rate if before is None else (before + rate) / 2
 
 
 def _targets(row: TenantRow) -> tuple[Target, ...]:

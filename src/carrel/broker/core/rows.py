@@ -12,7 +12,7 @@ from typing import Any
 
 from carrel.domain.lease import LeaseState, Lent, Request, Residency, Tenant
 from carrel.leases.protocol import KERNEL
-from carrel.suspension.survival import WORDS
+from carrel.suspension.survival import DRIVER_MOVES, WORDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Seen:
     """What lending sees of a tenant beside its row."""
 
     now: float
-    #: The node can move states.
+    #: There is a way to move its state.
     movable: bool
     #: A state may come back on other devices than those that it left.
     portable: bool
@@ -81,6 +81,15 @@ class TenantRow:
     blockers: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     broken: str = ""
+    #: The residency library is in the process: the bytes that it can move and those that stay, by device, and what keeps those.
+    gated: bool = False
+    movable: dict[str, int] = field(default_factory=dict)
+    fixed: dict[str, int] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+    #: A process of it is on its devices that has no library.
+    loose: bool = False
+    #: How its state leaves its devices, from before that until it is back; "" while it is there (`carrel.domain.lease.Way`).
+    moved_by: str = ""
     #: Its children whose state was moved along with its own ("pid-start"); brought back with it.
     members: tuple[str, ...] = ()
     #: Its state was moved to host memory, but its devices still show the process: they are not lent meanwhile.
@@ -113,7 +122,7 @@ class TenantRow:
     @property
     def why_not(self) -> str:
         """Why its state cannot be moved, or ""."""
-        return self.broken or ", ".join(dict.fromkeys((*self.libraries, *self.blockers)))
+        return self.broken or ", ".join(dict.fromkeys((*self.libraries, *self.blockers, *_beyond_the_driver(self.reasons))))
 
     @property
     def stays(self) -> str:
@@ -121,7 +130,7 @@ class TenantRow:
 
         A process can say what it likes of itself; others only read words of ours.
         """
-        return ", ".join(word for word in dict.fromkeys((*self.libraries, *self.blockers)) if word in WORDS)
+        return ", ".join(word for word in dict.fromkeys((*self.libraries, *self.blockers, *self.reasons)) if word in WORDS)
 
     def move_home(self, devices: tuple[str, ...]) -> None:
         """Its state, which is in host memory, comes back on these: the first takes what was on the first, and so on."""
@@ -142,9 +151,10 @@ class TenantRow:
             trimming=seen.trimming,
             room=room,
             needs=seen.whole if self.starved else seen.needs,
-            suspendable=seen.movable and not self.why_not and self.retry_at <= seen.now,
+            suspendable=seen.movable and self.retry_at <= seen.now,
             portable=seen.portable and self.role == KERNEL and not self.bound,
-            stays=self.stays,
+            stays="" if seen.movable else self.stays,
+            gated=self.gated and not self.loose,
             last_used=self.last_used,
             typical=self.typical,
         )
@@ -164,6 +174,8 @@ class RequestRow:
     asked_at: float
     exclusive: bool = False
     ends_by: float | None = None
+    #: Calls of the process wait at the gate: its library asks.
+    gate: bool = False
     #: The paused lease that wants to go on, or None.
     resumes: str | None = None
     #: It gives its devices to cells for a while, once it has them.
@@ -199,8 +211,15 @@ class LeaseRow:
     #: Larger than the fence of every lease before it on this node; new when it goes on after a pause.
     fence: int
     tenant: str
-    #: The request that it answers.
+    #: The request of the kernel's hook, or of a runner, that it answers; "": none of them has it (any more).
     request: str
+    #: The processes whose library has it: their gates are open, or would be if it were not paused.
+    gates: tuple[str, ...] = ()
+    #: It is being paused where its state is.
+    pausing: bool = False
+    #: The library was told that others want its devices; and how the hook said that its cell ended.
+    asked_back: bool = False
+    outcome: str = ""
     devices: tuple[str, ...]
     state: LeaseState
     cell: str = ""
@@ -226,6 +245,13 @@ class LeaseRow:
     resumed: bool = False
     #: The holder was asked to end because its time was up.
     ending: bool = False
+    #: Owners of what has had its devices while it was paused.
+    visitors: tuple[str, ...] = ()
+
+    @property
+    def people(self) -> int:
+        """For how many people it was paused."""
+        return len(self.visitors)
 
     def view(self) -> Lent:
         """The lease as lending sees it."""
@@ -238,6 +264,7 @@ class LeaseRow:
             exclusive=self.exclusive,
             lends=self.lends,
             began=self.began,
+            pausing=self.pausing,
             ends_by=self.ends_by,
             computed=self.used,
             held_until=self.held_until,
@@ -261,6 +288,11 @@ class ChargeRow:
     def id(self) -> str:
         """Names the row on the node."""
         return f"{self.job}.{self.attempt}"
+
+
+def _beyond_the_driver(reasons: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of a library's reasons for which the driver's checkpoint cannot move a state either."""
+    return tuple(reason for reason in reasons if reason not in DRIVER_MOVES)
 
 
 Row = TenantRow | RequestRow | LeaseRow | ChargeRow

@@ -18,11 +18,11 @@ from carrel.policy.lend_reasons import HOST_MEMORY, REMEDIES
 class Stuck:
     """Dismisses requests, each with what is in its way and what would help."""
 
-    def __init__(self, book: Book, devices: Mapping[str, Device], host: HostRoom, say: Callable[..., None]) -> None:
+    def __init__(self, book: Book, devices: Mapping[str, Device], host: HostRoom, refuse: Callable[..., None]) -> None:
         self._book = book
         self._devices = devices
         self._host = host
-        self._say = say
+        self._refuse = refuse
 
     def review(self, lending: Lending, now: float) -> tuple[Queued, ...]:
         """Dismiss whom waiting does not help; return who waits on, and remember since when nothing helps them."""
@@ -44,14 +44,14 @@ class Stuck:
         self._book.drop_request(asked)
         where = named(asked.devices, self._devices)
         text = f"{where[0].upper()}{where[1:]} cannot be had for it now: {entry.cause}{self._room(entry.reason.code)}."
-        self._say(asked.tenant, "refused", request=asked.request, code=BLOCKED, message=text, remedy="Place it elsewhere.")
+        self._refuse(asked, code=BLOCKED, message=text, remedy="Place it elsewhere.")
 
     def _give_up(self, asked: RequestRow, given_up: GiveUp, now: float) -> None:
         self._book.drop_request(asked)
         waited, room = format_duration(now - asked.stuck_since), self._room(given_up.code)
         text = f"The cell stopped waiting for a GPU: for {waited} nothing could be done for it ({given_up.cause}{room})."
         remedy = REMEDIES.get(given_up.code, "Run the cell again later.")
-        self._say(asked.tenant, "refused", request=asked.request, code=given_up.code, message=text, remedy=remedy)
+        self._refuse(asked, code=given_up.code, message=text, remedy=remedy)
 
     def _room(self, code: str) -> str:
         left = self._host.left()

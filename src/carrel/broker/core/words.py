@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from carrel.broker.core.rows import LeaseRow, TenantRow
 from carrel.domain.lease import LeaseState
@@ -12,6 +12,30 @@ from carrel.domain.units import format_duration
 
 _LONGEST_NAME = 200
 _MOST_WORDS = 64
+
+
+class Peer(Protocol):
+    """A process, as the kernel says who it is."""
+
+    @property
+    def name(self) -> str:
+        """One name for this process, never used again on this machine until it boots."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    @property
+    def start(self) -> int:
+        """Field 22 of proc_pid_stat(5)."""
+        ...
+
+    @property
+    def uid(self) -> int:
+        """Its user."""
+        ...
 
 
 def device_fields(device: Device) -> dict[str, Any]:

@@ -21,8 +21,18 @@ def kernel_spec(python: Path, display_name: str) -> Mapping[str, Any]:
         "language": "python",
         "interrupt_mode": "signal",
         "metadata": {"debugger": True},
-        "env": {"PYTHONPATH": path},
+        "env": {"PYTHONPATH": path, **_residency()},
     }
+
+
+def _residency() -> Mapping[str, str]:
+    """What has a kernel that borrows GPUs, and its children, load the residency library; nothing but kernels has it."""
+    library = os.environ.get("CARREL_SESSION_RESIDENCY", "")
+    if not library or os.environ.get("CARREL_SESSION_RESERVED") or os.environ.get("CARREL_SESSION_GPUS", "0") == "0":
+        return {}
+    before = os.environ.get("LD_PRELOAD", "")
+    # The first lease says which devices the process sees, also those of its children.
+    return {"LD_PRELOAD": f"{library}:{before}" if before else library, "CARREL_DEVICES": "lease"}
 
 
 def install(directory: Path, *, python: Path, display_name: str) -> None:

@@ -125,6 +125,9 @@ class TenantView(Response):
     bytes: int = 0
     suspendable: bool = True
     why_not: str = ""
+    #: How its state leaves its devices: "bus", "driver", "hold", or "" where nobody says; and why not over the bus.
+    way: str = ""
+    not_bus: str = ""
     last_used: float = 0.0
     cells: int = 0
     gpu_seconds: float = 0.0

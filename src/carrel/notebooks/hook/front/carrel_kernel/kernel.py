@@ -15,6 +15,7 @@ from .guard import Guard
 from .link import Link, Refused
 from .magic import GpuMagic
 from .marks import is_plain, switch, wish
+from .residency import Residency
 from .shares import Share, Shares
 from .state import blockers, in_reserve, let_go
 from .waiting import PATIENCE, Line, interruptible, names, span
@@ -37,6 +38,7 @@ class CarrelKernel(IPythonKernel):
         self._notes = deque(maxlen=20)
         self._told = set()
         self._main = threading.current_thread()
+        self.residency = Residency()
         self.guard = Guard(self._first_use)
         self.link = None
         if os.environ.get("CARREL_BROKER") and os.environ.get("CARREL_TOKEN") and not os.environ.get("CARREL_SESSION_RESERVED"):
@@ -92,6 +94,7 @@ class CarrelKernel(IPythonKernel):
             return self._aborted("NoGPU", str(error))
         before = _alive()
         self._running += 1
+        self.residency.busy()
         outcome = "aborted"
         reply = None
         try:
@@ -101,6 +104,8 @@ class CarrelKernel(IPythonKernel):
             return reply
         finally:
             self._running -= 1
+            if not self._running:
+                self.residency.idle()
             self._finished(outcome, reply, before, share)
 
     async def _before(self, code, meta, share):
@@ -210,7 +215,7 @@ class CarrelKernel(IPythonKernel):
             left = [thing for thing in _alive() if thing not in before] if touched or had else []
             # Threads that feed the queues of worker processes do nothing on a GPU, and end by themselves.
             told = [thing for thing in left if getattr(thing, "name", "") != "QueueFeederThread"]
-            if touched and "background" not in self._told and not all(map(self.shares.has, told)):
+            if touched and not self.residency.status() and "background" not in self._told and not all(map(self.shares.has, told)):
                 self._told.add("background")
                 self._note(
                     "Threads or tasks of this cell go on after it (%d). What they do on a GPU they do without a lease: it stops "
@@ -230,7 +235,8 @@ class CarrelKernel(IPythonKernel):
 
     def _tell_what_stays(self):
         """Say once why the GPU does not go back with the cell."""
-        found = self._blockers()
+        gate = self.residency.status()
+        found = list(gate.get("reasons", ())) if gate else self._blockers()
         if not found or self._told.issuperset(found) or self.link.welcome.get("tier") == "hold":
             return
         self._told.update(found)
@@ -295,9 +301,11 @@ class CarrelKernel(IPythonKernel):
         if share is None or share.lease is None:
             return super()._input_request(*arguments, **named)
         self.shares.leave(share)
+        self.residency.idle()
         try:
             return super()._input_request(*arguments, **named)
         finally:
+            self.residency.busy()
             self._wait_for(share)  # also after an interrupt: a debugger, or the cell itself, may go on from it
 
     # -- what the broker says by itself

@@ -1,5 +1,6 @@
 """`%gpu`: what the user says about GPUs in a notebook, and sees of them."""
 
+import os
 import re
 
 from .link import Refused
@@ -98,11 +99,23 @@ class GpuMagic:
             )
         for row in answer.get("queue", ()):
             lines.append("%s in line: %s" % (row.get("position"), "you" if row.get("mine") else "somebody else"))
+        for row in tenants.values():
+            if row.get("mine") and row.get("pid") == os.getpid() and row.get("way"):
+                lines.append(_way(row))
         chosen = {None: "when a cell needs one", 0: "never", -1: "for each cell"}.get(
             self._kernel.gpus, "%s for each cell" % self._kernel.gpus
         )
         lines.append("This kernel takes a GPU %s." % chosen)
         return "\n".join(lines)
+
+
+def _way(row):
+    """How this kernel's GPU state leaves the GPU when others need the room, and why not in a better way."""
+    if row["way"] == "bus":
+        return "Its GPU state moves over the bus."
+    if row["way"] == "driver":
+        return "Its GPU state is moved by the driver" + (" (%s)." % row["not_bus"] if row.get("not_bus") else ".")
+    return "Its GPU state stays where it is: %s." % (row.get("why_not") or row.get("not_bus"))
 
 
 def _span(text):

@@ -2,6 +2,8 @@
 // for one that is opened anew. Shown are the last runs that are newer than the file.
 
 const REFRESH = 300;
+const SETTLE = 1000;
+const LONGEST_PAUSE = 60000;
 
 const sourceOf = cell => cell.model.sharedModel.getSource();
 
@@ -51,34 +53,71 @@ const follow = (panel, kernel, run, link) => {
 const plain = outputs =>
   JSON.stringify(outputs.map(output => (output.output_type === 'stream' ? [output.name, [output.text].flat().join('')] : [output.data, output.evalue])));
 
-// Put right the outputs of one of this page's own runs, when it is over.
+// Put right the outputs of one of this page's own runs, when it is over. Returns false when the cell has been run again.
 const mend = async (panel, kernel, run, link) => {
   const { cells } = await link.request(`outputs/${kernel.id}?request=${encodeURIComponent(run.request)}`);
   const cell = panel.isDisposed || !cells.length ? null : find(panel, cells[0]);
-  if (cell && cells[0].complete && !cells[0].running && plain(cell.model.outputs.toJSON()) !== plain(cells[0].outputs)) {
-    show(cell, cells[0]);
+  if (cell && cells[0].complete && !cells[0].running) {
+    const same = plain(cell.model.outputs.toJSON()) === plain(cells[0].outputs);
+    if (!same || cell.model.executionCount !== cells[0].execution_count) {
+      show(cell, cells[0]);
+    }
   }
+  return Boolean(cell);
+};
+
+// Watch a run of this page's own: what Jupyter kept for the page comes when it likes, also after the outputs were put right, and
+// then some of it stands there twice. So it is looked at whenever nothing more has come for a while.
+const watch = (panel, kernel, run, link, watched) => {
+  let timer = null;
+  const end = () => {
+    clearTimeout(timer);
+    kernel.iopubMessage.disconnect(heard);
+    panel.disposed.disconnect(end);
+    watched.delete(run.request);
+  };
+  const look = async () => {
+    if (!(await patiently(panel, () => mend(panel, kernel, run, link)))) {
+      end();
+    }
+  };
+  const soon = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => look().catch(complain), SETTLE);
+  };
+  const heard = (_sender, message) => {
+    if (message.parent_header.msg_id === run.request) {
+      soon();
+    }
+  };
+  watched.set(run.request, soon);
+  kernel.iopubMessage.connect(heard);
+  panel.disposed.connect(end);
+  soon();
 };
 
 // A page came back to a kernel that it was connected with at `lost` (Unix seconds).
-const comeBack = async (panel, kernel, lost, link) => {
-  const { cells } = await link.request(`outputs/${kernel.id}`);
+const comeBack = async (panel, kernel, lost, link, watched) => {
+  const { cells } = await patiently(panel, () => link.request(`outputs/${kernel.id}`));
   for (const run of cells.filter(one => one.client === kernel.clientId && (one.running || one.changed > lost - 60))) {
-    const end = () => {
-      kernel.iopubMessage.disconnect(heard);
-      panel.disposed.disconnect(end);
-      setTimeout(() => mend(panel, kernel, run, link).catch(complain), SETTLE);
-    };
-    const heard = (_sender, { parent_header: parent, header, content }) => {
-      if (parent.msg_id === run.request && header.msg_type === 'status' && content.execution_state === 'idle') {
-        end();
-      }
-    };
-    if (run.running) {
-      kernel.iopubMessage.connect(heard);
-      panel.disposed.connect(end);
+    if (watched.has(run.request)) {
+      watched.get(run.request)();
     } else {
-      end();
+      watch(panel, kernel, run, link, watched);
+    }
+  }
+};
+
+// Ask again for a while: a lab that has just come back does not know all of its sessions in the first moment.
+const patiently = async (panel, ask) => {
+  for (let pause = SETTLE; ; pause *= 2) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (panel.isDisposed || pause > LONGEST_PAUSE) {
+        throw error;
+      }
+      await new Promise(resolve => setTimeout(resolve, pause));
     }
   }
 };
@@ -87,12 +126,13 @@ const complain = error => console.warn('Carrel: earlier outputs could not be ask
 
 const mendGaps = (panel, link) => {
   let lost = null;
+  const watched = new Map();
   panel.sessionContext.connectionStatusChanged.connect((context, status) => {
     const kernel = context.session && context.session.kernel;
     if (status !== 'connected') {
       lost = lost || Date.now() / 1000;
     } else if (lost && kernel) {
-      comeBack(panel, kernel, lost, link).catch(complain);
+      comeBack(panel, kernel, lost, link, watched).catch(complain);
       lost = null;
     }
   });

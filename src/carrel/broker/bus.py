@@ -1,0 +1,391 @@
+"""Moves and pauses by the residency libraries in processes: orders over their connections, and what comes of them.
+
+The library carries out one order after the other, each can be given again at any point, and each answer says where the memory is
+(`carrel.leases.protocol`, "A process with the residency library"). So an order whose connection was lost is given again with the
+next one, and one that nobody waits for any more does no harm: what comes of it later is told to the core. Nothing here blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from carrel.broker.core.effects import MoveBack, MoveOut, Pause
+from carrel.broker.loop import Loop, Timer
+from carrel.broker.pool import HostPool, Piece
+from carrel.domain.errors import CarrelError, Unavailable
+from carrel.leases.protocol import Message, encode
+from carrel.suspension.ports import Ending, Moved
+
+_log = logging.getLogger(__name__)
+
+#: Seconds in which a process comes to rest, and in which a full device is tried again for a state that comes back.
+PAUSE_SECONDS, PATIENCE_SECONDS = 10.0, 10.0
+#: Seconds without an answer, or a sign of progress, after which an order is given up.
+SILENCE_SECONDS = 30.0
+#: Most pieces of the pool in one message: memory that nobody has touched before takes a while to register.
+_MOST_PIECES = 16
+_AWAY = ("out", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What a process is told to do."""
+
+    member: str
+    op: str
+    #: The op of its answer.
+    answer: str
+    fields: Mapping[str, Any]
+    pieces: Sequence[Piece] = ()
+
+
+@dataclass(slots=True)
+class _Given:
+    order: _Order
+    script: _Script
+    done: Callable[[_Outcome], None]
+    timer: Timer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of the orders to one process."""
+
+    ok: bool
+    why: str = ""
+    #: Bytes that it has on the side where it is now, and seconds that they took to move.
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+#: Orders one after the other; each is answered with the process' message, or None when it gave none.
+_Script = Generator[_Order, Message | None, _Outcome]
+
+
+class Bus:
+    """Moves states over the bus. All methods are called in the loop's thread and call back in it."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        pool: HostPool,
+        *,
+        send: Callable[[str, bytes, Sequence[int]], None],
+        found_away: Callable[[str], None],
+    ) -> None:
+        """`send`: a line, and descriptors with it, to a process that is connected. `found_away`: its state left its devices
+        although that was given up before.
+        """
+        self._loop = loop
+        self._pool = pool
+        self._send = send
+        self._found_away = found_away
+        self._ids = itertools.count(1)
+        self._given: dict[int, _Given] = {}
+        #: Whose each process is, and those whose state lies in the pool.
+        self._owners: dict[str, str] = {}
+        self._away: set[str] = set()
+        #: Processes that are given pieces before they have to move.
+        self._preparing: set[str] = set()
+
+    # --- processes come and go ----------------------------------------------------------------------------------------------
+
+    def connected(self, member: str, owner: str, hello: Message, files: Sequence[int]) -> None:
+        """A process of the lab's user `owner` is connected, or again: what it has is known, and what it was told to do is told
+        again. The descriptors that came with its hello are the bus' from now on.
+        """
+        self._owners[member] = owner
+        self._adopt(member, owner, hello, files)
+        self._note(member, hello)
+        for number, given in sorted(self._given.items()):
+            if given.order.member == member:
+                self._tell(number, given.order)
+
+    def ended(self, member: str) -> None:
+        """The process has ended: what it had of the pool is free, and nobody waits for it."""
+        self._away.discard(member)
+        self._owners.pop(member, None)
+        self._pool.close(member)
+        for number in [number for number, given in self._given.items() if given.order.member == member]:
+            self._answer(number, None)
+
+    def heard(self, member: str, message: Message) -> None:
+        """An answer of the process."""
+        self._note(member, message)
+        number, given = message.get("id"), None
+        if isinstance(number, int):
+            given = self._given.get(number)
+        if given is not None and given.order.member == member:
+            if message["op"] == given.order.answer:
+                self._answer(int(str(number)), message)
+            elif message["op"] == "progress":
+                self._wait(int(str(number)), given)
+        elif message["op"] == "moved" and member in self._away:
+            self._found_away(member)
+        elif message["op"] == "release" and len(self._owners) > 1:
+            self._prepare(member, _sum(message.get("movable")))
+
+    def _note(self, member: str, message: Message) -> None:
+        place = message.get("place")
+        if place in _AWAY:
+            self._away.add(member)
+        elif isinstance(place, str):
+            self._away.discard(member)
+
+    def _adopt(self, member: str, owner: str, hello: Message, files: Sequence[int]) -> None:
+        """An earlier broker gave these pieces of the pool, and the state may lie there."""
+        numbers, sizes = hello.get("pieces"), hello.get("sizes")
+        said = list(zip(numbers, sizes, strict=False)) if isinstance(numbers, list) and isinstance(sizes, list) else []
+        for file in files[len(said) :]:
+            os.close(file)
+        for (number, size), file in zip(said, files, strict=False):
+            try:
+                if type(number) is not int or type(size) is not int:
+                    os.close(file)
+                    continue
+                self._pool.adopt(owner, number, size, file, holder=member)
+            except (CarrelError, OSError) as error:
+                _log.warning("process %s has memory that is not the pool's: %s", member, error)
+
+    # --- moves --------------------------------------------------------------------------------------------------------------
+
+    def out(self, what: MoveOut, done: Callable[[Moved], None]) -> None:
+        """Move a tenant's state to host memory: stop all of its processes, then empty them all."""
+
+        def stopped(outcomes: Mapping[str, _Outcome]) -> None:
+            if not all(one.ok for one in outcomes.values()):
+                self._go(what.members)
+                done(_ended("out", what.tenant, outcomes, Ending.RETRY))
+                return
+            self._all(what.members, self._empty, emptied)
+
+        def emptied(outcomes: Mapping[str, _Outcome]) -> None:
+            if all(one.ok for one in outcomes.values()):
+                done(_ended("out", what.tenant, outcomes, Ending.DONE))
+                return
+            self._all([one for one in what.members if one in self._away], self._fill, lambda _back: undone(outcomes))
+
+        def undone(outcomes: Mapping[str, _Outcome]) -> None:
+            self._go(what.members)
+            # One that could not be brought back again is away: the next one who asks for it brings all of them back.
+            away = any(one in self._away for one in what.members)
+            done(_ended("out", what.tenant, outcomes, Ending.DONE if away else Ending.RETRY))
+
+        self._all(what.members, self._stop, stopped)
+
+    def back(self, what: MoveBack, done: Callable[[Moved], None]) -> None:
+        """Bring a tenant's state back. Its processes stay stopped until they are told to go on."""
+
+        def filled(outcomes: Mapping[str, _Outcome]) -> None:
+            if all(one.ok for one in outcomes.values()):
+                done(_ended("in", what.tenant, outcomes, Ending.DONE))
+                return
+            here = [one for one in what.members if one not in self._away and outcomes[one].bytes]
+            self._all(here, self._empty, lambda _again: done(_ended("in", what.tenant, outcomes, Ending.RETRY)))
+
+        self._all(what.members, self._fill, filled)
+
+    def pause(self, what: Pause, done: Callable[[Moved], None]) -> None:
+        """Stop a tenant's processes where their state is: all of them, or none."""
+
+        def stopped(outcomes: Mapping[str, _Outcome]) -> None:
+            good = all(one.ok for one in outcomes.values())
+            if not good:
+                self._go(what.members)
+            done(_ended("pause", what.tenant, outcomes, Ending.DONE if good else Ending.RETRY))
+
+        self._all(what.members, self._stop, stopped)
+
+    # --- what one process does ----------------------------------------------------------------------------------------------
+
+    def _stop(self, member: str) -> _Script:
+        """No call comes through the gate, and the device is idle."""
+        quiet = yield _Order(member, "pause", "quiet", {"timeout": PAUSE_SECONDS})
+        if quiet is None or quiet.get("ok") is not True:
+            return _Outcome(ok=False, why=_why(quiet, "it did not stop"))
+        return _Outcome(ok=True, bytes=_sum(quiet.get("movable")))
+
+    def _empty(self, member: str) -> _Script:
+        """Its memory goes to the pool."""
+        quiet = yield _Order(member, "pause", "quiet", {"timeout": PAUSE_SECONDS})
+        if quiet is None or quiet.get("ok") is not True:
+            return _Outcome(ok=False, why=_why(quiet, "it did not stop"))
+        size = _sum(quiet.get("movable"))
+        if member not in self._away:
+            why = yield from self._provide(member, size)
+            if why:
+                return _Outcome(ok=False, why=why)
+        moved = yield _Order(member, "out", "moved", {})
+        if moved is None or moved.get("place") == "in":
+            return _Outcome(ok=False, why=_why(moved, "its memory did not leave"))
+        return _Outcome(ok=True, bytes=size, seconds=_seconds(moved))
+
+    def _fill(self, member: str) -> _Script:
+        """Its memory comes back."""
+        quiet = yield _Order(member, "pause", "quiet", {"timeout": PAUSE_SECONDS})
+        if quiet is None or quiet.get("ok") is not True:
+            return _Outcome(ok=False, why=_why(quiet, "it did not stop"))
+        moved = yield _Order(member, "in", "moved", {"patience": PATIENCE_SECONDS})
+        if moved is None or moved.get("place") in _AWAY:
+            return _Outcome(ok=False, why=_why(moved, "its memory did not come back"))
+        return _Outcome(ok=True, bytes=_sum(quiet.get("movable")), seconds=_seconds(moved))
+
+    def _provide(self, member: str, size: int) -> Generator[_Order, Message | None, str]:
+        """Give the process pieces of the pool until it has `size` bytes of it. Returns why it has not, or ""."""
+        missing = size - sum(piece.size for piece in self._pool.held(member))
+        if missing <= 0:
+            return ""
+        owner = self._owners.get(member, "")
+        try:
+            fresh = self._pool.take(owner, missing, holder=member)
+        except Unavailable:
+            yield from self._reclaim(member, missing)
+            try:
+                fresh = self._pool.take(owner, missing, holder=member)
+            except Unavailable as error:
+                return error.message
+        for start in range(0, len(fresh), _MOST_PIECES):
+            some = fresh[start : start + _MOST_PIECES]
+            fields = {"pieces": [piece.number for piece in some], "sizes": [piece.size for piece in some]}
+            told = yield _Order(member, "pieces", "pieces", fields, some)
+            if told is None or told.get("ok") is not True:
+                yield from self._take_back(member, fresh)
+                return _why(told, "host memory could not be registered")
+        return ""
+
+    def _prepare(self, member: str, size: int) -> None:
+        """The process is idle, and others are there: it registers its part of the pool now, and not when somebody waits."""
+
+        def prepared(_outcome: _Outcome) -> None:
+            self._preparing.discard(member)
+
+        if member not in self._preparing and not self._is_busy(member):
+            self._preparing.add(member)
+            self._go_on(self._give_ahead(member, size), prepared, None)
+
+    def _give_ahead(self, member: str, size: int) -> _Script:
+        """One piece after the other, so that a cell that begins waits for no more than one; as long as there is nothing else."""
+        while sum(piece.size for piece in self._pool.held(member)) < size and not self._is_busy(member):
+            try:
+                some = self._pool.take(self._owners[member], 1, holder=member)
+            except Unavailable:
+                break
+            fields = {"pieces": [piece.number for piece in some], "sizes": [piece.size for piece in some]}
+            told = yield _Order(member, "pieces", "pieces", fields, some)
+            if told is None or told.get("ok") is not True:
+                yield from self._take_back(member, some)
+                break
+        return _Outcome(ok=True)
+
+    def _is_busy(self, member: str) -> bool:
+        """It is told to do something already, or has its state in the pool, or is gone."""
+        told = any(given.order.member == member for given in self._given.values())
+        return told or member in self._away or member not in self._owners
+
+    def _reclaim(self, asking: str, size: int) -> Generator[_Order, Message | None, None]:
+        """Take back pieces from processes whose state is on its devices."""
+        busy = {given.order.member for given in self._given.values()}
+        for member in [one for one in self._owners if one != asking and one not in self._away and one not in busy]:
+            some = self._pool.held(member)
+            if size > 0 and some:
+                size -= sum(piece.size for piece in some)
+                yield from self._take_back(member, some)
+
+    def spare(self) -> int:
+        """Bytes of host memory that the pool has for others: of nobody, or of processes whose state is on its devices."""
+        use = self._pool.use()
+        here = (member for member in self._owners if member not in self._away)
+        return use.ready + use.used_before + sum(piece.size for member in here for piece in self._pool.held(member))
+
+    def _take_back(self, member: str, pieces: Sequence[Piece]) -> Generator[_Order, Message | None, None]:
+        told = yield _Order(member, "pieces_back", "pieces_back", {"pieces": [piece.number for piece in pieces]})
+        if told is not None and told.get("ok") is True:
+            self._pool.give_back(pieces)
+
+    # --- orders -------------------------------------------------------------------------------------------------------------
+
+    def _all(
+        self, members: Iterable[str], script: Callable[[str], _Script], done: Callable[[Mapping[str, _Outcome]], None]
+    ) -> None:
+        """Carry out a script with each of the processes at once."""
+        left = set(members)
+        outcomes: dict[str, _Outcome] = {}
+        if not left:
+            self._loop.post(lambda: done(outcomes))
+            return
+
+        def one_done(member: str) -> Callable[[_Outcome], None]:
+            def ended(outcome: _Outcome) -> None:
+                outcomes[member] = outcome
+                left.discard(member)
+                if not left:
+                    done(outcomes)
+
+            return ended
+
+        for member in sorted(left):
+            self._go_on(script(member), one_done(member), None)
+
+    def _go_on(self, script: _Script, done: Callable[[_Outcome], None], message: Message | None) -> None:
+        try:
+            order = script.send(message)
+        except StopIteration as end:
+            outcome: _Outcome = end.value
+            self._loop.post(lambda: done(outcome))  # not from within the answer to somebody else
+            return
+        number = next(self._ids)
+        given = self._given[number] = _Given(order, script, done)
+        self._wait(number, given)
+        self._tell(number, order)
+
+    def _tell(self, number: int, order: _Order) -> None:
+        line = encode(order.op, id=number, **order.fields)
+        self._send(order.member, line, [piece.fd for piece in order.pieces])
+
+    def _wait(self, number: int, given: _Given) -> None:
+        if given.timer is not None:
+            given.timer.cancel()
+        given.timer = self._loop.later(SILENCE_SECONDS, lambda: self._answer(number, None))
+
+    def _answer(self, number: int, message: Message | None) -> None:
+        given = self._given.pop(number)
+        if given.timer is not None:
+            given.timer.cancel()
+        self._go_on(given.script, given.done, message)
+
+    def _go(self, members: Iterable[str]) -> None:
+        """As before the pause."""
+        for member in members:
+            self._send(member, encode("go", id=0), ())
+
+
+def _ended(what: str, tenant: str, outcomes: Mapping[str, _Outcome], ending: Ending) -> Moved:
+    moved = Moved(
+        ending=ending,
+        message="; ".join(dict.fromkeys(one.why for one in outcomes.values() if one.why)),
+        bytes=sum(one.bytes for one in outcomes.values()),
+        seconds=max((one.seconds for one in outcomes.values()), default=0.0),
+    )
+    _log.info("bus %s %s: %s, %d bytes in %.3f s %s", what, tenant, moved.ending, moved.bytes, moved.seconds, moved.message)
+    return moved
+
+
+def _why(message: Message | None, otherwise: str) -> str:
+    if message is None:
+        return f"{otherwise}: its library does not answer"
+    return f"{otherwise}: {str(message.get('why', ''))[:200]}"
+
+
+def _sum(sizes: object) -> int:
+    return sum(size for size in sizes if type(size) is int and size > 0) if isinstance(sizes, list) else 0
+
+
+def _seconds(message: Message) -> float:
+    """How long the move took; 0 where there was nothing to move any more."""
+    seconds = message.get("seconds")
+    return float(seconds) if isinstance(seconds, (int, float)) and message.get("bytes") else 0.0

@@ -1,0 +1,36 @@
+"""How fast states move on this node: measured by each move, for each way and direction, and kept over a restart."""
+
+from __future__ import annotations
+
+from carrel.broker.core.book import Book
+from carrel.suspension.ports import Ending, Moved
+
+#: Directions of a move: to host memory, and back to the device.
+OUT, BACK = "out", "back"
+#: Bytes of a state whose move says something about how fast states move.
+_TELLING = 64 * 1024**2
+
+
+class Rates:
+    """Bytes of state that move in a second."""
+
+    def __init__(self, book: Book, *, out: float | None, back: float | None) -> None:
+        """`out` and `back`: what a probe has found, until a state was moved; None: nobody knows."""
+        self._book = book
+        self._guesses = {OUT: out, BACK: back}
+
+    def note(self, way: str, direction: str, moved: Moved) -> None:
+        """A move in this way has ended so. Newer ones count more."""
+        if moved.ending is not Ending.DONE or moved.bytes < _TELLING or moved.seconds <= 0:
+            return
+        rate, before = moved.bytes / moved.seconds, self._book.rates.get((way, direction))
+        self._book.set_rate(way, direction, rate if before is None else (before + rate) / 2)
+
+    def of(self, way: str, direction: str) -> float | None:
+        """What to expect of a move in this way; None: nobody knows."""
+        return self._book.rates.get((way, direction)) or self.usual(direction)
+
+    def usual(self, direction: str) -> float | None:
+        """What to expect of the next move, whose way nobody has chosen yet: what was measured last in this direction."""
+        measured = [rate for (_way, towards), rate in self._book.rates.items() if towards == direction]
+        return measured[-1] if measured else self._guesses[direction]

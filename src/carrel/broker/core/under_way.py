@@ -1,0 +1,75 @@
+"""Moves under way: how far each is, as far as it says, and when it should be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from carrel.broker.core.rates import Rates
+from carrel.broker.core.rows import TenantRow
+from carrel.domain.lease import Way
+from carrel.suspension.ports import Moved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A state that moves now."""
+
+    tenant: str
+    #: "out", to host memory, or "back".
+    direction: str
+    way: str
+    devices: tuple[str, ...]
+    #: Bytes to be moved in all, and that have moved; None: this way of moving does not say.
+    of: int
+    done: int | None = None
+    #: When it began, and when it said last how far it is (Unix seconds).
+    since: float
+    at: float
+
+    def ends(self, rate: float | None) -> float | None:
+        """When it should be done (Unix seconds), by its own pace, else at `rate` bytes a second; None: nobody knows."""
+        if self.done and self.at > self.since:
+            return self.at + (self.of - self.done) * (self.at - self.since) / self.done
+        return self.since + self.of / rate if rate else None
+
+
+class UnderWay:
+    """The moves that have begun and have not ended, by tenant."""
+
+    def __init__(self, rates: Rates, way: str) -> None:
+        """`way`: how this node moves states for which none was chosen."""
+        self.moves: dict[str, Move] = {}
+        #: Grows with each news.
+        self.version = 0
+        self._rates = rates
+        self._way = way
+
+    def begun(self, row: TenantRow, direction: str, now: float) -> None:
+        """The tenant's state begins to move."""
+        size = sum(row.state.values())
+        way = row.moved_by if row.moved_by == Way.BUS else self._way
+        self.moves[row.id] = Move(tenant=row.id, direction=direction, way=way, devices=row.home, of=size, since=now, at=now)
+        self.version += 1
+
+    def progress(self, tenant: str, done: int, of: int, now: float) -> None:
+        """So many bytes of the tenant's state have moved."""
+        move = self.moves.get(tenant)
+        if move is not None and of > 0:
+            self.moves[tenant] = replace(move, done=max(0, min(done, of)), of=of, at=now)
+            self.version += 1
+
+    def ended(self, tenant: str, moved: Moved) -> None:
+        """The move is over; what it took is what the next one is expected to take."""
+        move = self.moves.pop(tenant, None)
+        self.version += 1
+        if move is not None:
+            self._rates.note(move.way, move.direction, moved)
+
+    def gone(self, tenant: str) -> None:
+        """The tenant is gone, with its state."""
+        if self.moves.pop(tenant, None) is not None:
+            self.version += 1
+
+    def ends(self, move: Move) -> float | None:
+        """When the move should be done (Unix seconds); None: nobody knows."""
+        return move.ends(self._rates.of(move.way, move.direction))

@@ -1,0 +1,320 @@
+"""The broker and the residency library: real processes, a fake driver, memory that really leaves and comes back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernels import FakeKernel, eventually, leases_of
+
+from carrel.domain.lease import LendingRules
+from carrel.domain.node import Device
+from carrel.testing.broker_process import BrokerProcess, FakeJob
+from carrel.testing.fake_driver import FakeDriver, find_compiler
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "residency"))
+
+from residency_rig import Program, fake_driver, library
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="library and fake driver are compiled from C")
+
+MIB = 1024**2
+MEMORY = 100 * MIB
+#: Of the state of each process: two do not fit a device.
+SIZE = 60 * MIB
+
+
+class Node:
+    """A broker on a machine with the fake driver, and programs that have the library."""
+
+    def __init__(self, driver: FakeDriver, broker: BrokerProcess) -> None:
+        self.driver, self.broker = driver, broker
+        self._jobs = 0
+        self._programs: list[Program] = []
+        self._kernels: list[FakeKernel] = []
+
+    def environment(self, job: FakeJob, **variables: str) -> dict[str, str]:
+        environment = {**self.driver.environment(), **job.variables}
+        environment |= {"LD_PRELOAD": str(library()), "CARREL_RESIDENCY_PIECE": str(8 * MIB), "CARREL_DEVICES": "lease"}
+        return environment | variables
+
+    def session(self, **about: Any) -> FakeJob:
+        self._jobs += 1
+        return self.broker.session(self._jobs, owner=f"user{self._jobs}", **about)
+
+    def task(self) -> FakeJob:
+        self._jobs += 1
+        return self.broker.task(self._jobs, devices=1)
+
+    def program(self, job: FakeJob | None = None, **options: Any) -> Program:
+        started = Program(self.environment(job or self.session()), **options)
+        self._programs.append(started)
+        return started
+
+    def kernel(self, job: FakeJob | None = None, *, library: bool = True, **options: Any) -> FakeKernel:
+        """What acts as a kernel's hook, in a process with the library; or without."""
+        job = job or self.session()
+        environment = self.environment(job) if library else self.driver.environment()
+        started = FakeKernel(self.broker, job, environment=environment, **options)
+        self._kernels.append(started)
+        return started
+
+    def tenant(self, pid: int) -> dict[str, Any]:
+        (found,) = [row for row in self.broker.status()["tenants"] if row["pid"] == pid]
+        return dict(found)
+
+    def state(self, program: Program) -> str:
+        return str(self.tenant(program.process.pid)["state"])
+
+    def take(self, kernel: FakeKernel, lease: dict[str, Any], size: int) -> None:
+        kernel.tell(f"!cuda {size} {lease['devices'][0]['uuid']}")
+        kernel.expect("cuda")
+
+    def close(self) -> None:
+        for program in self._programs:
+            program.close()
+        for kernel in self._kernels:
+            kernel.close()
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, brokers: Callable[..., BrokerProcess]) -> Iterator[Callable[..., Node]]:
+    started: list[Node] = []
+
+    def start(gpus: int = 1, **options: Any) -> Node:
+        driver = fake_driver(tmp_path / "machine", gpus=gpus, memory=MEMORY)
+        devices = tuple(
+            Device(uuid=gpu.uuid, index=index, type="h200", name=gpu.name, memory=MEMORY) for index, gpu in enumerate(driver.gpus)
+        )
+        rules = options.pop("rules", LendingRules(margin=2 * MIB))
+        started.append(Node(driver, brokers(devices=devices, environment=driver.environment(), rules=rules, **options)))
+        return started[-1]
+
+    yield start
+    for node in started:
+        node.close()
+
+
+class State:
+    """What a program has on its device, and what it should find there."""
+
+    def __init__(self, program: Program, *, size: int = SIZE, seed: int = 1) -> None:
+        self.program, self.size, self.seed = program, size, seed
+        program.good("init")
+        program.good("context")
+        self.at = program.good("alloc", size=size, seed=seed)["at"]
+
+    def same(self) -> None:
+        answer = self.program.order("check", at=self.at, size=self.size, seed=self.seed)
+        assert answer == {"result": 0, "same": True}
+
+
+def test_two_programs_exchange_a_device_that_holds_one(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    first = State(node.program(), seed=1)
+    second = State(node.program(), seed=2)
+    for _ in range(3):
+        for one, other in ((first, second), (second, first)):
+            one.same()
+            assert node.state(other.program) == "suspended"
+    eventually(lambda: not leases_of(node.broker))
+
+
+def test_a_program_that_uses_the_calls_for_virtual_memory_moves_as_others_do(nodes: Callable[..., Node]) -> None:
+    """As JAX does it, whose processes the driver cannot move."""
+    node = nodes()
+    program = node.program()
+    program.good("init")
+    program.good("context")
+    at = program.good("reserve", size=SIZE)["at"]
+    handle = program.good("create", size=SIZE)["handle"]
+    program.good("map", at=at, size=SIZE, handle=handle)
+    program.good("fill", at=at, size=SIZE, seed=3)
+    other = State(node.program())
+    assert node.state(program) == "suspended"
+    assert program.order("check", at=at, size=SIZE, seed=3) == {"result": 0, "same": True}
+    other.same()
+
+
+def test_a_cell_and_what_computes_in_its_process_have_one_lease(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    kernel = node.kernel()
+    lease = kernel.acquire()
+    node.take(kernel, lease, SIZE)
+    assert [row["id"] for row in leases_of(node.broker)] == [lease["lease"]]
+    kernel.release(lease)
+    eventually(lambda: not leases_of(node.broker))
+    # Between cells a thread computes, and the next cell finds that the process has a lease already.
+    kernel.tell("!check")
+    assert kernel.expect("check")["same"]
+    assert node.tenant(kernel.pid)["state"] == "resident"
+    eventually(lambda: not leases_of(node.broker))
+    assert len(node.broker.status()["tenants"]) == 1
+
+
+def test_a_child_of_a_kernel_waits_at_the_gate_and_goes_on(nodes: Callable[..., Node]) -> None:
+    """The kernel's cell waits for its child, and uses no GPU meanwhile: the child need not wait for the cell's end."""
+    node = nodes()
+    job = node.session()
+    kernel = node.kernel(job)
+    lease = kernel.acquire()
+    node.take(kernel, lease, SIZE)
+    child = node.program(job)
+    state = State(child)
+    state.same()
+    assert {row["job"] for row in node.broker.status()["tenants"]} == {job.id}
+    assert node.tenant(kernel.pid)["state"] == "suspended"
+    kernel.tell("!check")
+    assert kernel.expect("check")["same"]
+    assert node.state(child) == "suspended"
+
+
+#: Calls of the driver in which a move can be caught: stopping, registering the pool, copying out, giving up memory, and back.
+_OUT = ("cuCtxSynchronize", "cuMemHostRegister", "cuMemcpyDtoHAsync", "cuMemUnmap")
+_BACK = ("cuMemCreate", "cuMemcpyHtoDAsync")
+
+
+def _catch(node: Node, first: State, call: str) -> tuple[Program, int]:
+    """A second program wants the device; the move of the first one's state, or that of its own, hangs for a while in `call`."""
+    second = State(node.program(), seed=2)  # the first one's state is away
+    mover = second if call in _OUT else first
+    node.driver.inject(call, "hang", 1.0, pid=mover.program.process.pid)
+    begun = first.program.begin("check", at=first.at, size=first.size, seed=first.seed)
+    eventually(lambda: not node.driver.pending())
+    return second.program, begun
+
+
+@pytest.mark.parametrize("call", [*_OUT, *_BACK])
+def test_a_broker_that_is_killed_in_the_middle_of_a_move(nodes: Callable[..., Node], call: str) -> None:
+    node = nodes()
+    first = State(node.program(), seed=1)
+    _second, begun = _catch(node, first, call)
+    node.broker.restart()
+    assert first.program.finish(begun) == {"result": 0, "same": True}
+    eventually(lambda: not leases_of(node.broker))
+
+
+@pytest.mark.parametrize("call", [*_OUT, *_BACK])
+def test_a_process_that_is_killed_in_the_middle_of_a_move(nodes: Callable[..., Node], call: str) -> None:
+    node = nodes()
+    first = State(node.program(), seed=1)
+    second, begun = _catch(node, first, call)
+    if call in _OUT:
+        second.kill()
+        assert first.program.finish(begun) == {"result": 0, "same": True}
+    else:
+        first.program.kill()
+    survivor = first.program if call in _OUT else second
+    third = State(node.program(), seed=3)
+    third.same()
+    (left,) = [row for row in node.broker.status()["tenants"] if row["pid"] == survivor.process.pid]
+    assert left["state"] == "suspended"
+    assert node.broker.status()["host"]["limit"] != 0
+
+
+def _computes(first: State) -> None:
+    """The program computes, without an end, on a small part beside its state."""
+    small = first.program.good("alloc", size=4096, seed=1)["at"]
+    first.program.order("busy", running=1)  # so that it keeps its lease between two steps
+    first.program.begin("steps", at=small, size=4096, seed=1, times=10**9)
+
+
+def test_a_program_in_mid_flight_is_stopped_at_the_gate_moved_and_goes_on(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=LendingRules(margin=2 * MIB, time_slice=0.5))
+    first = State(node.program(), seed=1)
+    _computes(first)
+    second = State(node.program(), seed=2)
+    _computes(second)
+    for one in (first, second):
+        tenant = node.tenant(one.program.process.pid)["id"]
+        eventually(lambda name=tenant: all(f"bus {way} {name}: done" in node.broker.log.read_text() for way in ("out", "in")))
+    for one in (first, second):
+        begun = one.program.begin("check", at=one.at, size=one.size, seed=one.seed)
+        assert one.program.finish(begun) == {"result": 0, "same": True}
+
+
+def test_two_that_fit_change_places_without_a_move(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=LendingRules(margin=2 * MIB, time_slice=0.5, least_room=0.01, unknown_room=0.1))
+    first = State(node.program(), size=8 * MIB, seed=1)
+    eventually(lambda: not leases_of(node.broker))
+    eventually(lambda: node.tenant(first.program.process.pid)["bytes"] < 20 * MIB)
+    _computes(first)
+    second = State(node.program(), size=8 * MIB, seed=2)
+    second.same()
+    assert node.state(first.program) == "resident"
+    assert "bus out" not in node.broker.log.read_text()
+    begun = first.program.begin("check", at=first.at, size=first.size, seed=first.seed)
+    assert first.program.finish(begun) == {"result": 0, "same": True}
+
+
+def test_memory_that_cannot_take_part_is_named_before_anybody_waits_for_it(nodes: Callable[..., Node]) -> None:
+    node = nodes()
+    first = State(node.program(), seed=1)
+    first.program.good("managed", size=4 * MIB)
+    eventually(lambda: [row["state"] for row in leases_of(node.broker)] == ["held"])
+    about = node.tenant(first.program.process.pid)
+    assert (about["suspendable"], about["why_not"]) == (False, "managed memory")
+    second = node.program()
+    second.begin("init", thread=False)
+    waiting = eventually(lambda: node.broker.status()["queue"])
+    assert "cannot be moved: managed memory" in waiting[0]["message"]
+    first.same()
+
+
+# ---- tasks: their processes are members of the runner's tenant
+
+_LENDING = LendingRules(margin=2 * MIB, task_turn=0.0, task_share=0.0, least_room=0.01, unknown_room=0.1)
+
+
+class Task:
+    """What acts as a task's runner, and a process of the task."""
+
+    def __init__(self, node: Node, *, size: int = SIZE) -> None:
+        self.job = node.task()
+        self.runner = node.kernel(self.job, role="runner", library=False)
+        self.lease = self.runner.acquire(devices=[node.driver.uuids[0]], lends=True)
+        self.state = State(node.program(self.job), size=size)
+        eventually(lambda: node.tenant(self.runner.pid)["bytes"] >= size)
+        _computes(self.state)
+
+    def same(self) -> bool:
+        begun = self.state.program.begin("check", at=self.state.at, size=self.state.size, seed=self.state.seed)
+        return self.state.program.finish(begun) == {"result": 0, "same": True}
+
+
+def test_a_task_gives_way_to_a_cell_over_the_bus_and_goes_on(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=_LENDING)
+    task = Task(node)
+    cell = State(node.program(), seed=2)
+    assert task.runner.expect("paused")["lease"] == task.lease["lease"]
+    cell.same()
+    assert task.runner.expect("resumed")["lease"] == task.lease["lease"]
+    assert task.same()
+    tenant = node.tenant(task.runner.pid)["id"]
+    assert f"bus out {tenant}: done" in node.broker.log.read_text()
+    assert len(node.broker.status()["tenants"]) == 2
+
+
+def test_a_task_and_a_cell_that_fit_change_places_without_a_move(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=_LENDING)
+    task = Task(node, size=8 * MIB)
+    cell = State(node.program(), size=8 * MIB, seed=2)
+    assert task.runner.expect("paused")["lease"] == task.lease["lease"]
+    cell.same()
+    assert task.runner.expect("resumed")["lease"] == task.lease["lease"]
+    assert task.same()
+    assert "bus out" not in node.broker.log.read_text().split(f"bus pause {node.tenant(task.runner.pid)['id']}: done", 1)[0]
+
+
+def test_a_task_with_a_process_that_has_no_library_goes_the_drivers_way(nodes: Callable[..., Node]) -> None:
+    node = nodes(rules=_LENDING)
+    task = Task(node, size=8 * MIB)
+    node.take(task.runner, task.lease, 48 * MIB)  # the runner's own process stands for one without
+    eventually(lambda: "no residency library" in node.tenant(task.runner.pid)["not_bus"])
+    assert node.tenant(task.runner.pid)["way"] == "driver"
+    task.state.program.order("idle")
+    cell = node.kernel()
+    assert cell.acquire()["op"] == "granted"

@@ -1,0 +1,194 @@
+"""Orders to the residency libraries: what is given again, given up, taken back; with processes that the test plays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+
+from carrel.broker.bus import Bus
+from carrel.broker.core.effects import MoveBack, MoveOut, Pause
+from carrel.broker.loop import Loop, Timer
+from carrel.broker.pool import HostPool
+from carrel.domain.lease import Way
+from carrel.domain.units import MIB
+from carrel.leases.protocol import decode
+from carrel.suspension.ports import Ending, Moved
+
+PIECE = 4 * MIB
+
+
+class Hand:
+    """A loop whose timers ring when the test says so."""
+
+    def __init__(self) -> None:
+        self.timers: list[Timer] = []
+
+    def later(self, _seconds: float, callback: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(callback))
+        return self.timers[-1]
+
+    def post(self, callback: Callable[[], None]) -> None:
+        callback()
+
+    def silence(self) -> None:
+        """Nobody has answered for so long that whatever waits is given up."""
+        for timer in [timer for timer in self.timers if timer.callback is not None]:
+            if timer.callback is not None:
+                callback, timer.callback = timer.callback, None
+                callback()
+
+
+class Machine:
+    """A bus, its pool, and processes."""
+
+    def __init__(self, pieces: int = 4) -> None:
+        self.loop = Hand()
+        self.pool = HostPool(pieces * PIECE, piece=PIECE, available=lambda: 2**40)
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.away: list[str] = []
+        self.outcomes: list[Moved] = []
+        self.bus = Bus(cast(Loop, self.loop), self.pool, send=self._send, found_away=self.away.append)
+
+    def _send(self, member: str, line: bytes, _files: Sequence[int]) -> None:
+        self.told.append((member, decode(line)))
+
+    def join(self, *members: str) -> None:
+        for member in members:
+            self.bus.connected(member, f"user of {member}", {"op": "hello", "place": "in"}, ())
+
+    def order(self, member: str, op: str) -> int:
+        """The id of the order that was given last, which is this one."""
+        last, message = self.told[-1]
+        assert (last, message["op"]) == (member, op), self.told
+        return int(message["id"])
+
+    def answer(self, member: str, op: str, answer: str, **fields: Any) -> None:
+        self.bus.heard(member, {"op": answer, "id": self.order(member, op), "ok": True, **fields})
+
+    def out(self, member: str) -> None:
+        self.bus.out(MoveOut(member, None, (), ("gpu",), 0, Way.BUS, (member,), 0), self.outcomes.append)
+
+    def back(self, member: str) -> None:
+        self.bus.back(MoveBack(member, "lease", (), ("gpu",), {}, {}, Way.BUS, (member,)), self.outcomes.append)
+
+    def leave(self, member: str, size: int) -> None:
+        """The process' state goes to the pool."""
+        self.out(member)
+        for _ in range(2):
+            self.answer(member, "pause", "quiet", place="in", movable=[size])
+        if self.told[-1][1]["op"] == "pieces":
+            self.answer(member, "pieces", "pieces")
+        self.answer(member, "out", "moved", place="out", bytes=size, seconds=0.5)
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    made = Machine()
+    yield made
+    made.pool.end()
+
+
+def test_a_state_goes_out_and_comes_back(machine: Machine) -> None:
+    machine.join("a")
+    machine.leave("a", 6 * MIB)
+    assert machine.outcomes.pop() == Moved(ending=Ending.DONE, bytes=6 * MIB, seconds=0.5)
+    assert machine.pool.use().given == 2 * PIECE
+    machine.back("a")
+    machine.answer("a", "pause", "quiet", place="out", movable=[6 * MIB])
+    machine.answer("a", "in", "moved", place="in", bytes=6 * MIB, seconds=0.25)
+    assert machine.outcomes.pop() == Moved(ending=Ending.DONE, bytes=6 * MIB, seconds=0.25)
+
+
+def test_what_was_not_answered_is_given_again_with_the_next_connection(machine: Machine) -> None:
+    machine.join("a")
+    machine.out("a")
+    first = machine.order("a", "pause")
+    machine.join("a")
+    assert machine.order("a", "pause") == first
+    assert len(machine.told) == 2
+
+
+def test_a_process_that_does_not_answer_is_given_up_and_believed_later(machine: Machine) -> None:
+    machine.join("a")
+    machine.out("a")
+    for _ in range(2):
+        machine.answer("a", "pause", "quiet", place="in", movable=[0])
+    number = machine.order("a", "out")
+    machine.loop.silence()
+    assert machine.told[-1][1]["op"] == "go"
+    assert machine.outcomes.pop().ending is Ending.RETRY
+    machine.bus.heard("a", {"op": "moved", "id": number, "ok": True, "place": "out"})
+    assert machine.away == ["a"]
+
+
+def test_one_of_several_processes_that_does_not_stop_lets_all_go_on(machine: Machine) -> None:
+    machine.join("a", "b")
+    machine.bus.pause(Pause("task", "lease", ("a", "b")), machine.outcomes.append)
+    machine.bus.heard("a", {"op": "quiet", "id": machine.told[0][1]["id"], "ok": True, "place": "in"})
+    machine.answer("b", "pause", "quiet", ok=False, why="a stream capture goes on", place="in")
+    assert machine.outcomes.pop() == Moved(ending=Ending.RETRY, message="it did not stop: a stream capture goes on")
+    assert [(member, message["op"]) for member, message in machine.told[-2:]] == [("a", "go"), ("b", "go")]
+
+
+def test_pieces_of_a_process_whose_state_is_on_its_device_are_taken_back(machine: Machine) -> None:
+    machine.join("a", "b")
+    machine.leave("a", 12 * MIB)
+    machine.back("a")
+    machine.answer("a", "pause", "quiet", place="out", movable=[12 * MIB])
+    machine.answer("a", "in", "moved", place="in", bytes=12 * MIB, seconds=0.1)
+    machine.out("b")
+    for _ in range(2):
+        machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
+    machine.answer("a", "pieces_back", "pieces_back")
+    machine.answer("b", "pieces", "pieces")
+    machine.answer("b", "out", "moved", place="out", bytes=8 * MIB, seconds=0.1)
+    assert machine.outcomes.pop().ending is Ending.DONE
+    assert (machine.pool.held("a"), len(machine.pool.held("b"))) == ([], 2)
+
+
+def test_a_pool_that_is_full_moves_nothing(machine: Machine) -> None:
+    machine.join("a", "b")
+    machine.leave("a", 12 * MIB)
+    machine.out("b")
+    for _ in range(2):
+        machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
+    assert machine.told[-1] == ("b", {"op": "go", "id": 0})
+    moved = machine.outcomes.pop()
+    assert (moved.ending, "pool of host memory" in moved.message) == (Ending.RETRY, True)
+
+
+def test_who_ends_leaves_nothing_behind(machine: Machine) -> None:
+    machine.join("a", "b")
+    machine.leave("a", 12 * MIB)
+    machine.out("b")
+    machine.bus.ended("b")
+    machine.bus.ended("a")
+    assert machine.pool.use().given == 0
+
+
+def test_an_idle_process_has_its_part_of_the_pool_before_it_must_move(machine: Machine) -> None:
+    machine.join("a", "b")
+    machine.bus.heard("a", {"op": "release", "movable": [6 * MIB], "place": "in"})
+    for _ in range(2):
+        machine.answer("a", "pieces", "pieces")
+    assert len(machine.pool.held("a")) == 2
+    machine.out("a")
+    for _ in range(2):
+        machine.answer("a", "pause", "quiet", place="in", movable=[6 * MIB])
+    machine.order("a", "out")  # without any more pieces
+
+
+def test_a_broker_that_was_restarted_knows_where_states_lie(machine: Machine) -> None:
+    machine.join("a")
+    machine.leave("a", 6 * MIB)
+    pieces = machine.pool.held("a")
+    files = [os.dup(piece.fd) for piece in pieces]
+    again = Machine()
+    hello = {"op": "hello", "place": "out", "pieces": [one.number for one in pieces], "sizes": [one.size for one in pieces]}
+    again.bus.connected("a", "user of a", hello, files)
+    assert [piece.number for piece in again.pool.held("a")] == [piece.number for piece in pieces]
+    assert again.bus.spare() == 0
+    again.pool.end()
