@@ -90,7 +90,9 @@ def nodes(tmp_path: Path, brokers: Callable[..., BrokerProcess]) -> Iterator[Cal
             Device(uuid=gpu.uuid, index=index, type="h200", name=gpu.name, memory=MEMORY) for index, gpu in enumerate(driver.gpus)
         )
         rules = options.pop("rules", LendingRules(margin=2 * MIB))
-        started.append(Node(driver, brokers(devices=devices, environment=driver.environment(), rules=rules, **options)))
+        started.append(
+            Node(driver, brokers(devices=devices, environment=driver.environment(), rules=rules, still=False, **options))
+        )
         return started[-1]
 
     yield start
