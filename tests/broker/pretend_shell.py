@@ -484,8 +484,13 @@ class Shell:
         assert asking <= set(self.core.book.requests), "no answer came"
 
     def left(self) -> list[RequestRow]:
-        """Who waits, but for whole tasks that nothing helps: with the reason in the line, those wait."""
-        return [row for row in self.core.book.requests.values() if not (row.exclusive and row.stuck_since)]
+        """Who waits, but for whole tasks that nothing helps: with the reason in the line, those wait.
+
+        So does a paused cell where others took more than anybody could know, and host memory has no room for that.
+        """
+        unknown = self.tier is not Tier.SIMULATED
+        rows = self.core.book.requests.values()
+        return [row for row in rows if not ((row.exclusive or (unknown and row.resumes)) and row.stuck_since)]
 
 
 def live(seed: int, steps: int, core: type[Core] = Core) -> Shell:

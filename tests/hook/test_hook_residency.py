@@ -77,6 +77,9 @@ def test_notebooks_and_their_children_share_a_device(kernels: tuple[BrokerProces
     child = tmp_path / "child.py"
     child.write_text(STATE + "print(same())\n")
     assert first.run(CHILD.format(str(child))).text == "True\n\n"
+    rows = [row for _at, rows, _drops in broker.journal() for kind, row in rows if kind == "tenant"]
+    children = {(row["job"], row.get("kernel")) for row in rows if row["pid"] not in (first.pid, second.pid)}
+    assert children == {(1, "test")}, "a wait of it is shown in its notebook"
     # A thread that computes between cells waits at the gate as well.
     assert (
         second.run("import threading\nfound = []\nthread = threading.Thread(target=lambda: found.append(same()))").status == "ok"
