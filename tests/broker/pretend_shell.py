@@ -130,11 +130,11 @@ class Shell:
                 self.hear(self.clients[tenant], op, fields)
 
     def write(self, line: Line) -> None:
-        for kind, row in line.rows:
-            if kind == "lease":
-                assert row["fence"] == self.fences.get(row["id"]) or row["fence"] > self.fence, "fences only grow"
-                self.fences[row["id"]] = row["fence"]
-                self.fence = max(self.fence, row["fence"])
+        leases = [row for kind, row in line.rows if kind == "lease"]
+        for row in sorted(leases, key=lambda row: row["fence"]):
+            if row["fence"] != self.fences.get(row["id"]):
+                assert row["fence"] > self.fence, "fences only grow"
+                self.fences[row["id"]] = self.fence = row["fence"]
         self.lines.append(line)
 
     # --- clients ------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from carrel.broker.config import BrokerConfig
 from carrel.broker.core.core import Core
 from carrel.broker.core.hour import MOST, Hour, Stretch
 from carrel.broker.core.identity import Identity
+from carrel.broker.pool import HostPool
 from carrel.broker.status import Status
 from carrel.domain.lease import LendingRules, Tier
 from carrel.domain.node import Device
@@ -97,7 +98,7 @@ class Node:
 
     def status(self, owner: str = "", *, all_of_it: bool = False) -> dict[str, Any]:
         viewer = Identity(role="observer", job=0, attempt=0, owner=owner, gpus=0, sees_all=all_of_it)
-        return Status(self.core, lambda: self.now).fields(viewer)
+        return Status(self.core, lambda: self.now, HostPool(0)).fields(viewer)
 
     def hour(self) -> list[tuple[str, str, float, float | None]]:
         rows = self.status(all_of_it=True)["hour"]

@@ -15,6 +15,7 @@ from kernels import FakeKernel, tenant_of
 
 from carrel.broker.config import write_config
 from carrel.domain.lease import LendingRules
+from carrel.domain.units import GIB
 from carrel.testing.broker_process import BrokerProcess, FakeJob
 
 Start = Callable[..., BrokerProcess]
@@ -97,6 +98,16 @@ def test_a_task_gives_the_gpu_of_its_shares_to_cells(brokers: Start, kernels: Ke
     kernel.expect("welcome")
     kernel.release(granted)
     assert runner.expect("resumed")["lease"] == lease["lease"]
+
+
+def test_what_a_state_takes_to_leave_is_no_time_of_the_tasks(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=1, shared=True, rules=LENDS, state=10 * GIB, rate=1.0 * GIB)
+    runner = kernels(broker, broker.task(1, shares=(0,)), role="runner")
+    lease = runner.acquire()
+    broker.advance(1000.0)
+    kernels(broker, broker.session(2, shares=(0,))).acquire()
+    rows = [row for _at, rows, _drops in broker.journal() for _kind, row in rows if row.get("id") == lease["lease"]]
+    assert next(row["used"] for row in rows if row["state"] == "paused") == pytest.approx(990.0)
 
 
 def test_a_task_that_has_nothing_to_spare_is_not_paused(brokers: Start, kernels: Kernels) -> None:

@@ -118,6 +118,25 @@ def test_a_paused_cell_that_ends_needs_no_device(brokers: Start, kernels: Kernel
     assert leases_of(broker) == []
 
 
+def test_a_state_in_host_memory_comes_back_on_a_free_device_like_its_home(brokers: Start, kernels: Kernels) -> None:
+    broker = brokers(devices=2, state=10 * GIB)
+    first, second, third = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2, 3))
+    first.cell()
+    second.cell()
+    long = third.acquire()  # there was room for it on one device only after a move
+    away, other = (first, second) if tenant_of(broker, first)["state"] == "suspended" else (second, first)
+    old, new = tenant_of(broker, away)["home"], tenant_of(broker, other)["home"]
+    assert [device["uuid"] for device in long["devices"]] == old
+    other.kill()
+    lease = away.acquire()
+    assert lease["resumed"] is True
+    assert [device["uuid"] for device in lease["devices"]] == tenant_of(broker, away)["home"] == new != old
+    away.release(lease)
+    broker.restart()
+    assert tenant_of(broker, away)["home"] == new
+    assert away.acquire()["devices"] == lease["devices"]
+
+
 def test_host_memory_is_a_limit(brokers: Start, kernels: Kernels) -> None:
     broker = brokers(state=LARGE, rules=LendingRules(host_memory=4 * GIB))
     first, second = two(broker, kernels)

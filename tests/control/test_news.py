@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from carrel.control.inbox import merge
 from carrel.control.launching import job_token, read_job_token
-from carrel.control.news import OFTEN, interpret
+from carrel.control.news import OFTEN, after_stops, interpret
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import (
+    Continued,
     Ended,
     EnvironmentReady,
     Journaled,
     Observation,
+    Paused,
     Preparing,
     Resumed,
     Sampled,
@@ -26,6 +28,7 @@ from carrel.domain.launch import (
 )
 from carrel.domain.qos import JobKind, PreemptMode
 from carrel.domain.resources import Resources
+from carrel.spool.journal import entry_from_plain
 
 JOB = Job(
     id=7,
@@ -123,6 +126,21 @@ def test_a_runner_that_is_gone_while_it_gave_way_has_given_way() -> None:
     lost = interpret(stopped, observe(gone=True), log_size=0, now=200.0)
     assert (lost.state, lost.suspended_seconds) == (JobState.NODE_FAIL, 50.0)
     assert interpret(replace(JOB, preemption=way, cancelled_by="a"), observe(gone=True), log_size=0, now=1.0).state == "CANCELLED"
+
+
+def test_pauses_are_counted_and_for_how_many_people_they_were() -> None:
+    job = replace(JOB, state=JobState.RUNNING)
+    change = interpret(
+        job, observe(Paused(), Continued(seconds=5.0, people=1), Paused(), Continued(seconds=7.0, people=2)), log_size=0, now=1.0
+    )
+    assert (change.pauses, change.pause_people, change.suspended_seconds) == (2, 2, 12.0)
+    job = after_stops(job, change)
+    # A runner of an earlier version says no number.
+    change = interpret(job, observe(Paused(), Continued(seconds=1.0)), log_size=0, now=1.0)
+    assert (change.pauses, change.pause_people, change.suspended_seconds) == (3, 2, 13.0)
+    change = interpret(after_stops(job, change), observe(Paused(), ended(JobState.FAILED)), log_size=0, now=200.0)
+    assert change.pauses == 4, "it ended in its pause"
+    assert entry_from_plain({"at": 1.0, "type": "continued", "seconds": 5.0}).record == Continued(seconds=5.0)
 
 
 def test_being_stopped_and_going_on_are_told_and_counted() -> None:

@@ -81,6 +81,12 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
         assert len(set(one.devices)) == len(one.devices)
         if asked.devices:
             assert set(one.devices) == set(asked.devices)
+        elif who.home and set(one.devices) != set(who.home):
+            assert who.portable
+            assert who.residency in (Residency.SUSPENDED, Residency.SPILLED), "only what is in host memory changes its home"
+            kinds = [[(devices[uuid].type, devices[uuid].memory) for uuid in home] for home in (who.home, one.devices)]
+            assert kinds[0] == kinds[1], "each state comes back on a device like its own"
+            who = who.at(one.devices)
         elif who.home:
             assert set(one.devices) == set(who.home)
         else:
@@ -137,6 +143,22 @@ def check(snap: LendingSnapshot, lending: Lending, now: float) -> None:
         assert one.request in waiting
     if lending.again_at is not None:
         assert lending.again_at > now
+    if lending.queue:
+        _check_homes(snap, lending, requests[lending.queue[0].request], now)
+
+
+def _check_homes(snap: LendingSnapshot, lending: Lending, first: Request, now: float) -> None:
+    """Whoever is first of those that wait does not wait while its state could come back to a free device like its own."""
+    who = snap.tenants[first.tenant]
+    known = {room.uuid: room for room in snap.devices}
+    if first.devices or not who.portable or who.residency is not Residency.SUSPENDED or len(who.home) != 1 or lending.lends:
+        return
+    if lending.suspends or lending.trims or lending.expires:
+        return  # room is being made
+    rooms, own = Rooms(snap, now), known[who.home[0]]
+    for uuid, room in known.items():
+        if uuid not in rooms.leases and room.withheld is None and (room.type, room.memory) == (own.type, own.memory):
+            assert not rooms.plan(first, who.at((uuid,)), (uuid,)).ready
 
 
 def _must_be_back(snap: LendingSnapshot, asked: Request, now: float) -> bool:
@@ -231,8 +253,9 @@ class Node:
     #: When a cell or a task computed last, or nobody waited.
     went_on: float = 1000.0
 
-    def join(self, name: str, owner: str, size: int, cache: int = 0) -> None:
-        self.tenants[name] = Tenant(id=name, owner=owner, needs=size, spillable=self.rules.state_disk > 0)
+    def join(self, name: str, owner: str, size: int, cache: int = 0, portable: bool = False) -> None:
+        spillable = self.rules.state_disk > 0
+        self.tenants[name] = Tenant(id=name, owner=owner, needs=size, spillable=spillable, portable=portable)
         self.sizes[name], self.caches[name] = size, cache
 
     def ask(
@@ -327,6 +350,7 @@ class Node:
         )
         self.todo[name] = self.todo.pop(asked.id)
         if who.residency in (Residency.SUSPENDED, Residency.SPILLED):
+            who = who if set(devices) == set(who.home) else who.at(devices)
             self.tenants[who.id] = replace(who, residency=Residency.RESUMING)
             self.moving[who.id] = name
         elif who.residency is Residency.NONE and (not asked.exclusive or who.id in self.lending):
@@ -404,11 +428,11 @@ class Node:
         self.settle()
 
     def watch(self) -> float:
-        """For how long nobody has computed although somebody waits."""
+        """For how long nobody has computed although the same request waits: of several that give up each has its own time."""
         computing = any(
             one.state is LeaseState.ACTIVE and self.tenants[one.tenant].residency in (Residency.RESIDENT, Residency.NONE)
             for one in self.leases.values()
         )
-        if computing or not self.requests:
-            self.went_on = self.now
+        first = min((one.asked_at for one in self.requests.values()), default=self.now)
+        self.went_on = self.now if computing else max(self.went_on, first)
         return self.now - self.went_on

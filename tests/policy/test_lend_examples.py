@@ -46,6 +46,38 @@ def test_who_has_a_state_gets_its_home_and_nothing_else() -> None:
     assert answer.queue[0].reason.code == "GpuInUse"
 
 
+def test_a_state_in_host_memory_comes_back_on_another_device_like_its_home() -> None:
+    cell = lease("b", "gpu0", since=NOW)
+    away = suspended("a", size=6, portable=True)
+    assert decide(snapshot(2, [away, tenant("b")], [request("a")], [cell])).lends == (Lend(request="r-a", devices=("gpu1",)),)
+    at_home = decide(snapshot(2, [away, tenant("b")], [request("a")])).lends
+    assert at_home == (Lend(request="r-a", devices=("gpu0",)),), "where it is as soon, it goes home"
+    for there in (replace(away, portable=False), resident("a", portable=True)):
+        answer = decide(snapshot(2, [there, tenant("b")], [request("a")], [cell]))
+        assert (answer.lends, answer.queue[0].reason.code) == ((), "GpuInUse")
+    kinds = [device(0, type="A100"), device(1, type="H100")]
+    assert decide(snapshot(kinds, [away, tenant("b")], [request("a")], [cell])).lends == ()
+
+
+def test_a_state_goes_where_nobody_has_to_leave_for_it() -> None:
+    others = [resident("b", size=12), tenant("c")]
+    answer = decide(snapshot(2, [suspended("a", size=6, portable=True), *others], [request("a")]))
+    assert answer.lends == (Lend(request="r-a", devices=("gpu1",)),)
+    both = [resident("b", size=12), resident("c", "gpu1", size=10)]
+    answer = decide(snapshot(2, [suspended("a", size=6, portable=True), *both], [request("a")]))
+    assert answer.suspends == (Suspend(tenant="b", request="r-a"),), "where somebody has to, it is at home"
+
+
+def test_a_state_of_several_devices_keeps_those_that_are_free() -> None:
+    state = {"gpu0": 6 * GIB, "gpu1": 4 * GIB}
+    away = tenant("a", residency=Residency.SUSPENDED, home=("gpu0", "gpu1"), state=state, portable=True)
+    busy = lease("b", "gpu1", since=NOW)
+    answer = decide(snapshot(4, [away, tenant("b")], [request("a", gpus=2)], [busy]))
+    assert answer.lends == (Lend(request="r-a", devices=("gpu0", "gpu2")),)
+    few = decide(snapshot(2, [away, tenant("b")], [request("a", gpus=2)], [busy]))
+    assert few.lends == ()
+
+
 def test_residents_stay_while_there_is_room() -> None:
     snap = snapshot(1, [resident("a", size=6), resident("b", size=4)], [request("b")])
     answer = decide(snap)

@@ -30,6 +30,7 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
         DeviceRoom(
             uuid=f"gpu{number}",
             memory=MEMORY,
+            type=draw(st.sampled_from(["A100", "A100", "H100"])),
             foreign=draw(st.sampled_from([0, 0, 0, GIB, 12 * GIB])),
             withheld=draw(st.sampled_from([None, None, None, None, "cordoned"])),
         )
@@ -58,6 +59,7 @@ def nodes(draw: Callable[..., Any]) -> LendingSnapshot:
             spillable=draw(st.booleans()),
             straight=residency in (Residency.SUSPENDING, Residency.SPILLING) and draw(st.booleans()),
             elastic=draw(st.booleans()),
+            portable=draw(st.booleans()),
             last_used=draw(times),
             typical=draw(st.sampled_from([None, 2.0, 100.0, 9000.0])),
         )
@@ -184,7 +186,7 @@ def test_everybody_is_served_in_the_end(seed: int, time_slice: float, count: int
     rules = LendingRules(time_slice=time_slice, pause_in_place=dice.random() < 0.5, task_turn=dice.choice([1.0, 10.0]))
     node = Node(devices, rules)
     for number in range(8):
-        node.join(f"t{number}", dice.choice("abc"), dice.randrange(1, 12) * GIB)
+        node.join(f"t{number}", dice.choice("abc"), dice.randrange(1, 12) * GIB, portable=seed % 2 == 0)
     asked = 0
     for _ in range(150):
         idle = [
@@ -237,7 +239,8 @@ def live(seed: int, steps: int) -> Node:
         node.ask("task", 1, 150.0, exclusive=True, devices=("gpu0",), lends=True)
     for number in range(dice.randrange(2, 7)):
         size = dice.randrange(1, 14)
-        node.join(f"t{number}", dice.choice("abc"), size * GIB, cache=dice.randrange(size) * GIB)
+        portable = seed % 2 == 0
+        node.join(f"t{number}", dice.choice("abc"), size * GIB, cache=dice.randrange(size) * GIB, portable=portable)
     for _ in range(steps):
         busy = {one.tenant for one in [*node.requests.values(), *node.leases.values()]}
         idle = [name for name in node.tenants if name not in busy and name != "task"]
@@ -294,6 +297,24 @@ def test_whenever_a_gpu_is_free_and_somebody_waits_somebody_runs(seed: int) -> N
     live(seed, 120)
 
 
+def test_of_several_whom_nothing_helps_each_waits_for_its_own_time() -> None:
+    """No host memory at all: two states fill the GPU, and nobody else can begin."""
+    rules = LendingRules(host_memory=0)
+    node = Node([DeviceRoom(uuid="gpu0", memory=MEMORY)], rules, hold_time=30.0)
+    for name, size in (("small", 3), ("large", 12)):
+        node.join(name, name, size * GIB)
+        node.ask(name, 1, 1.0)
+        node.pass_time(2.0)
+    for name in "abc":
+        node.join(name, name, 8 * GIB)
+        node.ask(name, 1, 1.0)
+        node.pass_time(20.0)
+    assert len(node.gave_up) == 2
+    assert node.watch() < 30.0, "who is left has not waited for so long"
+    node.pass_time(20.0)
+    assert len(node.gave_up) == 3
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_somebody_runs_in_ten_thousand_histories() -> None:
@@ -329,7 +350,7 @@ class Lending(RuleBasedStateMachine):
     @rule(owner=st.sampled_from("abc"), size=st.integers(1, 14))
     def join(self, owner: str, size: int) -> None:
         if len(self.node.tenants) < 8:
-            self.node.join(f"t{next(self.node.ids)}", owner, size * GIB)
+            self.node.join(f"t{next(self.node.ids)}", owner, size * GIB, portable=owner != "a")
 
     @precondition(lambda self: self.node.tenants)
     @rule(data=st.data(), seconds=st.sampled_from([1.0, 30.0]), task=st.booleans(), lends=st.booleans())

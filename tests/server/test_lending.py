@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from carrel.broker.config import BrokerConfig
 from carrel.domain.errors import Invalid
-from carrel.server.lending import charges_of, kept_for_cells, read_faults
+from carrel.domain.node import Node
+from carrel.domain.units import GIB
+from carrel.server.home import LabHome
+from carrel.server.lending import broker_config, charges_of, kept_for_cells, read_faults, state_of
+from carrel.server.settings import read_settings
 
 pytestmark = pytest.mark.quick
 
@@ -53,3 +59,25 @@ def test_faults_are_read_or_refused() -> None:
     assert read_faults("lost=0.5, lock_timeout=0.1") == {"lost": 0.5, "lock_timeout": 0.1}
     with pytest.raises(Invalid, match="no share"):
         read_faults("lost=often")
+
+
+def test_a_task_is_placed_where_the_states_in_its_way_have_room_on_the_disk() -> None:
+    def left(**host: Any) -> int | None:
+        return state_of(status(host=host), now=100.0).host_left
+
+    assert left(limit=None, left=None) is None
+    assert left(limit=8, left=3, disk=None) == 3
+    assert left(limit=8, left=3, disk={"limit": 64, "left": 44}) == 44
+    assert left(limit=8, left=3, disk={"limit": 64, "left": 2}) == 3, "no state lies half here, half there"
+
+
+def test_the_broker_is_told_how_much_memory_and_disk_states_may_take(tmp_path: Path) -> None:
+    def told(**options: Any) -> BrokerConfig:
+        settings = read_settings(tmp_path / "none", {}, options)
+        return broker_config(LabHome(tmp_path), settings, Node(name="here", cpus=1, memory=64 * GIB))
+
+    default = told()
+    assert (default.rules.host_memory, default.host_memory_ready, default.rules.state_disk) == (32 * GIB, 8 * GIB, 0)
+    given = told(host_memory="8G", host_memory_ready=0, state_disk="64G", state_directory="/nvme/states")
+    assert (given.rules.host_memory, given.host_memory_ready, given.rules.state_disk) == (8 * GIB, 0, 64 * GIB)
+    assert given.state_directory == "/nvme/states"

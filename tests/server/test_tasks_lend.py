@@ -50,6 +50,10 @@ def kernel(lab: LabProcess) -> Iterator[Kernel]:
         client.wait(session, timeout=PATIENCE)
 
 
+def shown_in(lab: LabProcess) -> dict[str, str]:
+    return {**os.environ, "CARREL_HOME": str(lab.home)}
+
+
 def submit(client: Client, directory: Path, script: str = TASK, **more: object) -> int:
     path = directory / "task" / "work.sh"
     path.parent.mkdir()
@@ -82,10 +86,20 @@ def test_a_cell_computes_while_the_task_is_paused_and_the_task_goes_on(lab: LabP
         assert "Cells of notebooks have its GPUs for a while; it goes on where it is." in log
         assert "Cells of notebooks had its GPUs once, for " in log
         command = [sys.executable, "-m", "carrel.cli.main", "show", str(task)]
-        shown = subprocess.run(
-            command, env={**os.environ, "CARREL_HOME": str(lab.home)}, capture_output=True, text=True, check=True
+        shown = subprocess.run(command, env=shown_in(lab), capture_output=True, text=True, check=True)
+        assert "once, " in shown.stdout
+        assert " in all, for 1 person, while others had its GPUs or its place" in shown.stdout
+        lately = wait_until(
+            lambda: (
+                (rows := {(row.job == task, row.what) for row in client.gpus().hour if row.until is not None})
+                >= {(True, "computes"), (True, "paused"), (False, "computes")}
+                and rows
+            ),
+            "the last hour to tell it",
         )
-        assert ", while others had its GPUs or its place" in shown.stdout
+        assert (False, "paused") not in lately
+        shown = subprocess.run([*command[:3], "gpus", "--history"], env=shown_in(lab), capture_output=True, text=True, check=True)
+        assert f"job {task} (" in shown.stdout.split("The last hour")[1]
 
 
 def test_all_processes_of_a_task_stand_still_and_go_on(lab: LabProcess, kernel: Kernel, tmp_path: Path) -> None:

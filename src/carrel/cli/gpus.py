@@ -127,6 +127,12 @@ def _print_memory(lending: Lending) -> None:
         disk = host.disk
         behind = "" if disk is None else f"; room for {format_size(disk.left or 0)} of {format_size(disk.limit or 0)} on the disk"
         print(f"Host memory: {format_size(host.states or 0)} of GPU state{room}{behind}.")
+    if host is not None and host.pool is not None:
+        pool = host.pool
+        print(
+            f"Pool of host memory for programs with the residency library: {format_size(pool.given)} given to them, "
+            f"{format_size(pool.ready)} ready, at most {format_size(pool.limit)} in all."
+        )
 
 
 def _print_moves(lending: Lending, now: float) -> None:

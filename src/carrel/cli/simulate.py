@@ -73,6 +73,9 @@ def simulate_command(
         float | None,
         typer.Option(min=0, max=1, metavar="X", help="With --tasks: what a task keeps from long cells.", show_default=False),
     ] = None,
+    homes_move: Annotated[
+        bool, typer.Option("--homes-move", help="With --tasks: states in host memory come back on any GPU.")
+    ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Generated jobs.  [1000]", show_default=False)] = None,
     load: Annotated[
         float | None,
@@ -98,11 +101,13 @@ def simulate_command(
     options = {
         **{"--form": form, "--policy": policy, "--what-if": what_if, "--rules": rules},
         **{"--jobs": jobs, "--load": load, "--seed": seed, "--tasks": tasks},
-        **{"--state": state, "--task-turn": task_turn, "--task-share": task_share},
+        **{"--state": state, "--task-turn": task_turn, "--task-share": task_share, "--homes-move": homes_move or None},
     }
     given = [name for name, value in options.items() if value is not None and value != []]
     check_together(trace, given, notebooks=notebooks, tasks=tasks is not None)
-    changes = TaskRules(turn=task_turn, share=task_share, state=None if state is None else parse_size(state))
+    changes = TaskRules(
+        turn=task_turn, share=task_share, homes_move=homes_move, state=None if state is None else parse_size(state)
+    )
     if report is not None:
         check_report(report, trace)
     asked = Asked(

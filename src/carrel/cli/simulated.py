@@ -43,6 +43,8 @@ class TaskRules:
 
     turn: float | None = None
     share: float | None = None
+    #: What lies in host memory may come back on any of the GPUs.
+    homes_move: bool = False
     #: Bytes of each GPU state.
     state: int | None = None
 
@@ -131,7 +133,7 @@ class Asked:
         from carrel.simulate.together.mode import States, modes_with
         from carrel.simulate.traces import read_trace
 
-        modes = modes_with(task_turn=changes.turn, task_share=changes.share)
+        modes = modes_with(task_turn=changes.turn, task_share=changes.share, homes_move=changes.homes_move)
         states = None if changes.state is None else States(cells=(changes.state,), tasks=(changes.state,))
         trace, sessions, gpus = self._cells()
         queue = generate_jobs(self.seed, jobs=self.jobs) if tasks == GENERATED else read_trace(Path(tasks))
@@ -228,7 +230,12 @@ def check_together(trace: str | None, given: Sequence[str], *, notebooks: bool, 
         (trace in (None, LAB), ("--form",), "says how to read a file, and none is named", "Name a file, or leave it out."),
         (notebooks, ("--policy", "--what-if", "--rules", "--jobs", "--load"), "is about jobs, and --notebooks is not", one),
         (not notebooks, ("--tasks",), "puts tasks behind notebooks, and --notebooks is not given", "Add --notebooks."),
-        (not tasks, ("--state", "--task-turn", "--task-share"), "is about tasks behind notebooks", "Add --tasks."),
+        (
+            not tasks,
+            ("--state", "--task-turn", "--task-share", "--homes-move"),
+            "is about tasks behind notebooks",
+            "Add --tasks.",
+        ),
         ("--what-if" in given, ("--policy",), "is given with --what-if, which is about the lab's own policy", one),
     )
     for met, options, fact, remedy in clashes:

@@ -37,7 +37,12 @@ def spent(job: v1.JobView | v1.AttemptView, now: datetime) -> str:
 def paused(job: v1.JobView, now: datetime) -> str:
     """For how long others had its GPUs or its place while it stood still; "" where they had not."""
     seconds = job.suspended_seconds + ((now - job.suspended_at).total_seconds() if job.suspended_at else 0.0)
-    return f"{format_duration(seconds)}, while others had its GPUs or its place" if seconds > 0 else ""
+    if seconds <= 0:
+        return ""
+    times = job.pauses + (job.suspended_at is not None)
+    often = {0: "", 1: "once, "}.get(times, f"{times} times, ")
+    people = f", for {count(job.pause_people, 'person').replace('persons', 'people')}" if job.pause_people else ""
+    return f"{often}{format_duration(seconds)} in all{people}, while others had its GPUs or its place"
 
 
 def count(number: int, noun: str) -> str:

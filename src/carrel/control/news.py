@@ -138,7 +138,7 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
         case Resumed():
             seconds = job.suspended_seconds + record.seconds
             job = replace(job, state=JobState.RUNNING, reason=_RUNNING, suspended_at=None, suspended_seconds=seconds)
-            draft.fields |= {"state": job.state, "reason": job.reason, "suspended_at": None, "suspended_seconds": seconds}
+            job = _goes_on(draft, job, 0)
             draft.events.append(state_event(job))
         case Paused():
             job = replace(_as_running(draft, job, entry), reason=_PAUSED, suspended_at=entry.at)
@@ -146,7 +146,7 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
         case Continued():
             seconds = job.suspended_seconds + record.seconds
             job = replace(_as_running(draft, job, entry), reason=_RUNNING, suspended_at=None, suspended_seconds=seconds)
-            draft.fields |= {"state": job.state, "reason": job.reason, "suspended_at": None, "suspended_seconds": seconds}
+            job = _goes_on(draft, job, record.people or 0)
         case Ended():
             draft.fields |= {"usage": record.usage, "outputs": record.outputs, "uncollected": record.uncollected}
             draft.end = (record, entry.at)
@@ -155,6 +155,20 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
             draft.events.append(_event(job, "progress", {"message": said, "reason": "JournalDamaged"}))
         case _:
             pass  # Claimed says nothing that the store keeps
+    return job
+
+
+def _goes_on(draft: _Draft, job: Job, people: int) -> Job:
+    """It was stopped once more, for so many people in all as far as its runner knows."""
+    job = replace(job, pauses=job.pauses + 1, pause_people=max(job.pause_people, people))
+    draft.fields |= {
+        "state": job.state,
+        "reason": job.reason,
+        "suspended_at": None,
+        "suspended_seconds": job.suspended_seconds,
+        "pauses": job.pauses,
+        "pause_people": job.pause_people,
+    }
     return job
 
 
@@ -182,6 +196,7 @@ def _after_end(job: Job, ended: Ended, at: float, unlucky: int) -> Mapping[str, 
     }
     if job.suspended_at is not None:
         fields["suspended_seconds"] = job.suspended_seconds + max(0.0, at - job.suspended_at)
+        fields["pauses"] = job.pauses + 1
     if is_given_back(ended):
         return fields | _after_refusal(job, ended)
     if ended.state is JobState.PREEMPTED:
@@ -285,17 +300,21 @@ def _after_refusal(job: Job, ended: Ended) -> dict[str, Any]:
 
 def after_stops(job: Job, change: AttemptChange) -> Job:
     """Return `job`, which is in the state that `change` says, with what is left of being stopped and of giving way."""
+    seconds = job.suspended_seconds if change.suspended_seconds is None else change.suspended_seconds
+    pauses = job.pauses if change.pauses is None else change.pauses
+    people = job.pause_people if change.pause_people is None else change.pause_people
     if change.ended_at is not None:
-        seconds = job.suspended_seconds if change.suspended_seconds is None else change.suspended_seconds
-        return replace(
-            job, preemption=None, suspended_at=None, suspended_seconds=seconds if job.state is not JobState.PENDING else 0.0
-        )
+        if job.state is JobState.PENDING:
+            seconds, pauses, people = 0.0, 0, 0
+        job = replace(job, suspended_seconds=seconds, pauses=pauses, pause_people=people)
+        return replace(job, preemption=None, suspended_at=None)
+    job = replace(job, pauses=pauses, pause_people=people)
     if change.suspended_at is not None:
         return replace(job, suspended_at=change.suspended_at)
     if job.state is JobState.SUSPENDED:
         return job
     if change.suspended_seconds is not None:
-        return replace(job, suspended_at=None, suspended_seconds=change.suspended_seconds)
+        return replace(job, suspended_at=None, suspended_seconds=seconds)
     return job
 
 

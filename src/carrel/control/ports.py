@@ -124,6 +124,9 @@ class AttemptChange:
     #: Set when it was stopped; the total for which it was, once it goes on or has ended (and nothing is left to carry out).
     suspended_at: float | None = None
     suspended_seconds: float | None = None
+    #: How often it was, and for how many people, until now.
+    pauses: int | None = None
+    pause_people: int | None = None
     outputs: tuple[StoredFile, ...] = ()
     #: Set when outputs that were not stored are left in its working directory.
     uncollected: bool | None = None

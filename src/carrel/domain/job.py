@@ -208,6 +208,9 @@ class Job:
     #: Seconds for which the present or last attempt was suspended before, and since when it is, or None.
     suspended_seconds: float = 0.0
     suspended_at: float | None = None
+    #: How often it was, and for how many people it was paused, as far as that is known.
+    pauses: int = 0
+    pause_people: int = 0
 
     @property
     def stopped(self) -> bool:

@@ -213,6 +213,8 @@ class Continued:
 
     #: For how long it was paused.
     seconds: float
+    #: For how many people it was until now, in all its pauses; None where nobody said.
+    people: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

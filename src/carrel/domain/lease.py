@@ -7,7 +7,7 @@ devices for a while. *Residency* says where its GPU state is; it outlives the le
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from carrel.domain.job import Reason
@@ -70,6 +70,8 @@ class DeviceRoom:
     #: Bytes of device memory, and how much of it processes without a lease of ours use.
     memory: int
     foreign: int = 0
+    #: Its model: a state comes back on devices of one type and size only.
+    type: str = ""
     #: Why nobody may be given it now ("cordoned: the driver hung twice"), or None.
     withheld: str | None = None
 
@@ -100,6 +102,8 @@ class Tenant:
     spillable: bool = False
     #: SUSPENDING and SPILLING: it goes straight to the disk, and never lies in host memory as a whole.
     straight: bool = False
+    #: True when its state, once it is in host memory, may come back on other devices of the same type.
+    portable: bool = False
     #: What in the process keeps its state where it is ("JAX", "managed memory"), or "".
     stays: str = ""
     #: True when it can be stopped while its state stays on the device (a gate in the driver's calls).
@@ -115,6 +119,11 @@ class Tenant:
     def moved(self) -> int:
         """Bytes that go to host memory when it is suspended while it is idle."""
         return sum(self.state.values()) - sum(self.cache.values())
+
+    def at(self, home: tuple[str, ...]) -> Tenant:
+        """The tenant with its state on (or for) other devices, one for each of its home, in this order."""
+        places = dict(zip(self.home, home, strict=True))
+        return replace(self, home=home, state={places[uuid]: size for uuid, size in self.state.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +229,10 @@ class LendingSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lend:
-    """Decision: this request gets these devices now. A suspended tenant is brought back onto them first."""
+    """Decision: this request gets these devices now. A suspended tenant is brought back onto them first.
+
+    Where they are not its home, they are its new one: the first takes what was on the first, and so on.
+    """
 
     request: str
     devices: tuple[str, ...]

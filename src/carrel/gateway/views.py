@@ -62,6 +62,8 @@ def job_fields(job: Job, hold: Hold | None, run_url: str | None) -> dict[str, ob
         "ended_at": moment(job.ended_at),
         "suspended_at": moment(job.suspended_at),
         "suspended_seconds": job.suspended_seconds,
+        "pauses": job.pauses,
+        "pause_people": job.pause_people,
         "attempt": job.attempt,
         "exit_code": job.exit_code,
         "signal": job.signal,

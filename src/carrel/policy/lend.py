@@ -28,6 +28,7 @@ from carrel.domain.lease import (
     Trim,
 )
 from carrel.policy import lend_reasons as reasons
+from carrel.policy.lend_homes import other_home
 from carrel.policy.lend_order import InLine, held_by_owner, in_line, patience
 from carrel.policy.lend_outlook import Outlook
 from carrel.policy.lend_places import Places
@@ -132,7 +133,9 @@ class _Walk:
         """Lend to this request, or make room for it, or let it wait."""
         request = place.request
         tenant = self._snapshot.tenants[request.tenant]
-        if request.devices or tenant.home:
+        if (moved := self._other_home(request, tenant)) is not None:
+            self._enter(place, moved, moved.home, self._rooms.plan(request, moved, moved.home))
+        elif request.devices or tenant.home:
             self._fixed(place, tenant, request.devices or tenant.home)
         else:
             self._any(place, tenant)
@@ -151,6 +154,16 @@ class _Walk:
             self._take_turn(place, tenant, devices)
         else:
             self._enter(place, tenant, devices, self._rooms.plan(request, tenant, devices))
+
+    def _other_home(self, request: Request, tenant: Tenant) -> Tenant | None:
+        if request.devices or not tenant.portable:
+            return None
+        vacant = [
+            uuid
+            for uuid, device in self._rooms.devices.items()
+            if device.withheld is None and uuid not in self._rooms.leases and uuid not in self._claimed
+        ]
+        return other_home(self._rooms, request, tenant, vacant)
 
     def _any(self, place: InLine, tenant: Tenant) -> None:
         request = place.request

@@ -27,8 +27,8 @@ _LOOKS = {
     "leaves": ("moves", "state went to host memory"),
     "returns": ("moves", "state came back"),
 }
-#: Which are drawn below: they can be so while somebody has the device.
-_BELOW = ("paused", "leaves", "returns")
+#: Which are drawn below, in which row: they can be so while somebody has the device, and each while the other is.
+_ROWS = {"paused": 1, "leaves": 2, "returns": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Mark:
     look: str
     title: str
     mine: bool = False
-    below: bool = False
+    row: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def strip_of(lending: Lending, device: LentDevice, now: float) -> Strip:
     marks = [_mark(row, begin, now) for row in rows]
     return Strip(
         # What is below is read after what is above it.
-        marks=sorted(marks, key=lambda mark: (mark.below, mark.x)),
+        marks=sorted(marks, key=lambda mark: (mark.row, mark.x)),
         unknown=(known - begin) / _HOUR * WIDTH,
         summary=_summary(device, sums, known, now),
     )
@@ -157,7 +157,7 @@ def _mark(row: StretchView, begin: float, now: float) -> Mark:
         look=look,
         title=f"{what}: {took}{within}, {when}",
         mine=row.mine,
-        below=row.what in _BELOW,
+        row=_ROWS.get(row.what, 0),
     )
 
 

@@ -132,6 +132,7 @@ class Life:
         #: As `watch.HeldDevices` has it.
         self.freezes = any(device.simulated for device in launch.devices)
         self.walltime_stops = not launch.shares
+        self.people: int | None = None
 
     def live(self) -> None:
         """Do everything, and write how it ended."""
@@ -326,6 +327,9 @@ class Life:
         for message in heard:
             if message["op"] == "notice" and self._log is not None:
                 self._log.note(str(message.get("message", "")))
+            people = message.get("people")
+            if isinstance(people, int):
+                self.people = max(self.people or 0, people)
         return [str(message["op"]) for message in heard]
 
     def give_back(self) -> None:

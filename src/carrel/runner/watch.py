@@ -96,6 +96,11 @@ class HeldDevices(Protocol):
         """
         ...
 
+    @property
+    def people(self) -> int | None:
+        """For how many people the devices were taken until now; None: nobody says."""
+        ...
+
     def give_back(self) -> None:
         """Nothing of the command uses them any more."""
         ...
@@ -289,7 +294,7 @@ class Watch:
             self._make_up(seconds)
         else:
             self._stopped += seconds
-        self._reporter.record(Continued(seconds=round(seconds, 3)))
+        self._reporter.record(Continued(seconds=round(seconds, 3), people=self._hold.people))
         if self._hold.freezes and self._cause is None:
             continue_all(os.getpid())
 

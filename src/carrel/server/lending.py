@@ -201,7 +201,10 @@ def state_of(status: Mapping[str, Any], *, now: float) -> GpuState:
         # What a task has on its own devices goes with it, or back to it.
         if row["state"] in _THERE and row["home"] and row.get("role") != RUNNER
     ]
-    left = (status.get("host") or {}).get("left")
+    host = status.get("host") or {}
+    left, disk = host.get("left"), (host.get("disk") or {}).get("left", 0)
+    if left is not None:
+        left = max(left, disk)  # a state lies in one place: what is left in both is not one room
     return GpuState(states=tuple(found), host_left=None if left is None else int(left))
 
 

@@ -145,6 +145,7 @@ def compare_together(
     rules = next((mode.rules for mode in modes if isinstance(mode, Lent) and mode.tasks_lend), None)
     told = {**facts, "Tasks": tasks.name, "Sessions": f"{len(sessions):,}", "Simulated": words.duration(seconds)}
     if rules is not None:
+        told |= {"Homes of states": "move"} if any(isinstance(mode, Lent) and mode.homes_move for mode in modes) else {}
         told |= {"Turn of a task": f"{rules.task_turn:g} s", "Share of a task": f"{rules.task_share:g}"}
     return Comparison(
         title=f"Notebooks of {trace.name}, and tasks of {tasks.name} behind them, on {words.count(gpus, 'GPU')}",

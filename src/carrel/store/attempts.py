@@ -106,6 +106,8 @@ def apply_change(connection: sa.Connection, job: Job, change: AttemptChange, now
             "preempted_by": None if after.preemption is None else dump(to_plain(after.preemption)),
             "suspended_at": after.suspended_at,
             "suspended_seconds": after.suspended_seconds,
+            "pauses": after.pauses,
+            "pause_people": after.pause_people,
         }
         connection.execute(sa.update(jobs).where(jobs.c.id == job.id), values)
         if over or after.stopped:

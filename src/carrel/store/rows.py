@@ -63,6 +63,8 @@ def job_of(row: Row[Any]) -> Job:
         preemption=None if row.preempted_by is None else from_plain(Preemption, json.loads(row.preempted_by)),
         suspended_seconds=row.suspended_seconds,
         suspended_at=row.suspended_at,
+        pauses=row.pauses,
+        pause_people=row.pause_people,
     )
 
 

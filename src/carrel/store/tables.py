@@ -131,6 +131,9 @@ jobs = Table(
     Column("preempted_by", Text),
     Column("suspended_seconds", Double, nullable=False, server_default=text("0")),
     Column("suspended_at", Double),
+    #: How often it was suspended or paused, and for how many people it was paused, as far as that is known.
+    Column("pauses", Integer, nullable=False, server_default=text("0")),
+    Column("pause_people", Integer, nullable=False, server_default=text("0")),
     #: The `TaskSpec`, as JSON.
     Column("spec", Text, nullable=False),
     CheckConstraint(f"state IN ({_STATES})", name="state"),

@@ -135,8 +135,12 @@ class Lender:
         row = self.book.tenants[asked.tenant]
         self.book.drop_request(asked)
         self.retell(asked.id)
+        away = row.residency in (Residency.SUSPENDED, Residency.SPILLED)
+        if away and set(devices) != set(row.home):
+            row.move_home(devices)
         if asked.resumes is not None:
             lease = self.book.leases[asked.resumes]
+            lease.devices = devices
             self.book.go_on(lease, now)
         else:
             lease = self.new_lease(row, asked, devices, now)
@@ -144,7 +148,7 @@ class Lender:
         self.book.visit(row.owner, devices)
         row.sees, row.lends = devices, lease.lends
         self.book.touch(row)
-        if row.residency in (Residency.SUSPENDED, Residency.SPILLED):
+        if away:
             row.residency, lease.pending = Residency.RESUMING, True
             self.resuming.append((row.id, lease.id))
             return
@@ -191,6 +195,7 @@ class Lender:
                 seen = Seen(
                     now=now,
                     movable=self.movable(row),
+                    portable=self.tier is Tier.SIMULATED,
                     whole=self._whole,
                     least_room=least,
                     first_room=book.first_room(row) if name in asking else 0,
@@ -204,6 +209,7 @@ class Lender:
             DeviceRoom(
                 uuid=device.uuid,
                 memory=device.memory,
+                type=device.name,
                 foreign=self.foreign.get(device.uuid, 0),
                 withheld=book.cordons.get(device.uuid) or unverified.get(device.uuid),
             )

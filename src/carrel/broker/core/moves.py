@@ -159,7 +159,7 @@ class Moves:
                 row.state = _shares(row.state, row.home, moved.bytes)
             if row.moved_by == Way.BUS:
                 self._lender.look()  # contexts are still there
-            self._pause(row, pauses, now)
+            self._pause(row, pauses, now, moved.seconds)
             if row.on_disk:
                 row.residency = Residency.SPILLING
                 self.spill(row.id)
@@ -177,10 +177,12 @@ class Moves:
             self._stay(row)
         self._book.touch(row)
 
-    def _pause(self, row: TenantRow, pauses: str | None, now: float) -> None:
+    def _pause(self, row: TenantRow, pauses: str | None, now: float, took: float = 0.0) -> None:
         lease = self._book.leases.get(pauses or "")
         if lease is None or lease.tenant != row.id or lease.state is not LeaseState.ACTIVE:
             return
+        if lease.exclusive:  # while its state moved the task computed nothing
+            lease.since = min(now, lease.since + took)
         self._lender.pause(row, lease, now)
 
     def pause_in_place(self, row: TenantRow, lease: LeaseRow) -> None:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from carrel.domain.lease import LeaseState, Lent, Request, Residency, Tenant
+from carrel.leases.protocol import KERNEL
 from carrel.suspension.survival import DRIVER_MOVES, WORDS
 
 
@@ -21,6 +22,8 @@ class Seen:
     now: float
     #: There is a way to move its state.
     movable: bool
+    #: A state may come back on other devices than those that it left.
+    portable: bool
     #: Bytes of a whole device, and those that a tenant with a state should have for its next cell at least.
     whole: int
     least_room: int
@@ -133,6 +136,12 @@ class TenantRow:
         """
         return ", ".join(word for word in dict.fromkeys((*self.libraries, *self.blockers, *self.reasons)) if word in WORDS)
 
+    def move_home(self, devices: tuple[str, ...]) -> None:
+        """Its state, which is in host memory, comes back on these: the first takes what was on the first, and so on."""
+        places = dict(zip(self.home, devices, strict=True))
+        self.state = {places[uuid]: size for uuid, size in self.state.items()}
+        self.cache, self.home = {}, devices
+
     def view(self, seen: Seen) -> Tenant:
         """The tenant as lending sees it."""
         room = seen.first_room if self.residency is Residency.NONE else max(self.growth, seen.least_room)
@@ -147,6 +156,7 @@ class TenantRow:
             room=room,
             needs=seen.whole if self.starved else seen.needs,
             suspendable=seen.movable and self.retry_at <= seen.now,
+            portable=seen.portable and self.role == KERNEL and not self.bound,
             stays="" if seen.movable else self.stays,
             gated=self.gated and not self.loose,
             spillable=seen.spillable and self.retry_at <= seen.now,

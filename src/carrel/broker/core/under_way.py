@@ -65,11 +65,6 @@ class UnderWay:
         if move is not None:
             self._rates.note(move.way, move.direction, moved)
 
-    def gone(self, tenant: str) -> None:
-        """The tenant is gone, with its state."""
-        if self.moves.pop(tenant, None) is not None:
-            self.version += 1
-
     def ends(self, move: Move) -> float | None:
         """When the move should be done (Unix seconds); None: nobody knows."""
         return move.ends(self._rates.of(move.way, move.direction))

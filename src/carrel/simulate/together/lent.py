@@ -148,7 +148,7 @@ class LentRun:
     def _ask(self, seat: Seat, now: float) -> None:
         work = self._works[seat.name]
         if seat.name not in self._tenants:
-            self._tenants[seat.name] = Tenant(id=seat.name, owner=seat.name, room=work.size)
+            self._tenants[seat.name] = Tenant(id=seat.name, owner=seat.name, room=work.size, portable=self._mode.homes_move)
         self._books.ask(seat, now)
         work.left, work.computed = seat.session.cells[seat.at].duration, 0.0
         self._requests[seat.name] = Request(id=seat.name, tenant=seat.name, gpus=work.gpus, asked_at=now)

@@ -62,6 +62,8 @@ class Lent:
     tasks_lend: bool
     #: Rules of the lending policy; how fast state moves and whether it can stay are those of `way`.
     rules: LendingRules = field(default_factory=LendingRules)
+    #: True: what lies in host memory may come back on any of the GPUs, which are all alike.
+    homes_move: bool = False
 
 
 Mode = Reserved | Lent
@@ -74,15 +76,16 @@ LENT_DRIVER = Lent(name="tasks lend, driver", way=DRIVER, tasks_lend=True)
 MODES: Sequence[Mode] = (RESERVED, BORROWED, LENT_BUS, LENT_DRIVER)
 
 
-def modes_with(*, task_turn: float | None = None, task_share: float | None = None) -> Sequence[Mode]:
-    """The modes, with other rules for tasks that lend. Raises `Invalid` for what is no rule."""
+def modes_with(*, task_turn: float | None = None, task_share: float | None = None, homes_move: bool = False) -> Sequence[Mode]:
+    """The modes, with other rules where GPUs are lent for each cell. Raises `Invalid` for what is no rule."""
     rules = LendingRules()
     turn = rules.task_turn if task_turn is None else task_turn
     share = rules.task_share if task_share is None else task_share
     if not turn >= 0 or not 0 <= share <= 1:
         raise Invalid(f"A task has turns of {turn:g} s and a share of {share:g}.", remedy="Give 0 s or more, and 0 to 1.")
     changed = replace(rules, task_turn=turn, task_share=share)
-    return tuple(replace(mode, rules=changed) if isinstance(mode, Lent) and mode.tasks_lend else mode for mode in MODES)
+    lent = [replace(mode, homes_move=homes_move) if isinstance(mode, Lent) else mode for mode in MODES]
+    return tuple(replace(mode, rules=changed) if isinstance(mode, Lent) and mode.tasks_lend else mode for mode in lent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

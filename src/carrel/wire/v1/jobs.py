@@ -159,6 +159,9 @@ class JobView(Response):
     #: Since when it is stopped, and for how long it was before.
     suspended_at: datetime | None = None
     suspended_seconds: float = 0.0
+    #: How often it was stopped and went on, and for how many people cells of notebooks had its GPUs; 0 where nobody knows.
+    pauses: int = 0
+    pause_people: int = 0
     attempt: int = 0
     exit_code: int | None = None
     signal: int | None = None
