@@ -244,6 +244,8 @@ class Desk:
         for other in self.book.requests_of(row.id) if row.gated else ():
             if other.gate and other.resumes is None:
                 asked.asked_at = other.asked_at
+                if not asked.devices and len(other.devices) == asked.gpus:
+                    asked.devices = other.devices  # those that the process sees
                 self.book.drop_request(other)
         for lease in self.book.leases_of(row.id) if row.gated else ():
             usable = lease.state is LeaseState.ACTIVE and not lease.pending and not lease.pausing
