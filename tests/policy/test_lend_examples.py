@@ -59,6 +59,16 @@ def test_a_state_in_host_memory_comes_back_on_another_device_like_its_home() -> 
     assert decide(snapshot(kinds, [away, tenant("b")], [request("a")], [cell])).lends == ()
 
 
+def test_a_task_that_lends_gives_its_gpu_up_although_another_is_free() -> None:
+    """So sessions stay spread over the GPUs, and do not gather where no task is."""
+    task = resident("task", size=12)
+    snap = snapshot(
+        2, [suspended("a", size=6, portable=True), task], [request("a")], [lease("task", "gpu0", exclusive=True, lends=True)]
+    )
+    answer = decide(snap)
+    assert [one.tenant for one in answer.suspends] == ["task"]
+
+
 def test_a_state_goes_where_nobody_has_to_leave_for_it() -> None:
     others = [resident("b", size=12), tenant("c")]
     answer = decide(snapshot(2, [suspended("a", size=6, portable=True), *others], [request("a")]))

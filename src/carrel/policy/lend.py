@@ -156,8 +156,9 @@ class _Walk:
             self._enter(place, tenant, devices, self._rooms.plan(request, tenant, devices))
 
     def _other_home(self, request: Request, tenant: Tenant) -> Tenant | None:
-        if request.devices or not tenant.portable:
-            return None
+        leases = self._rooms.leases
+        if request.devices or not tenant.portable or any(uuid in leases and leases[uuid].lends for uuid in tenant.home):
+            return None  # a task there gives way at once, and sessions stay spread over the GPUs
         vacant = [
             uuid
             for uuid, device in self._rooms.devices.items()
