@@ -429,6 +429,18 @@ def test_the_estimate_counts_the_moves() -> None:
     assert "about 9 s" in answer.queue[0].reason.message
 
 
+def test_the_estimate_is_the_turn_that_is_left_and_both_moves_each_at_its_own_rate() -> None:
+    """b computes for 20 s more; 10 GiB go at 2 GiB/s, and a's 8 GiB come back at 4 GiB/s."""
+    rules = LendingRules(move_rate=2.0 * GIB, back_rate=4.0 * GIB)
+    leases = [lease("b", "gpu0", since=NOW - 10)]
+    tenants = [resident("b", size=10), suspended("a", size=8)]
+    answer = decide(snapshot(1, tenants, [request("a")], leases, rules=rules, typical_lease=30.0))
+    assert answer.queue[0].estimate == 27.0
+    beside = [resident("b", size=6), suspended("a", size=4)]
+    answer = decide(snapshot(1, beside, [request("a")], leases, rules=rules, typical_lease=30.0))
+    assert answer.queue[0].estimate == 21.0, "both fit: nothing leaves"
+
+
 def test_a_job_that_has_not_begun_does_not_wait_for_a_cell_while_another_gpu_is_free() -> None:
     def answer(second: Tenant, elsewhere: bool = True, **more: object) -> Lending:
         asked = request("task", devices=("gpu0",), exclusive=True, elsewhere=elsewhere)
