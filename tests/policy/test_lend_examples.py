@@ -59,6 +59,16 @@ def test_a_state_in_host_memory_comes_back_on_another_device_like_its_home() -> 
     assert decide(snapshot(kinds, [away, tenant("b")], [request("a")], [cell])).lends == ()
 
 
+def test_a_task_that_lends_gives_its_gpu_up_although_another_is_free() -> None:
+    """So sessions stay spread over the GPUs, and do not gather where no task is."""
+    task = resident("task", size=12)
+    snap = snapshot(
+        2, [suspended("a", size=6, portable=True), task], [request("a")], [lease("task", "gpu0", exclusive=True, lends=True)]
+    )
+    answer = decide(snap)
+    assert [one.tenant for one in answer.suspends] == ["task"]
+
+
 def test_a_state_goes_where_nobody_has_to_leave_for_it() -> None:
     others = [resident("b", size=12), tenant("c")]
     answer = decide(snapshot(2, [suspended("a", size=6, portable=True), *others], [request("a")]))
@@ -417,6 +427,18 @@ def test_the_estimate_counts_the_moves() -> None:
     answer = decide(snapshot(1, [resident("b", size=10), suspended("a", size=8)], [request("a")], rules=rules))
     assert answer.queue[0].estimate == 9.0
     assert "about 9 s" in answer.queue[0].reason.message
+
+
+def test_the_estimate_is_the_turn_that_is_left_and_both_moves_each_at_its_own_rate() -> None:
+    """b computes for 20 s more; 10 GiB go at 2 GiB/s, and a's 8 GiB come back at 4 GiB/s."""
+    rules = LendingRules(move_rate=2.0 * GIB, back_rate=4.0 * GIB)
+    leases = [lease("b", "gpu0", since=NOW - 10)]
+    tenants = [resident("b", size=10), suspended("a", size=8)]
+    answer = decide(snapshot(1, tenants, [request("a")], leases, rules=rules, typical_lease=30.0))
+    assert answer.queue[0].estimate == 27.0
+    beside = [resident("b", size=6), suspended("a", size=4)]
+    answer = decide(snapshot(1, beside, [request("a")], leases, rules=rules, typical_lease=30.0))
+    assert answer.queue[0].estimate == 21.0, "both fit: nothing leaves"
 
 
 def test_a_job_that_has_not_begun_does_not_wait_for_a_cell_while_another_gpu_is_free() -> None:

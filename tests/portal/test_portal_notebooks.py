@@ -60,6 +60,9 @@ LATELY = {
          "way": "simulated", "bytes": 2**30, "done": None, "since": -30.0, "ends": 30.0},
     ],
     "host": {"limit": 2**35, "left": 2**34, "states": 2**30, "pool": {"limit": 2**33, "given": 2**31, "ready": 2**30}},
+    "rates": [
+        {"way": "simulated", "direction": "out", "rate": 2.0 * 2**30}, {"way": "simulated", "direction": "back", "rate": 2.0**32},
+    ],
 }  # fmt: skip
 
 
@@ -190,6 +193,7 @@ def test_the_gpus_page_draws_the_last_hour_memory_and_moves_for_screen_readers_t
         assert "<title>somebody else: 1 GiB of state</title>" in page
         assert "Host memory: 1 GiB of GPU state, room for 16 GiB more." in page
         assert "2 GiB are given to them and 1 GiB are ready, at most 8 GiB in all." in page
+        assert "State has moved to host memory at 2 GiB a second, back to a GPU at 4 GiB a second." in page
         assert '<progress max="1" value="0.5"' in page
         assert "about 30 s more" in page
         assert "private.ipynb" not in page

@@ -156,8 +156,9 @@ class _Walk:
             self._enter(place, tenant, devices, self._rooms.plan(request, tenant, devices))
 
     def _other_home(self, request: Request, tenant: Tenant) -> Tenant | None:
-        if request.devices or not tenant.portable:
-            return None
+        leases = self._rooms.leases
+        if request.devices or not tenant.portable or any(uuid in leases and leases[uuid].lends for uuid in tenant.home):
+            return None  # a task there gives way at once, and sessions stay spread over the GPUs
         vacant = [
             uuid
             for uuid, device in self._rooms.devices.items()
@@ -302,7 +303,8 @@ class _Walk:
         if tenant.residency in _MOVING:
             self._wait(place, devices, reasons.MOVING, "its own GPU state is being moved")
         else:
-            self._wait(place, devices, clearing.code, clearing.cause)
+            moves = self._rooms.exchange_takes(tenant, devices)
+            self._wait(place, devices, clearing.code, clearing.cause, moves=moves)
 
     def _clearing(self, place: InLine, leases: Sequence[Lent]) -> _Clearing:
         found = _Clearing(self._rooms.places.trial())
@@ -416,9 +418,19 @@ class _Walk:
         return quantum(place, self._snapshot.rules.time_slice)
 
     def _wait(
-        self, place: InLine, devices: Sequence[str], code: str, cause: str, *, stuck: bool = False, least: float = 0.0
+        self,
+        place: InLine,
+        devices: Sequence[str],
+        code: str,
+        cause: str,
+        *,
+        stuck: bool = False,
+        least: float = 0.0,
+        moves: float = 0.0,
     ) -> None:
-        """The request waits, for `least` seconds at least; `stuck`: for nothing that happens, so not for ever."""
+        """The request waits, for `least` seconds at least, and for `moves` more once its devices are free; `stuck`: for nothing
+        that happens, so not for ever.
+        """
         until = place.request.until if stuck else None
         if until is not None:
             if until <= self._now:
@@ -428,7 +440,7 @@ class _Walk:
             cause = reasons.bounded(code, cause, self._now, place.request.stuck_since, until)
         estimate = None if stuck else self._outlook.start(devices, self._quantum(place))
         if estimate is not None:
-            estimate = max(estimate, least)
+            estimate = max(estimate, least) + moves
             self._outlook.give(devices, estimate, place.expected)
         position, request = len(self.queue) + 1, place.request
         gpus = len(devices) or request.gpus

@@ -263,6 +263,25 @@ class Rooms:
         back = sum(tenant.state.values()) if tenant.residency in (Residency.SUSPENDED, Residency.SPILLED) else 0
         return moved / self._rules.move_rate + back / (self._rules.back_rate or self._rules.move_rate) + on_disk
 
+    def exchange_takes(self, tenant: Tenant, devices: Iterable[str]) -> float:
+        """Seconds for which states move once the turn of those on `devices` is over: theirs away, and the tenant's own back."""
+        if not self._rules.move_rate:
+            return 0.0
+        away = back = 0
+        spilled = tenant.residency is Residency.SPILLED
+        for uuid in devices:
+            if uuid not in self.devices:
+                continue
+            short = self.shortage(tenant, uuid) or 0
+            others = sorted(other.state.get(uuid, 0) for other in self._residents[uuid] if other.id != tenant.id)
+            if short > 0:
+                # The smallest state that makes enough room, or all of them.
+                away = max(away, next((size for size in others if size >= short), sum(others)))
+            if spilled or tenant.residency is Residency.SUSPENDED:
+                back = max(back, tenant.state.get(uuid, 0))
+        from_disk = back / self._rules.disk_rate if spilled and self._rules.disk_rate else 0.0
+        return away / self._rules.move_rate + back / (self._rules.back_rate or self._rules.move_rate) + from_disk
+
     def return_takes(self, lease: Lent) -> float:
         """Seconds from the end of a cell until the task whose devices it has computes again: what can move there goes first."""
         if not self._rules.move_rate:
