@@ -181,9 +181,14 @@ _BACK = ("cuMemCreate", "cuMemcpyHtoDAsync")
 
 def _catch(node: Node, first: State, call: str) -> tuple[Program, int]:
     """A second program wants the device; the move of the first one's state, or that of its own, hangs for a while in `call`."""
-    second = State(node.program(), seed=2)  # the first one's state is away
+    program = node.program()
+    ahead = call == "cuMemHostRegister"  # as soon as it is idle, or when it has to move
+    if ahead:
+        node.driver.inject(call, "hang", 1.0, pid=program.process.pid)
+    second = State(program, seed=2)  # the first one's state is away
     mover = second if call in _OUT else first
-    node.driver.inject(call, "hang", 1.0, pid=mover.program.process.pid)
+    if not ahead:
+        node.driver.inject(call, "hang", 1.0, pid=mover.program.process.pid)
     begun = first.program.begin("check", at=first.at, size=first.size, seed=first.seed)
     eventually(lambda: not node.driver.pending())
     return second.program, begun
