@@ -245,7 +245,9 @@ class Service:
         for connection, client in list(self._clients.items()):
             if client.watching and client.identity is not None:
                 if client.identity not in lines:
-                    lines[client.identity] = encode("status", **self._status.fields(client.identity))
+                    # Notebooks show who has what; the past is asked for.
+                    fields = self._status.fields(client.identity, hour=client.identity.sees_all)
+                    lines[client.identity] = encode("status", **fields)
                 connection.send(lines[client.identity])
         self._pause = max(_WATCH_SECONDS, (time.perf_counter() - began) * _WATCH_SHARE)
         self._charge_later()

@@ -30,8 +30,8 @@ class Status:
         self._version: tuple[int, int, int, int] | None = None
         self._rows: dict[str, list[dict[str, Any]]] = {}
 
-    def fields(self, viewer: Identity) -> dict[str, Any]:
-        """The fields of `status` for one client."""
+    def fields(self, viewer: Identity, *, hour: bool = True) -> dict[str, Any]:
+        """The fields of `status` for one client; without `hour` the last hour is empty, which is most of a long one."""
         version = (self._book.version, self._lender.decisions, self._looks.looks, self._lender.under_way.version)
         if version != self._version:
             self._rows, self._version = self._build(), version
@@ -46,7 +46,7 @@ class Status:
             "leases": [_shown(row, viewer) for row in self._rows["leases"]],
             "queue": [_shown(row, viewer) for row in self._rows["queue"]],
             "moves": [_shown(row, viewer) for row in self._rows["moves"]],
-            "hour": [_shown(row, viewer) for row in self._rows["hour"]],
+            "hour": [_shown(row, viewer) for row in self._rows["hour"]] if hour else [],
             "rates": self._rows["rates"],
             "history": list(history),
             "charges": self._charges() if viewer.sees_all else [],

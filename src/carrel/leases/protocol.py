@@ -86,7 +86,8 @@ Broker to client
                ("ok", "error", "aborted", "killed", "lost")
              moves (states that move now): tenant, job, owner, label, role, devices, direction ("out", "back"), way, bytes, done
                (bytes, null where this way of moving does not say), since, ends (Unix seconds, or null), mine
-             hour (what was so on the devices within the last hour, oldest first): device, what ("computes", "holds", "paused",
+             hour (what was so on the devices within the last hour, oldest first; [] in what a watch of a job's own sends after
+               its first): device, what ("computes", "holds", "paused",
                "leaves", "returns"), since, until (null: it is so now), seconds (how much of that really, where short ones were
                put together), job, owner, label, role, mine
              rates (measured, on this node): way, direction, rate (bytes a second)
