@@ -156,6 +156,9 @@ def _check_homes(snap: LendingSnapshot, lending: Lending, first: Request, now: f
     if lending.suspends or lending.trims or lending.expires:
         return  # room is being made
     rooms, own = Rooms(snap, now), known[who.home[0]]
+    lease = rooms.leases.get(own.uuid)
+    if lease is not None and lease.exclusive and lease.lends:
+        return  # a task that gives way soon
     for uuid, room in known.items():
         if uuid not in rooms.leases and room.withheld is None and (room.type, room.memory) == (own.type, own.memory):
             assert not rooms.plan(first, who.at((uuid,)), (uuid,)).ready
@@ -219,7 +222,8 @@ def _check_room(snap: LendingSnapshot, asked: Request, who: Tenant, devices: tup
         if who.residency in (Residency.SUSPENDED, Residency.SPILLED):
             assert free >= min(size + snap.rules.margin, room.memory), "a state comes back only where there is a margin"
         elif who.residency is Residency.NONE and not asked.exclusive:
-            wanted = who.needs or int(room.memory * snap.rules.least_room)
+            least = int(room.memory * snap.rules.least_room)
+            wanted = who.needs or min(who.room or least, least)  # of a notebook whose cells took less before, less
             assert free >= min(wanted, room.memory - room.foreign)
 
 

@@ -9,7 +9,7 @@ mid-flight. Whoever is further back and wants the same devices waits behind it; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from carrel.domain.lease import (
     Expire,
@@ -133,7 +133,9 @@ class _Walk:
         """Lend to this request, or make room for it, or let it wait."""
         request = place.request
         tenant = self._snapshot.tenants[request.tenant]
-        if (moved := self._other_home(request, tenant)) is not None:
+        if any(spill.tenant == tenant.id for spill in self.spills):
+            tenant = replace(tenant, residency=Residency.SPILLING)
+        if (moved := self._other_home(place, tenant)) is not None:
             self._enter(place, moved, moved.home, self._rooms.plan(request, moved, moved.home))
         elif request.devices or tenant.home:
             self._fixed(place, tenant, request.devices or tenant.home)
@@ -155,16 +157,22 @@ class _Walk:
         else:
             self._enter(place, tenant, devices, self._rooms.plan(request, tenant, devices))
 
-    def _other_home(self, request: Request, tenant: Tenant) -> Tenant | None:
-        leases = self._rooms.leases
-        if request.devices or not tenant.portable or any(uuid in leases and leases[uuid].lends for uuid in tenant.home):
-            return None  # a task there gives way at once, and sessions stay spread over the GPUs
+    def _other_home(self, place: InLine, tenant: Tenant) -> Tenant | None:
+        if place.request.devices or not tenant.portable or any(self._is_soon_lent(place, uuid) for uuid in tenant.home):
+            return None
         vacant = [
             uuid
             for uuid, device in self._rooms.devices.items()
             if device.withheld is None and uuid not in self._rooms.leases and uuid not in self._claimed
         ]
-        return other_home(self._rooms, request, tenant, vacant)
+        return other_home(self._rooms, place.request, tenant, vacant)
+
+    def _is_soon_lent(self, place: InLine, uuid: str) -> bool:
+        """True where a task has the device and gives it up soon: sessions stay spread, and do not gather where no task is."""
+        lease = self._rooms.leases.get(uuid)
+        if lease is None or not (lease.exclusive and lease.lends):
+            return False
+        return lease.pausing or self._rooms.is_leaving(lease.tenant) or self._due(place, lease) <= self._now + self._patience
 
     def _any(self, place: InLine, tenant: Tenant) -> None:
         request = place.request
@@ -243,6 +251,7 @@ class _Walk:
         elif plan.ready:
             self._claim(devices)
             self._rooms.places = plan.places or self._rooms.places
+            self._rooms.places.keep(tenant)
             self._outlook.give(devices, 0.0, place.expected)
             self.lends.append(Lend(request=place.request.id, devices=tuple(devices)))
         else:

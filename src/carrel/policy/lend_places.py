@@ -77,6 +77,10 @@ class Places:
         if not tenant.straight:
             self._host -= size
 
+    def keep(self, tenant: Tenant) -> None:
+        """A state comes back to its devices: it does not go on to the disk meanwhile."""
+        self._idle = [one for one in self._idle if one.id != tenant.id]
+
     def put(self, tenant: Tenant, size: int) -> bool:
         """Find room for a state of `size` bytes; False, and nothing changes, where there is none.
 
