@@ -100,9 +100,10 @@ class Status:
         self.browser = browser
 
     def look(self) -> Any:
-        state = self.browser.request("GET", "/carrel/status").json()
-        assert state["broker"] == "connected", state
-        return state["status"]
+        return wait_until(lambda: (state := self._state())["broker"] == "connected" and state, self._state)["status"]
+
+    def _state(self) -> Any:
+        return self.browser.request("GET", "/carrel/status").json()
 
 
 class Lab:

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from tracking_support import Tracking
 
+from carrel.testing.waiting import wait_until
 from carrel.tracking.tenancy import workspace_of
 
 pytestmark = pytest.mark.mlflow
@@ -286,7 +287,7 @@ def test_without_a_good_token_nothing_is_told(tracking: Tracking) -> None:
 
 def test_the_token_may_come_as_a_password(tracking: Tracking) -> None:
     basic = base64.b64encode(b"anything:alice-token").decode()
-    assert httpx.get(f"{tracking.url}/version", headers={"Authorization": f"Basic {basic}"}).is_success
+    wait_until(lambda: httpx.get(f"{tracking.url}/version", headers={"Authorization": f"Basic {basic}"}).is_success, "an answer")
 
 
 def test_what_is_not_offered_says_so(alice: httpx.Client) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -225,7 +226,8 @@ def find_runner(watched: Watched) -> Life:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file of mode 0600 that is there whole or not at all."""
-    draft = path.with_name(f"{path.name}.new")
+    # Two threads may write the same file, and both are right.
+    draft = path.with_name(f"{path.name}.{threading.get_native_id()}.new")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with open(fd, "wb", buffering=0) as file:
