@@ -27,7 +27,7 @@ pytestmark = pytest.mark.browser
 #: Milliseconds, as Playwright counts.
 PATIENCE = 1000 * SECONDS
 STATUS = ".carrel-status"
-#: What JupyterLab itself says when a cell is run in the first moments of a page, before there is a session.
+#: Seen now and then when a cell is run in the first moments of a page, before there is a session; no line of ours reads it so.
 NOT_OURS = ("Cannot read properties of null (reading 'kernel')",)
 
 
