@@ -141,6 +141,23 @@ def test_a_program_that_uses_the_calls_for_virtual_memory_moves_as_others_do(nod
     other.same()
 
 
+def test_a_kernel_whose_libraries_the_driver_cannot_move_goes_over_the_bus(nodes: Callable[..., Node]) -> None:
+    """Its hook names what it has imported whenever it is asked; to the library in it that is no hindrance."""
+    node = nodes()
+    first = node.kernel(blockers=["JAX"])
+    lease = first.acquire()
+    node.take(first, lease, SIZE)
+    first.release(lease, blockers=["JAX"])
+    assert eventually(lambda: leases_of(node.broker) == [])
+    other = State(node.program())
+    assert eventually(lambda: node.tenant(first.pid)["state"] == "suspended")
+    other.same()
+    first.acquire()
+    first.tell("!check")
+    assert first.expect("check")["same"]
+    assert [message["op"] for message in first.heard].count("prepare") == 1
+
+
 def test_a_cell_and_what_computes_in_its_process_have_one_lease(nodes: Callable[..., Node]) -> None:
     node = nodes()
     kernel = node.kernel()

@@ -83,10 +83,11 @@ class Moves:
         if asked is None or asked.tenant != row.id:
             return
         if blockers and asked.moves and row.residency is Residency.SUSPENDING:
-            del self._asked[question]
             row.blockers = tuple(blockers)
-            self._stay(row)
-            return
+            if not self._lender.movable(row):  # what the driver cannot move, the library may
+                del self._asked[question]
+                self._stay(row)
+                return
         self._prepared(question, sizes_of(cached, row.home), freed=isinstance(cached, list))
 
     def _prepared(self, question: str, cached: Mapping[str, int], *, freed: bool) -> None:
