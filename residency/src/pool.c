@@ -12,6 +12,7 @@
 
 #define MOST_PIECES 200 /* their descriptors must fit into one message */
 #define PORTABLE 1      /* CU_MEMHOSTREGISTER_PORTABLE: pinned for every context */
+#define POPULATE_WRITE 23 /* MADV_POPULATE_WRITE of Linux 5.14; an older one refuses it */
 
 struct part {
     long long id;
@@ -48,6 +49,8 @@ int pool_add(long long id, int file, size_t size) {
         close(file);
         return -1;
     }
+    madvise(memory, size, MADV_HUGEPAGE); /* where the machine allows that for memory of several processes */
+    madvise(memory, size, POPULATE_WRITE); /* page by page, in cuMemHostRegister, it takes twice as long */
     madvise(memory, size, MADV_DONTFORK); /* a child must not keep what the broker gives to others later */
     parts[count].id = id;
     parts[count].file = file;

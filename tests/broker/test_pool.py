@@ -117,6 +117,15 @@ def test_the_pieces_of_a_process_that_is_gone_come_back(pools: Pools) -> None:
     assert pool.held("kernel-2") == [other]
 
 
+@pytest.mark.parametrize("huge", [False, True])
+def test_memory_that_is_ready_is_there_as_a_whole(pools: Pools, huge: bool) -> None:
+    pool = pools(24 * MIB, piece=12 * MIB, ready=12 * MIB, huge=huge)
+    settle(pool)
+    (piece,) = pool.take("ada", 12 * MIB)
+    assert touched(piece.fd) == 12 * MIB
+    assert content(piece) == {0}
+
+
 def test_memory_is_touched_in_the_background_and_kept_ready(pools: Pools) -> None:
     pool = pools(4 * PIECE, ready=2 * PIECE)
     settle(pool)

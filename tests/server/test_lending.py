@@ -48,6 +48,12 @@ def test_a_device_stays_with_cells_for_a_while(used: float, expected: set[str]) 
     assert kept(tenants=[{"role": "kernel", "last_used": used, "home": ["c"]}]) == expected
 
 
+def test_a_device_whose_states_move_over_the_bus_is_not_kept_for_cells_that_may_come() -> None:
+    tenants = [{"role": "kernel", "last_used": 99.0, "home": ["a"], "way": "bus"}]
+    assert kept(tenants=tenants) == set()
+    assert kept(tenants=[*tenants, {"role": "kernel", "last_used": 99.0, "home": ["a"], "way": "driver"}]) == {"a"}
+
+
 def test_what_sessions_are_charged_is_read_and_an_older_broker_says_nothing() -> None:
     rows = [{"job": 7, "attempt": 1, "owner": "ada", "seconds": 2.5}, {"job": 8, "attempt": 2, "owner": "bob", "seconds": 0}]
     assert charges_of(status(charges=rows)) == {(7, 1): 2.5, (8, 2): 0.0}

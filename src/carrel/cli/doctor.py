@@ -332,11 +332,13 @@ def _gpus() -> Check:
 
 
 def _residency() -> Check:
+    from carrel.devices.machine import shares_huge_pages
     from carrel.server.preload import find_library
 
     path, why = find_library()
     if path:
-        return Check("residency", "ok", f"GPU state moves over the bus ({path}), where a process can take part")
+        huge = "" if shares_huge_pages() else "; host memory is made ready faster with huge pages (docs/lending.md, What to set)"
+        return Check("residency", "ok", f"GPU state moves over the bus ({path}), where a process can take part{huge}")
     remedy = "Install a C compiler and then, beside Carrel, `pip install ./residency`."
     return Check("residency", "warn", f"{why}: GPU state moves by the driver, and JAX's not at all", remedy)
 

@@ -42,6 +42,15 @@ def total_memory(root: Path = _ROOT) -> int:
     return int(match[1]) * 1024 if match else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def shares_huge_pages(root: Path = _ROOT) -> bool:
+    """Return whether memory that processes share may lie in huge pages, if they ask for it (madvise(2), MADV_HUGEPAGE).
+
+    The kernel's `transparent_hugepage/shmem_enabled` says so; most systems come with "never".
+    """
+    setting = _read(root / "sys/kernel/mm/transparent_hugepage/shmem_enabled") or ""
+    return any(f"[{word}]" in setting for word in ("always", "within_size", "advise", "force"))
+
+
 def available_memory(root: Path = _ROOT) -> int:
     """Return how many bytes can be taken without anybody being short: MemAvailable of proc_meminfo(5), or less.
 

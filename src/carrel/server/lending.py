@@ -15,7 +15,7 @@ from typing import Any
 from carrel.broker.config import BrokerConfig, Simulation
 from carrel.broker.process import SOCKET, BrokerProcess
 from carrel.domain.errors import CarrelError, Invalid
-from carrel.domain.lease import LendingRules
+from carrel.domain.lease import LendingRules, Way
 from carrel.domain.node import Node
 from carrel.domain.placement import GpuState, IdleState
 from carrel.domain.ports import Clock
@@ -167,7 +167,9 @@ def charges_of(status: Mapping[str, Any]) -> dict[tuple[int, int], float]:
 
 
 def kept_for_cells(status: Mapping[str, Any], *, now: float, linger: float) -> set[str]:
-    """The devices of a broker's `status` that cells use, wait for, or used less than `linger` seconds ago, and the cordoned."""
+    """The devices of a broker's `status` that cells use or wait for, and the cordoned; and those that they used less than
+    `linger` seconds ago, but where that state moves over the bus: a cell that comes back has it in a second then.
+    """
     kept = {uuid for lease in status["leases"] if lease.get("role") == KERNEL for uuid in lease["devices"]}
     free = [device["uuid"] for device in status["devices"] if device["uuid"] not in kept and not device["withheld"]]
     for row in status["queue"]:
@@ -178,7 +180,10 @@ def kept_for_cells(status: Mapping[str, Any], *, now: float, linger: float) -> s
     kept |= {
         uuid
         for tenant in status["tenants"]
-        if tenant.get("role") == KERNEL and tenant["last_used"] and now - tenant["last_used"] < linger
+        if tenant.get("role") == KERNEL
+        and tenant.get("way") != Way.BUS
+        and tenant["last_used"]
+        and now - tenant["last_used"] < linger
         for uuid in tenant["home"]
     }
     return kept | {device["uuid"] for device in status["devices"] if device["withheld"]}

@@ -34,7 +34,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("session_qos", "text", None, "Class of service for sessions that name none; the preset says one."),
     Setting("session_host", "text", "{session}.localhost", "Host name of a session's own origin; {session} becomes its label."),
     Setting("session_gpus", "int", 0, "GPUs that tasks and reservations never take: they are kept for cells."),
-    Setting("linger_time", "duration", 60, "How long a GPU is kept for cells after the last one that used it."),
+    Setting(
+        "linger_time",
+        "duration",
+        60,
+        "How long a GPU is kept for cells after the last one, unless state moves over the bus.",
+    ),
     Setting("session_look_time", "duration", 30, "How often the lab looks which sessions are idle."),
     Setting("time_slice", "duration", 60, "How long a cell computes before it can be suspended for others that wait."),
     Setting("task_turn", "duration", 2, "How long a task computes, at least, before its GPUs can be lent to cells (again)."),
