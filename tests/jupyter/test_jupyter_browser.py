@@ -195,7 +195,7 @@ def test_the_panel_shows_who_has_what(seat: Seat, window: Window) -> None:
         try:
             expect(panel).to_be_visible(timeout=10_000)
         except AssertionError:
-            continue  # JupyterLab was still restoring its layout, which moves the focus and closes panels
+            continue  # JupyterLab was still restoring its layout, which moves the focus
         break
     expect(panel).to_contain_text("These GPUs are simulated")
     expect(panel).to_contain_text("computes for somebody else")

@@ -1,4 +1,4 @@
-"""`benchmarks/gpu_suspend.py`, which measures a real GPU where there is one, runs here on the fake driver."""
+"""`benchmarks/gpu_suspend.py` and `gpu_bus.py`, which measure a real GPU where there is one, run here on the fake driver."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from carrel.testing.fake_driver import find_compiler
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,3 +54,18 @@ def test_without_a_driver_it_says_so(tmp_path: Path) -> None:
     done = run(LD_LIBRARY_PATH=str(tmp_path))
     assert done.returncode == 2
     assert "--fake tries this program without one" in done.stderr
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="the library and the fake driver are compiled from C")
+def test_moves_over_the_bus_are_measured_and_verified() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "gpu_bus.py", "--fake", "state", "exchange", "flight", "--steps", "6000"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "parameters identical" in done.stdout
+    assert done.stdout.count("values the same") == 4
+    assert "exchange of two with 0.03 GB, both at once" in done.stdout

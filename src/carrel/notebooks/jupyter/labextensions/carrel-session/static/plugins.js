@@ -34,7 +34,8 @@ class Shown {
     this.button = document.createElement('button');
     this.button.className = 'carrel-status';
     this.button.type = 'button';
-    this.button.onclick = () => app.shell.activateById(this.panel.id);
+    // While JupyterLab restores its layout it closes panels that were not open when the page was left.
+    this.button.onclick = () => app.restored.then(() => app.shell.activateById(this.panel.id));
     // Read out when something happened, not every second while the estimate runs down.
     this.spoken = document.createElement('span');
     this.spoken.className = 'carrel-unseen';
