@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -83,6 +84,8 @@ void greet(void) {
     json_put_whole(&out, "v", VERSION);
     json_put_text(&out, "role", "residency");
     json_put_text(&out, "token", job_token);
+    const char *attempt = getenv("CARREL_ATTEMPT_DIR");
+    if (attempt != NULL && *attempt != 0) json_put_text(&out, "attempt", attempt);
     json_put_text(&out, "gate", atomic_load(&gate_closed) ? "closed" : "open");
     json_put_text(&out, "place", place_names[memory_place()]);
     json_put_truth(&out, "paused", agent.paused);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,8 +50,8 @@ class Node:
         self._jobs += 1
         return self.broker.task(self._jobs, devices=1)
 
-    def program(self, job: FakeJob | None = None, **options: Any) -> Program:
-        started = Program(self.environment(job or self.session()), **options)
+    def program(self, job: FakeJob | None = None, **variables: str) -> Program:
+        started = Program(self.environment(job or self.session(), **variables))
         self._programs.append(started)
         return started
 
@@ -156,6 +157,22 @@ def test_a_kernel_whose_libraries_the_driver_cannot_move_goes_over_the_bus(nodes
     first.tell("!check")
     assert first.expect("check")["same"]
     assert [message["op"] for message in first.heard].count("prepare") == 1
+
+
+def test_a_session_of_a_cluster_that_runs_as_its_owner_goes_over_the_bus(nodes: Callable[..., Node], tmp_path: Path) -> None:
+    """Its files are where its owner has them, which the library tells the broker."""
+    node = nodes(shared=True)
+    spool = Path(node.broker.config.spool)
+    states = []
+    for number in (1, 2):
+        job = node.session(shares=(0,))
+        (spool / str(number)).rename(tmp_path / str(number))
+        states.append(State(node.program(job, CARREL_ATTEMPT_DIR=str(tmp_path / str(number) / "1")), seed=number))
+    for _ in range(2):
+        for state in states:
+            state.same()
+    assert node.tenant(states[1].program.process.pid)["owner"] == f"uid:{os.getuid()}"
+    assert node.tenant(states[1].program.process.pid)["way"] == "bus"
 
 
 def test_a_cell_and_what_computes_in_its_process_have_one_lease(nodes: Callable[..., Node]) -> None:

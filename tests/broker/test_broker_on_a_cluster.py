@@ -171,6 +171,9 @@ def test_a_task_that_runs_as_its_owner_is_known_by_its_user(brokers: Start, kern
     runner = kernels(broker, job, role="runner", attempt=place)
     assert [device["uuid"] for device in runner.acquire(lends=True)["devices"]] == [broker.devices[1].uuid]
     assert tenant_of(broker, runner)["owner"] == f"uid:{os.getuid()}"
+    # A process of it with the residency library is one of its runner's.
+    assert kernels(broker, job, role="residency", attempt=place).welcome["op"] == "welcome"
+    assert kernels(broker, job, role="residency").welcome["op"] == "refused"
 
 
 def theirs(broker: BrokerProcess, directory: Path, number: int = 1) -> tuple[FakeJob, Path]:

@@ -22,6 +22,7 @@ def test_a_task_that_gives_way_to_cells_loads_the_library(tmp_path: Path) -> Non
     assert variables(task)["LD_PRELOAD"] == "/lib/ours.so"
     assert variables(task, LD_PRELOAD="/lib/theirs.so")["LD_PRELOAD"] == "/lib/ours.so:/lib/theirs.so"
     assert variables(task)["CARREL_BROKER"] == "/run/broker.sock"
+    assert "CARREL_ATTEMPT_DIR" not in variables(task)
     for other in (
         replace(task, lends=False),
         replace(task, devices=()),

@@ -115,7 +115,8 @@ other. If the connection is lost nothing changes in the process; it connects aga
 
 From the library:
 
-``hello``     v, role, token; gate ("open", "closed"), place (where its movable memory is: "none", "in", "out", "lost"),
+``hello``     v, role, token, attempt (as a kernel says it); gate ("open", "closed"), place (where its movable memory is:
+              "none", "in", "out", "lost"),
               paused, waiting (bool: calls wait at the gate), request (if one was not answered), lease and fence (if it has
               one), devices (UUIDs that it sees; [] before cuInit), movable and stays (bytes for each device; a context itself
               is in neither), reasons (why memory stays, in words of ours), leaked (bytes that the driver did not take back),

@@ -84,8 +84,13 @@ class Preparation:
             outputs=cwd / "outputs",
             temporary=make_temporary(self.directory.temporary),
             checkpoint=self.directory.checkpoint,
+            attempt=self._elsewhere,
         )
         return Prepared(command=task.command, directory=cwd, places=places, activated=activated, lock=lock)
+
+    @property
+    def _elsewhere(self) -> Path | None:
+        return self.directory.path.absolute() if self.launch.remote else None
 
     def _session(self, session: SessionSpec) -> Prepared:
         """A session works on files that outlive it, in an environment that its user changes."""
@@ -131,6 +136,7 @@ class Preparation:
                 temporary=temporary,
                 environment=Path(found.prefix),
                 address=self.directory.session_address if self.launch.remote else None,
+                attempt=self._elsewhere,
             ),
             activated=self.base,
             lock="",

@@ -53,6 +53,8 @@ class Places:
     environment: Path | None = None
     #: File in which a session on another machine than the lab's says where it is; None on the lab's own.
     address: Path | None = None
+    #: The attempt's own directory, on another machine than the lab's: a node's broker may know the job by it alone.
+    attempt: Path | None = None
 
 
 def base_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -121,6 +123,7 @@ def command_variables(
     elif launch.lends and launch.devices and token and launch.paths.broker and launch.paths.residency:
         # A task that gives way to cells stops at the gate of the library.
         variables |= {"CARREL_BROKER": launch.paths.broker, "LD_PRELOAD": preload(launch.paths.residency, variables)}
+        variables |= _attempt(places)
     if launch.gateway:
         variables["CARREL_URL"] = launch.gateway
     if token:
@@ -142,7 +145,12 @@ def _session_variables(launch: Launch, session: SessionSpec, places: Places, env
         **({"CARREL_SESSION_PORTS": launch.session_ports} if places.address else {}),
         **({"CARREL_BROKER": launch.paths.broker} if launch.paths.broker else {}),
         **({"CARREL_SESSION_RESIDENCY": launch.paths.residency} if launch.paths.broker and launch.paths.residency else {}),
+        **_attempt(places),
     }
+
+
+def _attempt(places: Places) -> Mapping[str, str]:
+    return {"CARREL_ATTEMPT_DIR": str(places.attempt)} if places.attempt else {}
 
 
 def preload(library: str, variables: Mapping[str, str]) -> str:

@@ -29,8 +29,10 @@ def find_library() -> tuple[str, str]:
         return "", str(error)
 
 
-def library_for(choice: str, devices: Sequence[Device]) -> str:
-    """The library that programs on these devices load; "" where it is not wanted, is not there, or has nothing to do."""
-    if choice == "off" or all(device.simulated for device in devices):
+def library_for(choice: str, devices: Sequence[Device] | None = None) -> str:
+    """The library that programs on these devices load, of other machines if None; "" where it is not wanted, is not there, or
+    has nothing to do.
+    """
+    if choice == "off" or (devices is not None and all(device.simulated for device in devices)):
         return ""
     return find_library()[0]

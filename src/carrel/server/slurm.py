@@ -221,13 +221,15 @@ class SlurmSide:
         return options_in(partition.slurm, launch)
 
 
-def launch_on_cluster(settings: LaunchSettings, url: str, *, session_ports: str = "", broker: str = "") -> LaunchSettings:
+def launch_on_cluster(
+    settings: LaunchSettings, url: str, *, session_ports: str = "", broker: str = "", residency: str = ""
+) -> LaunchSettings:
     """Return what jobs are told on other machines, which reach the lab at `url` and none of its sockets.
 
-    `broker` is where a node has a broker of its own, if it has one.
+    `broker` is where a node has a broker of its own, if it has one; `residency` the library that what it lends to loads there.
     """
     tracking = None if settings.tracking_uri is None else f"{url}/mlflow"
-    paths = replace(settings.paths, broker=broker, residency="")
+    paths = replace(settings.paths, broker=broker, residency=residency if broker else "")
     return replace(
         settings, paths=paths, gateway=url, tracking_uri=tracking, suspends=False, remote=True, session_ports=session_ports
     )

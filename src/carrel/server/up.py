@@ -182,7 +182,13 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
     launch = replace(
         launch,
         on_cluster=replace(
-            launch_on_cluster(launch, slurm_url, session_ports=settings.slurm_session_ports, broker=settings.slurm_broker),
+            launch_on_cluster(
+                launch,
+                slurm_url,
+                session_ports=settings.slurm_session_ports,
+                broker=settings.slurm_broker,
+                residency=library_for(settings.residency),
+            ),
             shards=slurm.shards,
         ),
     )

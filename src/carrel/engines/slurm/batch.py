@@ -178,7 +178,9 @@ def note_allocation(directory: AttemptDirectory, environ: Mapping[str, str]) -> 
     # What the broker lends is seen by a cell that has it, and by no other. A task has it from start to end, but for pauses.
     devices = () if shares and session else allocated(environ, launch["resources"].get("gpu_type") or "gpu")
     launch |= {"node": environ.get("SLURMD_NODENAME") or launch["node"], "devices": to_plain(devices), "shares": list(shares)}
-    launch["paths"] = {**paths, "broker": paths["broker"] if shares else ""}
+    library = paths.get("residency", "")
+    lent = {"broker": paths["broker"], "residency": library if os.access(library, os.R_OK) else ""}
+    launch["paths"] = {**paths, **(lent if shares else {"broker": "", "residency": ""})}
     draft = directory.launch.with_name(f"launch.{environ.get('SLURM_JOB_ID', '')}.{os.getpid()}")
     draft.write_text(json.dumps(launch, separators=(",", ":")))
     draft.rename(directory.launch)
