@@ -10,6 +10,7 @@ import pytest
 
 from carrel.broker.bus import Bus
 from carrel.broker.core.effects import MoveBack, MoveOut, Pause
+from carrel.broker.given import GivenPieces
 from carrel.broker.loop import Loop, Timer
 from carrel.broker.pool import HostPool
 from carrel.domain.lease import Way
@@ -44,9 +45,10 @@ class Hand:
 class Machine:
     """A bus, its pool, and processes."""
 
-    def __init__(self, pieces: int = 4) -> None:
+    def __init__(self, pieces: int = 4, given: GivenPieces | None = None) -> None:
         self.loop = Hand()
-        self.pool = HostPool(pieces * PIECE, piece=PIECE, available=lambda: 2**40)
+        self.given = given or GivenPieces()
+        self.pool = HostPool(pieces * PIECE, piece=PIECE, available=lambda: 2**40, given=self.given)
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.away: list[str] = []
         self.outcomes: list[Moved] = []
@@ -181,14 +183,55 @@ def test_an_idle_process_has_its_part_of_the_pool_before_it_must_move(machine: M
     machine.order("a", "out")  # without any more pieces
 
 
+def shows(machine: Machine, member: str, place: str) -> tuple[dict[str, Any], list[int]]:
+    """What a process says to the next broker, and the descriptors that it sends along."""
+    pieces = machine.pool.held(member)
+    hello = {"op": "hello", "place": place, "pieces": [one.number for one in pieces], "sizes": [one.size for one in pieces]}
+    return hello, [os.dup(piece.fd) for piece in pieces]
+
+
 def test_a_broker_that_was_restarted_knows_where_states_lie(machine: Machine) -> None:
     machine.join("a")
     machine.leave("a", 6 * MIB)
-    pieces = machine.pool.held("a")
-    files = [os.dup(piece.fd) for piece in pieces]
-    again = Machine()
-    hello = {"op": "hello", "place": "out", "pieces": [one.number for one in pieces], "sizes": [one.size for one in pieces]}
-    again.bus.connected("a", "user of a", hello, files)
-    assert [piece.number for piece in again.pool.held("a")] == [piece.number for piece in pieces]
+    again = Machine(given=machine.given)
+    again.bus.connected("a", "user of a", *shows(machine, "a", "out"))
+    assert [piece.number for piece in again.pool.held("a")] == [piece.number for piece in machine.pool.held("a")]
     assert again.bus.spare() == 0
     again.pool.end()
+
+
+def test_a_state_in_memory_that_no_broker_gave_comes_back_and_the_memory_is_let_go(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was written down in a line that is damaged, say."""
+    machine.join("a")
+    machine.leave("a", 6 * MIB)
+    hello, files = shows(machine, "a", "out")
+    again = Machine()
+    again.bus.connected("a", "user of a", hello, files)
+    assert again.pool.held("a") == []
+    assert again.pool.left() == 4 * PIECE, "nobody has less room because of it"
+    assert f"No broker gave piece {hello['pieces'][0]} of 4M to this process" in caplog.text
+    assert again.told == [], "it is left alone while its state lies there"
+    again.back("a")
+    again.answer("a", "pause", "quiet", place="out", movable=[6 * MIB])
+    again.answer("a", "in", "moved", place="in")
+    assert again.told[-1][1]["pieces"] == hello["pieces"]
+    again.answer("a", "pieces_back", "pieces_back", place="in")
+    assert again.outcomes[-1].ending is Ending.DONE
+    again.leave("a", 6 * MIB)
+    assert len(again.pool.held("a")) == 2
+    again.pool.end()
+
+
+def test_who_names_memory_of_its_own_making_is_asked_to_let_go_of_it_and_goes_on(machine: Machine) -> None:
+    own = HostPool(PIECE, piece=PIECE, available=lambda: 2**40)
+    [made] = own.take("mallory", PIECE)
+    hello = {"op": "hello", "place": "in", "pieces": [made.number], "sizes": [PIECE]}
+    machine.bus.connected("m", "mallory", hello, [os.dup(made.fd)])
+    machine.order("m", "pieces_back")
+    machine.loop.silence()
+    assert machine.pool.left() == 4 * PIECE
+    machine.leave("m", 6 * MIB)
+    assert machine.outcomes[-1].ending is Ending.DONE
+    own.end()

@@ -97,6 +97,8 @@ class Bus:
         #: Processes that are given pieces before they have to move.
         self._preparing: set[str] = set()
         self._ahead: set[str] = set()
+        #: Numbers of pieces that processes have, and no broker gave.
+        self._strange: dict[str, list[int]] = {}
 
     # --- processes come and go ----------------------------------------------------------------------------------------------
 
@@ -117,6 +119,7 @@ class Bus:
         self._away.discard(member)
         self._owners.pop(member, None)
         self._ahead.discard(member)
+        self._strange.pop(member, None)
         self._pool.close(member)
         for number in [number for number, given in self._given.items() if given.order.member == member]:
             self._answer(number, None)
@@ -124,6 +127,8 @@ class Bus:
     def heard(self, member: str, message: Message) -> None:
         """An answer of the process."""
         self._note(member, message)
+        if leaked := _sum([message.get("leaked")]) if message["op"] == "moved" else 0:
+            _log.warning("process %s still has %s on its devices that the driver did not take back", member, format_size(leaked))
         number, given = message.get("id"), None
         if isinstance(number, int):
             given = self._given.get(number)
@@ -145,19 +150,38 @@ class Bus:
             self._away.discard(member)
 
     def _adopt(self, member: str, owner: str, hello: Message, files: Sequence[int]) -> None:
-        """An earlier broker gave these pieces of the pool, and the state may lie there."""
+        """An earlier broker gave these pieces of the pool, and the state may lie there.
+
+        What was not written down as given is left to the process, which may need it to come back; it is asked to let go of it.
+        """
         numbers, sizes = hello.get("pieces"), hello.get("sizes")
         said = list(zip(numbers, sizes, strict=False)) if isinstance(numbers, list) and isinstance(sizes, list) else []
+        strange = []
         for file in files[len(said) :]:
             os.close(file)
         for (number, size), file in zip(said, files, strict=False):
+            if type(number) is not int or type(size) is not int:
+                os.close(file)
+                continue
             try:
-                if type(number) is not int or type(size) is not int:
-                    os.close(file)
-                    continue
                 self._pool.adopt(owner, number, size, file, holder=member)
             except (CarrelError, OSError) as error:
-                _log.warning("process %s has memory that is not the pool's: %s", member, error)
+                strange.append(number)
+                _log.warning("memory of process %s is not taken into the pool: %s", member, error)
+        if len(files) >= len(said):
+            self._pool.all_shown(member)
+        self._strange[member] = strange
+        if strange and hello.get("place") not in _AWAY:
+            self._go_on(self._let_go(member), lambda _outcome: None, None)
+
+    def _let_go(self, member: str) -> _Script:
+        """The process is asked to let go of host memory that no broker gave. Refused or not, it goes on."""
+        strange = self._strange.get(member)
+        if strange:
+            told = yield _Order(member, "pieces_back", "pieces_back", {"pieces": strange})
+            if told is not None and told.get("ok") is True:
+                self._strange.pop(member, None)
+        return _Outcome(ok=True)
 
     # --- moves --------------------------------------------------------------------------------------------------------------
 
@@ -242,6 +266,7 @@ class Bus:
         moved = yield _Order(member, "in", "moved", {"patience": PATIENCE_SECONDS})
         if moved is None or moved.get("place") in _AWAY:
             return _Outcome(ok=False, why=_why(moved, "its memory did not come back"))
+        yield from self._let_go(member)
         return _Outcome(ok=True, bytes=_sum(quiet.get("movable")), seconds=_seconds(moved))
 
     def _provide(self, member: str, size: int) -> Generator[_Order, Message | None, str]:
