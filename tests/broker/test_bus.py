@@ -81,8 +81,8 @@ class Machine:
         self.out(member)
         for _ in range(2):
             self.answer(member, "pause", "quiet", place="in", movable=[size])
-        if self.told[-1][1]["op"] == "pieces":
-            self.answer(member, "pieces", "pieces")
+            if self.told[-1][1]["op"] == "pieces":
+                self.answer(member, "pieces", "pieces")
         self.answer(member, "out", "moved", place="out", bytes=size, seconds=0.5)
 
 
@@ -142,10 +142,10 @@ def test_pieces_of_a_process_whose_state_is_on_its_device_are_taken_back(machine
     machine.answer("a", "pause", "quiet", place="out", movable=[12 * MIB])
     machine.answer("a", "in", "moved", place="in", bytes=12 * MIB, seconds=0.1)
     machine.out("b")
-    for _ in range(2):
-        machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
+    machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
     machine.answer("a", "pieces_back", "pieces_back")
     machine.answer("b", "pieces", "pieces")
+    machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
     machine.answer("b", "out", "moved", place="out", bytes=8 * MIB, seconds=0.1)
     assert machine.outcomes.pop().ending is Ending.DONE
     assert (machine.pool.held("a"), len(machine.pool.held("b"))) == ([], 2)
@@ -155,9 +155,22 @@ def test_a_pool_that_is_full_moves_nothing(machine: Machine) -> None:
     machine.join("a", "b")
     machine.leave("a", 12 * MIB)
     machine.out("b")
-    for _ in range(2):
-        machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
+    machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
     assert machine.told[-1] == ("b", {"op": "go", "id": 0})
+    moved = machine.outcomes.pop()
+    assert (moved.ending, "pool of host memory" in moved.message) == (Ending.RETRY, True)
+
+
+def test_several_processes_leave_only_if_the_pool_has_room_for_all(machine: Machine) -> None:
+    """None of them is emptied whose room somebody might have taken when another could not follow."""
+    machine.join("a", "b")
+    machine.bus.out(MoveOut("task", None, (), ("gpu",), 0, Way.BUS, ("a", "b"), 0), machine.outcomes.append)
+    first, second = (message["id"] for _member, message in machine.told)
+    machine.bus.heard("a", {"op": "quiet", "id": first, "ok": True, "place": "in", "movable": [12 * MIB]})
+    machine.bus.heard("b", {"op": "quiet", "id": second, "ok": True, "place": "in", "movable": [8 * MIB]})
+    machine.answer("a", "pieces", "pieces")
+    assert len(machine.pool.held("a")) == 3, "and nobody takes them back from it meanwhile"
+    assert [(member, message["op"]) for member, message in machine.told[-3:]] == [("a", "pieces"), ("a", "go"), ("b", "go")]
     moved = machine.outcomes.pop()
     assert (moved.ending, "pool of host memory" in moved.message) == (Ending.RETRY, True)
 

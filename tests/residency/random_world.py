@@ -87,8 +87,12 @@ class Worker:
 
     @property
     def place(self) -> str:
-        """Where its memory is, by its library: "none" and "in" are the same."""
-        return {"none": "in"}.get(self.about()["place"], self.about()["place"])
+        """Where its memory is, by its library: "in", "out", "lost", or "none" where it has none that moves."""
+        return str(self.about()["place"])
+
+    @property
+    def away(self) -> bool:
+        return self.place in ("out", "lost")
 
     def used(self, device: int, *, out: bool) -> int:
         return (CONTEXT if device in self.contexts else 0) + sum(
@@ -218,7 +222,7 @@ class World:
     def fill_up(self) -> None:
         """Start processes in the place of those that ended, where a device has room for one; not beside others that are away."""
         for number, (tenant, many) in enumerate(zip(self.tenants, self._wanted, strict=True)):
-            while len(tenant) < many and all(worker.place == "in" for worker in tenant):
+            while len(tenant) < many and not any(worker.away for worker in tenant):
                 room = [device for device in range(GPUS) if self.room(device) >= CONTEXT]
                 if not room:
                     return
@@ -380,7 +384,7 @@ class World:
 
     def used(self, device: int) -> int:
         """Bytes of the device that should be in use, by where the libraries say that their memory is."""
-        return sum(worker.used(device, out=worker.place != "in") for worker in self._workers.values()) + CONTEXT
+        return sum(worker.used(device, out=worker.away) for worker in self._workers.values()) + CONTEXT
 
     def room(self, device: int) -> int:
         """Bytes of the device that are free, at least."""

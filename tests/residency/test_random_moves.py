@@ -44,11 +44,11 @@ class Moves:
     # --- what is where
 
     def here(self, tenant: list[Worker]) -> bool:
-        return all(worker.place == "in" for worker in tenant)
+        return not any(worker.away for worker in tenant)
 
     def fits(self, tenant: list[Worker]) -> bool:
         """What is away of it has room on its devices."""
-        away = [worker for worker in tenant if worker.place != "in"]
+        away = [worker for worker in tenant if worker.away]
         return all(
             self.world.used(device)
             + self.world.leaked()
@@ -107,7 +107,7 @@ class Moves:
     def settle(self, tenant: list[Worker]) -> None:
         """Nothing goes wrong any more: it is here as a whole, or away as a whole."""
         self.world.driver.clear()
-        places = {worker.place for worker in tenant}
+        places = self.places(tenant)
         if places - {"in", "out"} or len(places) > 1:
             self.outcomes["torn"] += 1
             if self.fits(tenant):
@@ -115,10 +115,13 @@ class Moves:
             else:
                 moved = self.world.move("out", tenant)
                 assert moved.ending is Ending.DONE, moved
-            places = {worker.place for worker in tenant}
+            places = self.places(tenant)
             assert len(places) == 1, places
-        if places == {"in"}:
+        if "out" not in places:
             self.world.go(tenant)
+
+    def places(self, tenant: list[Worker]) -> set[str]:
+        return {worker.place for worker in tenant} - {"none"}
 
     def change(self) -> None:
         tenant = self.pick()

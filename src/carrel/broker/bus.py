@@ -94,6 +94,8 @@ class Bus:
         #: Whose each process is, and those whose state lies in the pool.
         self._owners: dict[str, str] = {}
         self._away: set[str] = set()
+        #: Processes that are about to leave: their part of the pool is for that.
+        self._leaving: set[str] = set()
         #: Processes that are given pieces before they have to move.
         self._preparing: set[str] = set()
         self._ahead: set[str] = set()
@@ -186,29 +188,36 @@ class Bus:
     # --- moves --------------------------------------------------------------------------------------------------------------
 
     def out(self, what: MoveOut, done: Callable[[Moved], None]) -> None:
-        """Move a tenant's state to host memory: stop all of its processes, then empty them all."""
+        """Move a tenant's state to host memory: stop all of its processes, see that the pool has room for all, empty them all."""
+
+        def over(outcomes: Mapping[str, _Outcome]) -> None:
+            self._leaving.difference_update(what.members)
+            # Where one is away that could not be brought back, all stay stopped: who asks next brings all of them back.
+            good = all(one.ok for one in outcomes.values()) or any(one in self._away for one in what.members)
+            if not good:
+                self._go(what.members)
+            done(_ended("out", what.tenant, outcomes, Ending.DONE if good else Ending.RETRY))
 
         def stopped(outcomes: Mapping[str, _Outcome]) -> None:
-            size = sum(one.bytes for one in outcomes.values())
-            full = _beyond_job(what, size)
+            full = _beyond_job(what, sum(one.bytes for one in outcomes.values()))
             if full or not all(one.ok for one in outcomes.values()):
-                self._go(what.members)
-                done(_ended("out", what.tenant, {**outcomes, "": _Outcome(ok=False, why=full)}, Ending.RETRY))
+                over({**outcomes, "": _Outcome(ok=not full, why=full)})
                 return
-            self._all(what.members, self._empty, emptied)
+            self._all(outcomes, lambda one: self._find_room(one, outcomes[one].bytes), roomy)
+
+        def roomy(outcomes: Mapping[str, _Outcome]) -> None:
+            if all(one.ok for one in outcomes.values()):
+                self._all(what.members, self._empty, emptied)
+            else:
+                over(outcomes)
 
         def emptied(outcomes: Mapping[str, _Outcome]) -> None:
             if all(one.ok for one in outcomes.values()):
-                done(_ended("out", what.tenant, outcomes, Ending.DONE))
-                return
-            self._all([one for one in what.members if one in self._away], self._fill, lambda _back: undone(outcomes))
+                over(outcomes)
+            else:
+                self._all([one for one in what.members if one in self._away], self._fill, lambda _back: over(outcomes))
 
-        def undone(outcomes: Mapping[str, _Outcome]) -> None:
-            self._go(what.members)
-            # One that could not be brought back again is away: the next one who asks for it brings all of them back.
-            away = any(one in self._away for one in what.members)
-            done(_ended("out", what.tenant, outcomes, Ending.DONE if away else Ending.RETRY))
-
+        self._leaving.update(what.members)
         self._all(what.members, self._stop, stopped)
 
     def back(self, what: MoveBack, done: Callable[[Moved], None]) -> None:
@@ -257,6 +266,11 @@ class Bus:
         if moved is None or moved.get("place") == "in":
             return _Outcome(ok=False, why=_why(moved, "its memory did not leave"))
         return _Outcome(ok=True, bytes=size, seconds=_seconds(moved))
+
+    def _find_room(self, member: str, size: int) -> _Script:
+        """It has so much of the pool."""
+        why = "" if member in self._away else (yield from self._provide(member, size))
+        return _Outcome(ok=not why, why=why)
 
     def _fill(self, member: str) -> _Script:
         """Its memory comes back."""
@@ -323,7 +337,7 @@ class Bus:
 
     def _reclaim(self, asking: str, size: int) -> Generator[_Order, Message | None, None]:
         """Take back pieces from processes whose state is on its devices."""
-        busy = {given.order.member for given in self._given.values()}
+        busy = {given.order.member for given in self._given.values()} | self._leaving
         for member in [one for one in self._owners if one != asking and one not in self._away and one not in busy]:
             some = self._pool.held(member)
             if size > 0 and some:
