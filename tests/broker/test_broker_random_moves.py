@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from bus_node import MEMORY, MIB, Node, State, start_node
+from bus_node import MEMORY, MIB, Node, Program, State, start_node
 from kernels import eventually, leases_of
 
 from carrel.domain.lease import LendingRules
@@ -39,12 +39,24 @@ CONTEXT, GRANULE = 8 * MIB, 2 * MIB
 _DONE = re.compile(r"bus (?:out|in) \S+ done, [1-9]|bus (?:out|in) \S+: done, [1-9]")
 
 
+class Session(State):
+    """One that may meet a full device: nobody knows beforehand how much a process will take."""
+
+    def __init__(self, program: Program, *, size: int, seed: int) -> None:
+        self.program, self.size, self.seed = program, size, seed
+        program.good("init")
+        program.good("context")
+        made = program.order("alloc", size=size, seed=seed)
+        assert made["result"] in (0, 2), made
+        self.at, self.full = made["at"], made["result"] == 2
+
+
 class Moves:
     """Sessions that compute at random."""
 
     def __init__(self, node: Node, dice: random.Random, many: int) -> None:
         self.node, self.dice = node, dice
-        self.states: list[State] = []
+        self.states: list[Session] = []
         self.count: Counter[str] = Counter()
         self.seed = 0
         #: Descriptors of a broker beside the pool's, by how many programs there are.
@@ -54,7 +66,12 @@ class Moves:
 
     def start(self) -> None:
         self.seed += 1
-        self.states.append(State(self.node.program(), size=self.dice.randint(10, 60) * MIB, seed=self.seed))
+        session = Session(self.node.program(), size=self.dice.randint(10, 60) * MIB, seed=self.seed)
+        if session.full:
+            session.program.kill()
+            self.count["full"] += 1
+        else:
+            self.states.append(session)
 
     def run(self, moves: int) -> None:
         while self.done() < moves:
@@ -67,7 +84,7 @@ class Moves:
     def round(self) -> None:
         """Some compute at once; each finds what it left."""
         driver = self.node.driver
-        some = self.dice.sample(self.states, self.dice.randint(2, len(self.states)))
+        some = self.dice.sample(self.states, self.dice.randint(1, len(self.states)))
         for _ in range(self.dice.choice((0, 0, 0, 1, 2))):
             pid, call = self.dice.choice(self.states).program.process.pid, self.dice.choice(CALLS)
             if self.dice.random() < 0.3:
@@ -95,6 +112,7 @@ class Moves:
         """At rest all is accounted for: on the devices, in the pool, and in descriptors."""
         node = self.node
         eventually(lambda: not leases_of(node.broker), lambda: node.broker.status())
+        eventually(lambda: len(node.broker.status()["tenants"]) == len(self.states))
         status = node.broker.status()
         tenants = {row["pid"]: row for row in status["tenants"]}
         assert tenants.keys() == {state.program.process.pid for state in self.states}

@@ -11,10 +11,10 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from random_worker import CONTEXT, GRANULE, Part, Worker, descriptors
 from residency_rig import LIMIT, MIB, Program, fake_driver, library
 
 from carrel.broker.bus import Bus
@@ -29,75 +29,12 @@ from carrel.leases.protocol import Message, decode, encode
 from carrel.suspension.ports import Moved
 
 GPUS = 2
-#: Bytes of a device, of the context of a process there, of what the driver rounds up to; and of the pool and its pieces.
-MEMORY, CONTEXT, GRANULE = 24 * MIB, MIB, 2 * MIB
-POOL, PIECE = 48 * MIB, 3 * MIB
+#: Bytes of a device, of the pool, and of its pieces.
+MEMORY, POOL, PIECE = 24 * MIB, 48 * MIB, 3 * MIB
 #: Numbers of orders of ours, beside those of the bus.
 _OWN = 10**9
 #: Bytes on one device that a process has at most.
 MOST = 10 * MIB
-
-
-@dataclass(slots=True)
-class Part:
-    """Device memory of a program, and what should be found there."""
-
-    size: int
-    seed: int
-    device: int
-    #: By the calls for virtual memory: its handle, how many addresses it has one after the other, and whether it is mapped now.
-    handle: int = 0
-    times: int = 1
-    seen: bool = True
-
-    @property
-    def room(self) -> int:
-        return -(-self.size // GRANULE) * GRANULE if self.moves else self.size
-
-    @property
-    def moves(self) -> bool:
-        return self.size >= GRANULE
-
-
-@dataclass(slots=True)
-class Worker:
-    """A process, as the test knows it."""
-
-    program: Program
-    name: str
-    owner: str
-    connection: Connection | None = None
-    hello: Message = field(default_factory=dict)
-    parts: dict[int, Part] = field(default_factory=dict)
-    contexts: set[int] = field(default_factory=set)
-    #: Descriptors that it has beside its pieces of the pool.
-    files: int = 0
-    leaked: int = 0
-    lease: str = ""
-    #: Pieces of which the broker knows nothing.
-    forgotten: set[int] = field(default_factory=set)
-
-    def pieces(self) -> Counter[int]:
-        """Descriptors of pieces of the pool that it has, by inode."""
-        files = descriptors(self.program.process.pid)
-        return Counter({inode: many for (what, inode), many in files.items() if what == "piece"})
-
-    def about(self) -> dict[str, Any]:
-        return self.program.order("status")
-
-    @property
-    def place(self) -> str:
-        """Where its memory is, by its library: "in", "out", "lost", or "none" where it has none that moves."""
-        return str(self.about()["place"])
-
-    @property
-    def away(self) -> bool:
-        return self.place in ("out", "lost")
-
-    def used(self, device: int, *, out: bool) -> int:
-        return (CONTEXT if device in self.contexts else 0) + sum(
-            part.room for part in self.parts.values() if part.device == device and not (out and part.moves)
-        )
 
 
 class World:
@@ -425,15 +362,3 @@ class World:
         use = self.pool.use()
         slots = (use.given + use.ready + use.used_before) // PIECE
         assert sum(many for (what, _inode), many in mine.items() if what == "piece") == slots, (mine, use)
-
-
-def descriptors(pid: int) -> Counter[tuple[str, int]]:
-    """What a process has open: pieces by their inode, and how many others."""
-    found: Counter[tuple[str, int]] = Counter()
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            piece = "memfd:carrel-state" in str(path.readlink())
-            found["piece" if piece else "other", path.stat().st_ino if piece else 0] += 1
-        except FileNotFoundError:  # the one that lists them
-            continue
-    return found

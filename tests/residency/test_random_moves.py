@@ -8,7 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from random_world import CONTEXT, GPUS, MEMORY, Worker, World, descriptors
+from random_worker import CONTEXT, Worker, descriptors
+from random_world import GPUS, MEMORY, World
 
 import carrel.broker.bus
 from carrel.suspension.ports import Ending

@@ -11,10 +11,7 @@ Processes of one Unix user can open each other's descriptors in /proc; that wall
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import logging
-import mmap
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -22,12 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from carrel.broker.given import Given, GivenPieces
+from carrel.broker.memory_file import is_sealed, make_file, touch, touch_huge
 from carrel.devices.machine import available_memory, shares_huge_pages
 from carrel.domain.errors import Conflict, Unavailable, in_words
 from carrel.domain.units import MIB, format_size
 
 _log = logging.getLogger(__name__)
-_libc = ctypes.CDLL(None)
 
 #: Size of a piece, unless the whole pool would then be more pieces than one process can have.
 PIECE = 256 * MIB
@@ -35,15 +32,6 @@ PIECE = 256 * MIB
 _MOST = 160
 #: Seconds between two looks whether the machine has become short of memory.
 _LOOK_SECONDS = 5.0
-#: What is written at once when memory is touched. Writing it was measured faster than MADV_POPULATE_WRITE (1.0 against 0.9 GB/s
-#: for fresh memory on the machine of this measurement), and needs no mapping and no recent kernel.
-_ZEROS = memoryview(bytes(4 * MIB))
-#: Linux 5.14 and newer: write-fault a range of a mapping, so that the memory is there.
-_POPULATE_WRITE = 23
-
-_GET_SEALS, _ADD_SEALS = 1034, 1033
-_SIZE_SEALS = 0x0002 | 0x0004  # F_SEAL_SHRINK, F_SEAL_GROW (fcntl(2))
-_SEALS = 0x0001 | _SIZE_SEALS  # F_SEAL_SEAL: and no other seal is added later, such as one against writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +114,7 @@ class HostPool:
         self._target = min(ready, limit)
         self._floor = floor
         self._available = available
-        self._touch = _touch_huge if (shares_huge_pages() if huge is None else huge) else _touch
+        self._touch = touch_huge if (shares_huge_pages() if huge is None else huge) else touch
         self._records = GivenPieces() if given is None else given
         self._lives = lives
         self._next = max(first, self._records.last + 1)
@@ -209,7 +197,7 @@ class HostPool:
                 known, record = self._given.get(number), self._records.find(number)
                 if record is None or (record.owner, record.holder, record.size) != (owner, holder, size):
                     raise Conflict(f"No broker gave piece {number} of {format_size(size)} to this process.")
-                if not record.is_in(fd) or not _sealed(fd):
+                if not record.is_in(fd) or not is_sealed(fd):
                     raise Conflict(f"What was handed in as piece {number} is other memory than a broker gave.")
                 if known is not None:
                     os.close(fd)
@@ -301,7 +289,7 @@ class HostPool:
         """A clean piece that is touched. Without the lock: it takes a while."""
         fd = -1
         try:
-            fd = _file(self.piece)
+            fd = make_file(self.piece)
             self._touch(fd, self.piece, lambda: self._ended)
         except OSError as error:
             _log.warning("no host memory could be prepared: %s", in_words(error))
@@ -366,9 +354,9 @@ class HostPool:
         if self._clean:
             return self._clean.pop(), fresh
         if fresh > 0:
-            return _Slot(Piece(number=0, size=self.piece, fd=_file(self.piece))), fresh - 1
+            return _Slot(Piece(number=0, size=self.piece, fd=make_file(self.piece))), fresh - 1
         size = self._used[0].piece.size
-        slot = _Slot(Piece(number=0, size=size, fd=_file(size)))
+        slot = _Slot(Piece(number=0, size=size, fd=make_file(size)))
         self._discarded.append(self._used.pop(0).piece.fd)
         return slot, fresh
 
@@ -385,47 +373,3 @@ def _record(piece: Piece, owner: str, holder: str) -> Given:
 
 def _bytes(slots: Iterable[_Slot]) -> int:
     return sum(slot.piece.size for slot in slots)
-
-
-def _file(size: int) -> int:
-    fd = os.memfd_create("carrel-state", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(fd, size)
-        fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _touch(fd: int, size: int, over: Callable[[], bool]) -> None:
-    """Make the memory of the file be there. Raises `OSError`; returns early when it is `over`."""
-    for offset in range(0, size, len(_ZEROS)):
-        if over():
-            return
-        os.pwrite(fd, _ZEROS[: size - offset], offset)
-
-
-def _touch_huge(fd: int, size: int, over: Callable[[], bool]) -> None:
-    """The same through a mapping, which is how huge pages are asked for; an older kernel makes it as `_touch` does."""
-    with mmap.mmap(fd, size) as mapping:
-        with suppress(OSError):
-            mapping.madvise(mmap.MADV_HUGEPAGE)
-        start = ctypes.c_char.from_buffer(mapping)
-        try:
-            for offset in range(0, size, len(_ZEROS)):
-                part = min(len(_ZEROS), size - offset)
-                # By ctypes, so that other threads go on meanwhile.
-                if over() or _libc.madvise(ctypes.c_void_p(ctypes.addressof(start) + offset), part, _POPULATE_WRITE) != 0:
-                    break
-        finally:
-            del start  # the mapping cannot be closed before
-    if os.fstat(fd).st_blocks * 512 < size:
-        _touch(fd, size, over)
-
-
-def _sealed(fd: int) -> bool:
-    try:
-        return fcntl.fcntl(fd, _GET_SEALS) & _SIZE_SEALS == _SIZE_SEALS
-    except OSError:
-        return False
