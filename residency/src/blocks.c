@@ -66,9 +66,35 @@ struct mapping *mapping_at(address any) {
 
 size_t piece_start(const struct block *block, size_t number) { return number * block->pieces[0].size; }
 
+int scratch_off(struct piece *piece) {
+    int result = piece->scratch != 0 ? real_cuMemUnmap()(piece->scratch, piece->size) : SUCCESS;
+    if (result == SUCCESS && piece->scratch != 0) {
+        real_cuMemAddressFree()(piece->scratch, piece->size);
+        piece->scratch = 0;
+    }
+    return result;
+}
+
+int scratch_on(struct block *block, size_t number) {
+    struct piece *piece = &block->pieces[number];
+    struct access access = {{ON_DEVICE, block->property.location.id}, READ_WRITE};
+    address at = piece->scratch;
+    int result = SUCCESS;
+    if (at == 0) {
+        if ((result = real_cuMemAddressReserve()(&at, piece->size, 0, 0, 0)) != SUCCESS) return result;
+        result = real_cuMemMap()(at, piece->size, 0, piece->real, 0);
+        if (result == SUCCESS) piece->scratch = at;
+        else real_cuMemAddressFree()(at, piece->size);
+    }
+    if (result == SUCCESS && (result = real_cuMemSetAccess()(at, piece->size, &access, 1)) != SUCCESS) scratch_off(piece);
+    return result;
+}
+
 static void release_pieces(struct block *block) {
-    for (size_t number = 0; number < block->count; number++)
+    for (size_t number = 0; number < block->count; number++) {
+        scratch_off(&block->pieces[number]);
         if (block->pieces[number].here) real_cuMemRelease()(block->pieces[number].real);
+    }
 }
 
 /* Where memory can be given to other processes there is one piece: a handle that is given away is one of the driver's. */
@@ -126,41 +152,53 @@ static size_t shown(const struct mapping *mapping, size_t number, address *at, s
     return to - from;
 }
 
-static int show(const struct mapping *mapping, size_t number, bool into) {
+/* What is so already is not done again, so a change that failed in its middle can be finished or taken back later. */
+static int show(struct mapping *mapping, size_t number, bool into) {
     address at;
     size_t offset, size = shown(mapping, number, &at, &offset);
+    unsigned char *there = &mapping->there[number];
+    int result = SUCCESS;
     if (size == 0) return SUCCESS;
-    if (!into) return real_cuMemUnmap()(at, size);
-    int result = real_cuMemMap()(at, size, offset, mapping->block->pieces[number].real, 0);
-    if (result == SUCCESS && mapping->allowed > 0) {
-        result = real_cuMemSetAccess()(at, size, mapping->access, (size_t)mapping->allowed);
-        if (result != SUCCESS) real_cuMemUnmap()(at, size);
-    }
+    if (!into && *there != NOT && (result = real_cuMemUnmap()(at, size)) == SUCCESS) *there = NOT;
+    if (into && *there == NOT && (result = real_cuMemMap()(at, size, offset, mapping->block->pieces[number].real, 0)) == SUCCESS)
+        *there = BARE;
+    if (!into || *there != BARE) return result;
+    if (mapping->allowed > 0) result = real_cuMemSetAccess()(at, size, mapping->access, (size_t)mapping->allowed);
+    if (result == SUCCESS) *there = SHOWN;
+    else if (real_cuMemUnmap()(at, size) == SUCCESS) *there = NOT;
     return result;
+}
+
+bool piece_shown(const struct block *block, size_t number) {
+    address at;
+    size_t offset;
+    for (struct mapping *mapping = block->mappings; mapping != NULL; mapping = mapping->next)
+        if (mapping->there[number] != SHOWN && shown(mapping, number, &at, &offset) > 0) return false;
+    return true;
 }
 
 int piece_mapped(struct block *block, size_t number, bool into) {
     int result = SUCCESS;
-    struct mapping *mapping = block->mappings, *failed = NULL;
-    for (; mapping != NULL && result == SUCCESS; mapping = mapping->next)
-        if ((result = show(mapping, number, into)) != SUCCESS) failed = mapping;
-    /* All or nothing. */
-    for (mapping = block->mappings; result != SUCCESS && mapping != failed; mapping = mapping->next)
+    for (struct mapping *mapping = block->mappings; mapping != NULL && result == SUCCESS; mapping = mapping->next)
+        result = show(mapping, number, into);
+    /* All or nothing; where that fails too, `piece_shown` says so. */
+    for (struct mapping *mapping = block->mappings; result != SUCCESS && mapping != NULL; mapping = mapping->next)
         show(mapping, number, !into);
     return result;
 }
 
 int mapping_made(struct block *block, address at, size_t size, size_t offset, struct mapping **made) {
     struct mapping *mapping = calloc(1, sizeof *mapping);
-    if (mapping == NULL) return OUT_OF_MEMORY;
-    *mapping = (struct mapping){.at = at, .size = size, .offset = offset, .asked = size, .block = block};
+    unsigned char *there = calloc(block->count, 1);
     int result = offset <= block->size && size <= block->size - offset && size > 0 ? SUCCESS : INVALID_VALUE;
     size_t number = 0;
+    if (mapping == NULL || there == NULL) result = OUT_OF_MEMORY;
+    else *mapping = (struct mapping){.at = at, .size = size, .offset = offset, .asked = size, .block = block, .there = there};
     for (; result == SUCCESS && number < block->count; number++)
         if (block->pieces[number].here && (result = show(mapping, number, true)) != SUCCESS) break;
     if (result != SUCCESS) {
-        while (number-- > 0)
-            if (block->pieces[number].here) show(mapping, number, false);
+        while (number-- > 0) show(mapping, number, false);
+        free(there);
         free(mapping);
         return result;
     }
@@ -174,13 +212,13 @@ int mapping_made(struct block *block, address at, size_t size, size_t offset, st
 int mapping_gone(struct mapping *mapping) {
     struct block *block = mapping->block;
     int result = SUCCESS;
-    for (size_t number = 0; number < block->count && result == SUCCESS; number++)
-        if (block->pieces[number].here) result = show(mapping, number, false);
+    for (size_t number = 0; number < block->count && result == SUCCESS; number++) result = show(mapping, number, false);
     if (result != SUCCESS) return result;
     tdelete(mapping, &places, by_place);
     if (mapping->next != NULL) mapping->next->previous = mapping->previous;
     if (mapping->previous != NULL) mapping->previous->next = mapping->next;
     else block->mappings = mapping->next;
+    free(mapping->there);
     free(mapping);
     block_unused(block);
     return SUCCESS;
@@ -193,7 +231,7 @@ int mapping_allow(struct mapping *mapping, const struct access *access, size_t c
     for (size_t number = 0; number < block->count && result == SUCCESS; number++) {
         address at;
         size_t offset, size = shown(mapping, number, &at, &offset);
-        if (size > 0 && block->pieces[number].here) result = real_cuMemSetAccess()(at, size, access, count);
+        if (size > 0 && mapping->there[number] != NOT) result = real_cuMemSetAccess()(at, size, access, count);
     }
     for (size_t entry = 0; result == SUCCESS && entry < count; entry++) {
         int known = 0;

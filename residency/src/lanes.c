@@ -6,46 +6,26 @@
 
 struct lanes lanes[MOST_DEVICES];
 
-static int scratch_on(struct lane *lane, struct block *block, size_t number) {
-    size_t size = block->pieces[number].size;
-    struct access access = {{ON_DEVICE, block->property.location.id}, READ_WRITE};
-    int result = real_cuMemAddressReserve()(&lane->scratch, size, 0, 0, 0);
-    if (result != SUCCESS) return result;
-    result = real_cuMemMap()(lane->scratch, size, 0, block->pieces[number].real, 0);
-    if (result == SUCCESS && (result = real_cuMemSetAccess()(lane->scratch, size, &access, 1)) != SUCCESS)
-        real_cuMemUnmap()(lane->scratch, size);
-    if (result != SUCCESS) real_cuMemAddressFree()(lane->scratch, size);
-    else lane->scratch_size = size;
-    return result;
-}
-
-static void scratch_off(struct lane *lane) {
-    if (lane->scratch_size == 0) return;
-    real_cuMemUnmap()(lane->scratch, lane->scratch_size);
-    real_cuMemAddressFree()(lane->scratch, lane->scratch_size);
-    lane->scratch_size = 0;
-}
-
 /* An address at which the whole piece can be read and written by its device. */
-static int reachable(struct lane *lane, struct block *block, size_t number, address *at) {
+static int reachable(struct block *block, size_t number, address *at) {
     size_t start = piece_start(block, number), end = start + block->pieces[number].size;
     struct location here = {ON_DEVICE, block->property.location.id};
     for (struct mapping *mapping = block->mappings; mapping != NULL; mapping = mapping->next) {
-        if (mapping->offset > start || mapping->offset + mapping->size < end) continue;
+        if (mapping->there[number] != SHOWN || mapping->offset > start || mapping->offset + mapping->size < end) continue;
         for (int entry = 0; entry < mapping->allowed; entry++)
             if (memcmp(&mapping->access[entry].location, &here, sizeof here) == 0 && mapping->access[entry].flags == READ_WRITE) {
                 *at = mapping->at + (start - mapping->offset);
                 return SUCCESS;
             }
     }
-    int result = scratch_on(lane, block, number);
-    *at = lane->scratch;
+    int result = scratch_on(block, number);
+    *at = block->pieces[number].scratch;
     return result;
 }
 
 int lane_copy(struct lane *lane, struct block *block, size_t number, bool out) {
     address at;
-    int result = reachable(lane, block, number, &at);
+    int result = reachable(block, number, &at);
     size_t offset = block->pieces[number].at, left = block->pieces[number].size;
     while (left > 0 && result == SUCCESS) {
         size_t room;
@@ -76,8 +56,7 @@ int lane_wait(struct lane *lane, struct done *done) {
     if (lane->block == NULL) return SUCCESS;
     int result = settle(lane, &ended);
     lane->block->pieces[lane->number].touched = !ended;
-    if (ended) scratch_off(lane);
-    lane->scratch_size = 0; /* where it is not known to have ended, the address stays mapped for good */
+    if (ended) scratch_off(&lane->block->pieces[lane->number]); /* if that fails it is tried again when the memory has to go */
     lane->block = NULL;
     if (result != SUCCESS) done->block = NULL;
     return result;

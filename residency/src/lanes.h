@@ -8,8 +8,6 @@ struct lane {
     void *stream;
     struct block *block; /* of the piece under way, or NULL */
     size_t number;
-    address scratch; /* where it is mapped for the copy, if nowhere else */
-    size_t scratch_size;
 };
 
 struct lanes { /* of one device */

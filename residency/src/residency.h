@@ -186,6 +186,7 @@ struct piece {
     bool here;       /* there is memory for it on the device */
     bool touched;    /* a copy may still be under way */
     bool away;       /* its contents are those in the pool, whatever is on the device */
+    address scratch; /* where it is mapped for a copy, if nowhere else; or 0 */
 };
 struct block { /* physical memory that comes and goes as one, in pieces */
     handle token; /* what the program calls it; 0: made by cuMemAlloc */
@@ -208,8 +209,10 @@ struct mapping {
     struct block *block;
     struct access access[MOST_ACCESS];
     int allowed;
+    unsigned char *there;            /* of each piece of the block: whether it is mapped there; NOT, BARE (without access) or SHOWN */
     struct mapping *next, *previous; /* of the same block */
 };
+enum { NOT = 0, BARE = 1, SHOWN = 2 };
 extern struct block *blocks;
 void memory_hold(void);
 void memory_release(void);
@@ -222,7 +225,10 @@ struct mapping *mapping_at(address any);
 int mapping_made(struct block *block, address at, size_t size, size_t offset, struct mapping **made);
 int mapping_gone(struct mapping *mapping);
 int mapping_allow(struct mapping *mapping, const struct access *access, size_t count);
+int scratch_on(struct block *block, size_t number); /* maps a piece where its device can read and write all of it */
+int scratch_off(struct piece *piece);
 int piece_mapped(struct block *block, size_t number, bool into); /* every place where a piece is mapped: into it, or out of it */
+bool piece_shown(const struct block *block, size_t number);       /* it is mapped in each of them */
 size_t piece_start(const struct block *block, size_t number);
 size_t piece_size(void);
 

@@ -14,7 +14,6 @@
 #include <time.h>
 
 const char *const place_names[] = {[NOWHERE] = "none", [IN] = "in", [OUT] = "out", [LOST] = "lost"};
-static size_t leaked;
 static enum place torn; /* LOST after a move that could be neither finished nor taken back */
 
 void transfer_forked(void) {
@@ -42,15 +41,15 @@ static bool failed(struct move *move, const char *call, int result) {
     return false;
 }
 
-/* Gives back the memory of a piece. If that fails it is as it was; or else its memory is nobody's. */
+/* Gives back the memory of a piece. If that fails the memory is still there, and mapped as it was, if the driver does that. */
 static int leave(struct block *block, size_t number) {
     struct piece *piece = &block->pieces[number];
-    int result = piece_mapped(block, number, false);
+    int result = scratch_off(piece); /* memory that is mapped anywhere stays the process' */
+    if (result == SUCCESS) result = piece_mapped(block, number, false);
     if (result != SUCCESS) return result;
     result = real_cuMemRelease()(piece->real);
-    if (result != SUCCESS && piece_mapped(block, number, true) == SUCCESS) return result;
-    if (result != SUCCESS) leaked += piece->size;
-    piece->here = false;
+    if (result != SUCCESS) piece_mapped(block, number, true);
+    else piece->here = false;
     return result;
 }
 
@@ -66,6 +65,16 @@ static int finish(struct move *move, const struct done *done, bool out) {
     if (result == SUCCESS) move->done += piece->size;
     if (result == SUCCESS && move->progress != NULL) move->progress(move->done, move->of);
     return result;
+}
+
+/* Memory of pieces that are away, which the driver did not take back, is given back now; or it stays, and the next way back writes
+ * over it. Where a copy may still be under way it has to stay. */
+static void leave_again(void) {
+    for (struct block *block = blocks; block != NULL; block = block->next)
+        for (size_t number = 0; number < block->count; number++) {
+            struct piece *piece = &block->pieces[number];
+            if (piece->away && piece->here && !piece->touched) leave(block, number);
+        }
 }
 
 static int close_lanes(struct move *move, bool out, bool good) {
@@ -106,21 +115,19 @@ static bool go_out(struct move *move) {
         }
     int ended = close_lanes(move, true, result == SUCCESS);
     if (result == SUCCESS) result = ended;
+    leave_again();
     return result == SUCCESS ? true : failed(move, call, result);
 }
 
 /* Memory of another process may still be on its way out. */
-static int make(struct move *move, struct block *block, size_t number) {
-    struct piece *piece = &block->pieces[number];
+static int make(struct move *move, struct block *block, struct piece *piece) {
     int result = real_cuMemCreate()(&piece->real, piece->size, &block->property, block->flags);
     while (result == OUT_OF_MEMORY && now() < move->until) {
         struct timespec moment = {.tv_nsec = 500000};
         nanosleep(&moment, NULL);
         result = real_cuMemCreate()(&piece->real, piece->size, &block->property, block->flags);
     }
-    if (result != SUCCESS) return result;
-    if ((result = piece_mapped(block, number, true)) != SUCCESS) real_cuMemRelease()(piece->real);
-    else piece->here = true;
+    piece->here = result == SUCCESS;
     return result;
 }
 
@@ -132,24 +139,24 @@ static bool go_in(struct move *move) {
         for (size_t number = 0; moves(block) && number < block->count && result == SUCCESS; number++) {
             struct lanes *pair;
             struct piece *piece = &block->pieces[number];
-            if (!piece->away) continue;
+            if (!piece->away) {
+                result = piece_mapped(block, number, true); /* as it was before it should leave */
+                continue;
+            }
             if ((result = open_lanes(block->property.location.id, &pair)) != SUCCESS) break;
             struct lane *lane = &pair->two[pair->turn++ % 2];
             struct done done;
             if ((result = lane_wait(lane, &done)) != SUCCESS || (result = finish(move, &done, false)) != SUCCESS) break;
-            if (!piece->here && (result = make(move, block, number)) != SUCCESS) break;
+            if (!piece->here && (result = make(move, block, piece)) != SUCCESS) break;
+            if ((result = piece_mapped(block, number, true)) != SUCCESS) break;
             call = "copying in";
             if ((result = lane_copy(lane, block, number, false)) == SUCCESS) call = "making memory";
         }
     int ended = close_lanes(move, false, result == SUCCESS);
     if (result == SUCCESS && (result = ended) != SUCCESS) call = "copying in";
-    for (struct block *block = blocks; block != NULL; block = block->next)
-        for (size_t number = 0; number < block->count; number++) {
-            struct piece *piece = &block->pieces[number];
-            if (result == SUCCESS) piece->away = false;
-            else if (piece->away && piece->here && !piece->touched)
-                leave(block, number); /* what stays, the next try writes over */
-        }
+    for (struct block *block = blocks; block != NULL && result == SUCCESS; block = block->next)
+        for (size_t number = 0; number < block->count; number++) block->pieces[number].away = false;
+    if (result != SUCCESS) leave_again();
     return result == SUCCESS ? true : failed(move, call, result);
 }
 
@@ -172,7 +179,14 @@ static size_t amount(bool away) {
     return sum;
 }
 
-static bool is_torn(void) { return amount(true) > 0 && amount(false) > 0; }
+/* A part of it is away, or does not have all of its addresses. */
+static bool is_torn(void) {
+    bool torn_now = amount(true) > 0 && amount(false) > 0;
+    for (struct block *block = blocks; block != NULL && !torn_now; block = block->next)
+        for (size_t number = 0; moves(block) && number < block->count && !torn_now; number++)
+            torn_now = !block->pieces[number].away && !piece_shown(block, number);
+    return torn_now;
+}
 
 bool memory_out(struct move *move) {
     memory_hold();
@@ -184,7 +198,7 @@ bool memory_out(struct move *move) {
     int result = good ? pool_register() : SUCCESS;
     if (!good) snprintf(move->why, sizeof move->why, "the state has %zu bytes and its part of the pool %zu", needs, pool_size());
     else if (result != SUCCESS) good = failed(move, "registering host memory", result);
-    else if (!(good = go_out(move)) && amount(true) > 0) {
+    else if (!(good = go_out(move))) {
         char why[sizeof move->why];
         memcpy(why, move->why, sizeof why);
         /* Back; or, where another has taken the room already, on. */
@@ -206,7 +220,16 @@ bool memory_in(struct move *move) {
     return good;
 }
 
-size_t memory_leaked(void) { return leaked; }
+/* The driver did not take it back yet: memory on the device of pieces that are away. */
+size_t memory_leaked(void) {
+    size_t sum = 0;
+    memory_hold();
+    for (struct block *block = blocks; block != NULL; block = block->next)
+        for (size_t number = 0; number < block->count; number++)
+            if (block->pieces[number].away && block->pieces[number].here) sum += block->pieces[number].size;
+    memory_release();
+    return sum;
+}
 
 void memory_sizes(int device, size_t *movable, size_t *stays, unsigned *kinds) {
     *movable = *stays = 0;

@@ -10,6 +10,7 @@ import pytest
 
 from carrel.broker.bus import Bus
 from carrel.broker.core.effects import MoveBack, MoveOut, Pause
+from carrel.broker.given import GivenPieces
 from carrel.broker.loop import Loop, Timer
 from carrel.broker.pool import HostPool
 from carrel.domain.lease import Way
@@ -44,9 +45,10 @@ class Hand:
 class Machine:
     """A bus, its pool, and processes."""
 
-    def __init__(self, pieces: int = 4) -> None:
+    def __init__(self, pieces: int = 4, given: GivenPieces | None = None) -> None:
         self.loop = Hand()
-        self.pool = HostPool(pieces * PIECE, piece=PIECE, available=lambda: 2**40)
+        self.given = given or GivenPieces()
+        self.pool = HostPool(pieces * PIECE, piece=PIECE, available=lambda: 2**40, given=self.given)
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.away: list[str] = []
         self.outcomes: list[Moved] = []
@@ -79,8 +81,8 @@ class Machine:
         self.out(member)
         for _ in range(2):
             self.answer(member, "pause", "quiet", place="in", movable=[size])
-        if self.told[-1][1]["op"] == "pieces":
-            self.answer(member, "pieces", "pieces")
+            if self.told[-1][1]["op"] == "pieces":
+                self.answer(member, "pieces", "pieces")
         self.answer(member, "out", "moved", place="out", bytes=size, seconds=0.5)
 
 
@@ -140,10 +142,10 @@ def test_pieces_of_a_process_whose_state_is_on_its_device_are_taken_back(machine
     machine.answer("a", "pause", "quiet", place="out", movable=[12 * MIB])
     machine.answer("a", "in", "moved", place="in", bytes=12 * MIB, seconds=0.1)
     machine.out("b")
-    for _ in range(2):
-        machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
+    machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
     machine.answer("a", "pieces_back", "pieces_back")
     machine.answer("b", "pieces", "pieces")
+    machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
     machine.answer("b", "out", "moved", place="out", bytes=8 * MIB, seconds=0.1)
     assert machine.outcomes.pop().ending is Ending.DONE
     assert (machine.pool.held("a"), len(machine.pool.held("b"))) == ([], 2)
@@ -153,9 +155,22 @@ def test_a_pool_that_is_full_moves_nothing(machine: Machine) -> None:
     machine.join("a", "b")
     machine.leave("a", 12 * MIB)
     machine.out("b")
-    for _ in range(2):
-        machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
+    machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
     assert machine.told[-1] == ("b", {"op": "go", "id": 0})
+    moved = machine.outcomes.pop()
+    assert (moved.ending, "pool of host memory" in moved.message) == (Ending.RETRY, True)
+
+
+def test_several_processes_leave_only_if_the_pool_has_room_for_all(machine: Machine) -> None:
+    """None of them is emptied whose room somebody might have taken when another could not follow."""
+    machine.join("a", "b")
+    machine.bus.out(MoveOut("task", None, (), ("gpu",), 0, Way.BUS, ("a", "b"), 0), machine.outcomes.append)
+    first, second = (message["id"] for _member, message in machine.told)
+    machine.bus.heard("a", {"op": "quiet", "id": first, "ok": True, "place": "in", "movable": [12 * MIB]})
+    machine.bus.heard("b", {"op": "quiet", "id": second, "ok": True, "place": "in", "movable": [8 * MIB]})
+    machine.answer("a", "pieces", "pieces")
+    assert len(machine.pool.held("a")) == 3, "and nobody takes them back from it meanwhile"
+    assert [(member, message["op"]) for member, message in machine.told[-3:]] == [("a", "pieces"), ("a", "go"), ("b", "go")]
     moved = machine.outcomes.pop()
     assert (moved.ending, "pool of host memory" in moved.message) == (Ending.RETRY, True)
 
@@ -181,14 +196,55 @@ def test_an_idle_process_has_its_part_of_the_pool_before_it_must_move(machine: M
     machine.order("a", "out")  # without any more pieces
 
 
+def shows(machine: Machine, member: str, place: str) -> tuple[dict[str, Any], list[int]]:
+    """What a process says to the next broker, and the descriptors that it sends along."""
+    pieces = machine.pool.held(member)
+    hello = {"op": "hello", "place": place, "pieces": [one.number for one in pieces], "sizes": [one.size for one in pieces]}
+    return hello, [os.dup(piece.fd) for piece in pieces]
+
+
 def test_a_broker_that_was_restarted_knows_where_states_lie(machine: Machine) -> None:
     machine.join("a")
     machine.leave("a", 6 * MIB)
-    pieces = machine.pool.held("a")
-    files = [os.dup(piece.fd) for piece in pieces]
-    again = Machine()
-    hello = {"op": "hello", "place": "out", "pieces": [one.number for one in pieces], "sizes": [one.size for one in pieces]}
-    again.bus.connected("a", "user of a", hello, files)
-    assert [piece.number for piece in again.pool.held("a")] == [piece.number for piece in pieces]
+    again = Machine(given=machine.given)
+    again.bus.connected("a", "user of a", *shows(machine, "a", "out"))
+    assert [piece.number for piece in again.pool.held("a")] == [piece.number for piece in machine.pool.held("a")]
     assert again.bus.spare() == 0
     again.pool.end()
+
+
+def test_a_state_in_memory_that_no_broker_gave_comes_back_and_the_memory_is_let_go(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was written down in a line that is damaged, say."""
+    machine.join("a")
+    machine.leave("a", 6 * MIB)
+    hello, files = shows(machine, "a", "out")
+    again = Machine()
+    again.bus.connected("a", "user of a", hello, files)
+    assert again.pool.held("a") == []
+    assert again.pool.left() == 4 * PIECE, "nobody has less room because of it"
+    assert f"No broker gave piece {hello['pieces'][0]} of 4M to this process" in caplog.text
+    assert again.told == [], "it is left alone while its state lies there"
+    again.back("a")
+    again.answer("a", "pause", "quiet", place="out", movable=[6 * MIB])
+    again.answer("a", "in", "moved", place="in")
+    assert again.told[-1][1]["pieces"] == hello["pieces"]
+    again.answer("a", "pieces_back", "pieces_back", place="in")
+    assert again.outcomes[-1].ending is Ending.DONE
+    again.leave("a", 6 * MIB)
+    assert len(again.pool.held("a")) == 2
+    again.pool.end()
+
+
+def test_who_names_memory_of_its_own_making_is_asked_to_let_go_of_it_and_goes_on(machine: Machine) -> None:
+    own = HostPool(PIECE, piece=PIECE, available=lambda: 2**40)
+    [made] = own.take("mallory", PIECE)
+    hello = {"op": "hello", "place": "in", "pieces": [made.number], "sizes": [PIECE]}
+    machine.bus.connected("m", "mallory", hello, [os.dup(made.fd)])
+    machine.order("m", "pieces_back")
+    machine.loop.silence()
+    assert machine.pool.left() == 4 * PIECE
+    machine.leave("m", 6 * MIB)
+    assert machine.outcomes[-1].ending is Ending.DONE
+    own.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from carrel.broker.given import GivenPieces
+from carrel.broker.journal import BrokerJournal
 from carrel.broker.pool import HostPool, Piece, PoolFull, piece_size
-from carrel.domain.errors import Conflict
+from carrel.domain.errors import Conflict, Unavailable
 from carrel.domain.units import GIB, KIB, MIB
 
 PIECE = 64 * KIB
@@ -34,6 +37,13 @@ def pools() -> Iterator[Pools]:
     for pool in made:
         pool.end()
     assert descriptors() == before, "nothing leaks"
+
+
+def written(place: Path) -> GivenPieces:
+    """What the broker that begins now reads, and writes down from now on."""
+    given = GivenPieces()
+    given.keep(place / "host_memory.jsonl", lambda: 1.0)
+    return given
 
 
 def descriptors() -> int:
@@ -177,14 +187,16 @@ def test_memory_that_was_promised_but_not_touched_is_not_promised_again(pools: P
     assert pool.left() == 2 * PIECE, "by now the machine's own number tells it"
 
 
-def test_pieces_outlive_the_broker(pools: Pools) -> None:
-    old = pools(4 * PIECE)
+def test_pieces_outlive_the_broker(pools: Pools, tmp_path: Path) -> None:
+    old = pools(4 * PIECE, given=written(tmp_path))
     pieces = old.take("ada", 3 * PIECE)
     fill(pieces, 7)
     copies = [os.dup(piece.fd) for piece in pieces]
     old.end()
-    new = pools(4 * PIECE, first=1000)
+    new = pools(4 * PIECE, given=written(tmp_path))
+    assert (new.left(), new.use().given) == (PIECE, 3 * PIECE), "also before the process shows what it has"
     [mine] = new.take("bob", PIECE)
+    assert mine.number > max(piece.number for piece in pieces)
     for piece, copy in zip(pieces, copies, strict=True):
         new.adopt("ada", piece.number, piece.size, copy)
     assert content(new.held("ada")[0]) == {7}
@@ -197,31 +209,83 @@ def test_pieces_outlive_the_broker(pools: Pools) -> None:
     assert all(content(piece) == {0} for piece in new.take("bob", 3 * PIECE))
 
 
-def test_only_what_a_broker_gave_is_adopted(pools: Pools) -> None:
-    pool = pools(4 * PIECE)
-    [hers] = pool.take("ada", PIECE)
+def test_only_what_a_broker_gave_is_adopted(pools: Pools, tmp_path: Path) -> None:
+    old = pools(8 * PIECE, given=written(tmp_path))
+    first, second = old.take("ada", 2 * PIECE, holder="kernel-1")
+    [back] = old.take("ada", PIECE, holder="kernel-1")
+    old.give_back([back])
+    [his] = old.take("bob", PIECE, holder="kernel-2")
+    own = HostPool(PIECE, piece=PIECE).take("mallory", PIECE)[0].fd
     plain = os.memfd_create("carrel-state")
     os.ftruncate(plain, PIECE)
     reading, writing = os.pipe()
     os.close(writing)
-    for owner, number, size, fd in [
-        ("bob", hers.number, PIECE, os.dup(hers.fd)),
-        ("bob", 77, PIECE, os.dup(hers.fd)),
-        ("bob", 78, PIECE, plain),
-        ("bob", 79, PIECE, reading),
-        ("ada", 80, 2 * PIECE, os.dup(hers.fd)),
+    memory = {name: os.dup(piece.fd) for name, piece in {"first": first, "back": back, "his": his}.items()}
+    old.end()
+    new = pools(8 * PIECE, given=written(tmp_path))
+    for owner, holder, number, size, fd in [
+        ("ada", "kernel-1", 77, PIECE, os.dup(own)),  # its own making, as good as a broker's
+        ("ada", "kernel-1", second.number, PIECE, own),  # in the place of a piece that it got
+        ("ada", "kernel-1", second.number, PIECE, os.dup(memory["first"])),
+        ("ada", "kernel-1", first.number, 2 * PIECE, os.dup(memory["first"])),
+        ("ada", "kernel-1", back.number, PIECE, memory["back"]),  # it gave that back
+        ("ada", "kernel-1", his.number, PIECE, os.dup(memory["his"])),
+        ("ada", "kernel-2", his.number, PIECE, os.dup(memory["his"])),
+        ("bob", "kernel-1", his.number, PIECE, memory["his"]),
+        ("ada", "kernel-1", first.number, PIECE, plain),
+        ("ada", "kernel-1", first.number, PIECE, reading),
     ]:
         with pytest.raises(Conflict):
-            pool.adopt(owner, number, size, fd)
+            new.adopt(owner, number, size, fd, holder=holder)
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(fd)
-    assert pool.left() == 3 * PIECE
+    assert new.use().given == 3 * PIECE
+    assert new.left() == 5 * PIECE, "nobody has less room because of what was made up"
+    new.adopt("ada", first.number, PIECE, memory["first"], holder="kernel-1")
+    new.all_shown("kernel-1")
+    assert new.left() == 6 * PIECE, "a piece that never arrived is free again"
 
 
-def test_a_pool_that_became_smaller_keeps_what_processes_have_and_gives_nothing_more(pools: Pools) -> None:
-    old = pools(4 * PIECE)
+def test_what_processes_had_that_ended_meanwhile_is_free_again(pools: Pools, tmp_path: Path) -> None:
+    old = pools(4 * PIECE, given=written(tmp_path))
+    old.take("ada", 2 * PIECE, holder="kernel-1")
+    old.take("ada", 2 * PIECE, holder="kernel-2")
+    old.end()
+    alive = {"kernel-1", "kernel-2"}
+    new = pools(4 * PIECE, given=written(tmp_path), lives=alive.__contains__)
+    with pytest.raises(PoolFull):
+        new.take("bob", PIECE)
+    alive.discard("kernel-1")  # which has never connected, so nobody watched it
+    assert len(new.take("bob", 2 * PIECE)) == 2
+    new.close("kernel-2")
+    assert new.left() == 2 * PIECE
+    new.end()
+    assert [given.owner for given in written(tmp_path)] == ["bob", "bob"]
+
+
+def test_nothing_is_given_that_cannot_be_written_down(pools: Pools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = written(tmp_path)
+    pool = pools(4 * PIECE, given=given)
+    kept = pool.take("ada", PIECE)
+
+    def full(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(BrokerJournal, "append", full)
+        with pytest.raises(Unavailable, match="no space left"):
+            pool.take("ada", PIECE)
+        assert pool.left() == 3 * PIECE
+        pool.give_back(kept)  # at worst the next broker believes that she has it still, if she says so
+    assert pool.left() == 4 * PIECE
+    assert len(pool.take("ada", 4 * PIECE)) == 4
+
+
+def test_a_pool_that_became_smaller_keeps_what_processes_have_and_gives_nothing_more(pools: Pools, tmp_path: Path) -> None:
+    old = pools(4 * PIECE, given=written(tmp_path))
     pieces = old.take("ada", 4 * PIECE)
-    new = pools(2 * PIECE, first=100)
+    new = pools(2 * PIECE, given=written(tmp_path))
+    assert new.left() == 0
     for piece in pieces:
         new.adopt("ada", piece.number, piece.size, os.dup(piece.fd))
     assert new.left() == 0
@@ -237,20 +301,21 @@ def test_one_process_can_have_the_whole_pool_in_one_message() -> None:
 
 
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(1000, 4000), marks=pytest.mark.soak)])
-def test_random_takes_returns_deaths_restarts_and_shortages(pools: Pools, seeds: range) -> None:
+def test_random_takes_returns_deaths_restarts_and_shortages(pools: Pools, tmp_path: Path, seeds: range) -> None:
     for seed in seeds:
-        _History(pools, random.Random(seed)).run(120)
+        (tmp_path / f"{seed}").mkdir()
+        _History(pools, random.Random(seed), tmp_path / f"{seed}").run(120)
 
 
 class _History:
     """Processes of three users come and go; each writes its user's mark into what it has."""
 
-    def __init__(self, pools: Pools, dice: random.Random) -> None:
+    def __init__(self, pools: Pools, dice: random.Random, place: Path) -> None:
         self.dice = dice
+        self.place = place
         self.pools = pools
         self.limit = dice.choice([4, 9, 16]) * PIECE
         self.free = PLENTY
-        self.first = 1
         #: Of each process: its pieces by number, with a descriptor of its own.
         self.processes: dict[str, dict[int, tuple[int, int]]] = {}
         self.numbers: set[int] = set()
@@ -260,7 +325,8 @@ class _History:
     def begin(self) -> HostPool:
         return self.pools(
             self.limit,
-            first=self.first,
+            given=written(self.place),
+            lives=self.processes.__contains__,
             ready=self.dice.choice([0, self.limit // 2, self.limit]),
             floor=2 * PIECE,
             available=lambda: self.free,
@@ -316,13 +382,14 @@ class _History:
     def restart(self) -> None:
         """The broker is killed; processes that live say what they have, in any order, some of them twice."""
         self.pool.end()
-        self.first = max(self.numbers, default=0) + 1
         self.pool = self.begin()
         have = [(name, number, *found) for name, pieces in self.processes.items() for number, found in pieces.items()]
         self.dice.shuffle(have)
         for name, number, size, fd in have:
             for _ in range(self.dice.choice([1, 1, 2])):
                 self.pool.adopt(name[0], number, size, os.dup(fd), holder=name)
+            if self.dice.random() < 0.1:
+                self.work()
 
     def memory(self) -> None:
         self.free = self.dice.choice([PLENTY, PLENTY, 5 * PIECE, PIECE])

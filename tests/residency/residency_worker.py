@@ -189,7 +189,9 @@ class Worker:
     def reset(self, device: int = 0) -> dict[str, Any]:
         return {"result": self.cuda.cuDevicePrimaryCtxRelease_v2(device)}
 
-    def memory(self) -> dict[str, Any]:
+    def memory(self, device: int = -1) -> dict[str, Any]:
+        """Of a device; without one, of that of the current context."""
+        self.enter(device)
         free, total = c_size_t(), c_size_t()
         return {"result": self.cuda.cuMemGetInfo_v2(byref(free), byref(total)), "free": free.value, "total": total.value}
 

@@ -285,6 +285,69 @@ def test_a_call_that_fails_on_the_way_back(call: str, machine: Rig, state: State
             break
 
 
+def accounted(state: State, moved: dict[str, Any], here: int, away: int) -> None:
+    """What the driver counts is what the library says that there is."""
+    assert state.free() == (here if moved["place"] == "in" else away) - moved["leaked"], moved
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("cuMemUnmap", "cuMemMap"), ("cuMemUnmap", "cuMemUnmap"), ("cuMemRelease", "cuMemMap")]
+)
+def test_a_move_that_can_neither_be_finished_nor_taken_back_at_once_is_whole_later(
+    first: str, second: str, machine: Rig, state: State
+) -> None:
+    """Two calls fail, one of them where the other's failure is mended. What stays on the device is counted and used again."""
+    several(state)
+    here = state.free()
+    away = here + 10 * MIB
+    for number in range(12):
+        machine.driver.clear()
+        machine.driver.inject(first, "error", 304, after=number, count=2)
+        machine.driver.inject(second, "error", 2, after=number % 4, count=2)
+        assert state.peer.pause()["ok"]
+        moved = state.peer.out()
+        machine.driver.clear()
+        if moved["place"] == "lost":
+            moved = state.peer.back()
+            assert moved["ok"]
+        accounted(state, moved, here, away)
+        state.here()
+        assert state.free() == here
+
+
+def test_a_way_back_that_fails_where_memory_has_two_addresses(machine: Rig, state: State) -> None:
+    several(state)
+    here = state.free()
+    for number in range(12):
+        assert state.away()["ok"]
+        away = state.free()
+        machine.driver.inject("cuMemMap", "error", 304, after=number)
+        machine.driver.inject("cuMemUnmap", "error", 2, count=3)
+        moved = state.peer.back(patience=0)
+        machine.driver.clear()
+        accounted(state, moved, here, away)
+        state.here()
+        assert state.free() == here
+
+
+def test_memory_without_an_address_leaves_nothing_on_the_device(machine: Rig, state: State) -> None:
+    """It is mapped beside for its copy, and that mapping cannot be undone at once."""
+    at, handle = state.map(4 * MIB)
+    size, seed = state.parts.pop(at)
+    state.program.good("unmap", at=at, size=size)
+    here = state.free()
+    for number in range(6):
+        assert state.away()["ok"]
+        machine.driver.inject("cuMemUnmap", "error", 304, after=number % 3, count=2)
+        assert state.peer.back()["ok"]
+        machine.driver.clear()
+        assert state.away()["ok"]
+        assert state.free() == here + 4 * MIB
+        state.here()
+    state.program.good("map", at=at, size=size, handle=handle)
+    assert state.program.order("check", at=at, size=size, seed=seed)["same"]
+
+
 def test_the_host_memory_cannot_be_registered(machine: Rig) -> None:
     state = State(*machine.started())
     state.allocate(4 * MIB)

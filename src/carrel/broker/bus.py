@@ -94,9 +94,13 @@ class Bus:
         #: Whose each process is, and those whose state lies in the pool.
         self._owners: dict[str, str] = {}
         self._away: set[str] = set()
+        #: Processes that are about to leave: their part of the pool is for that.
+        self._leaving: set[str] = set()
         #: Processes that are given pieces before they have to move.
         self._preparing: set[str] = set()
         self._ahead: set[str] = set()
+        #: Numbers of pieces that processes have, and no broker gave.
+        self._strange: dict[str, list[int]] = {}
 
     # --- processes come and go ----------------------------------------------------------------------------------------------
 
@@ -117,6 +121,7 @@ class Bus:
         self._away.discard(member)
         self._owners.pop(member, None)
         self._ahead.discard(member)
+        self._strange.pop(member, None)
         self._pool.close(member)
         for number in [number for number, given in self._given.items() if given.order.member == member]:
             self._answer(number, None)
@@ -124,6 +129,8 @@ class Bus:
     def heard(self, member: str, message: Message) -> None:
         """An answer of the process."""
         self._note(member, message)
+        if leaked := _sum([message.get("leaked")]) if message["op"] == "moved" else 0:
+            _log.warning("process %s still has %s on its devices that the driver did not take back", member, format_size(leaked))
         number, given = message.get("id"), None
         if isinstance(number, int):
             given = self._given.get(number)
@@ -145,46 +152,72 @@ class Bus:
             self._away.discard(member)
 
     def _adopt(self, member: str, owner: str, hello: Message, files: Sequence[int]) -> None:
-        """An earlier broker gave these pieces of the pool, and the state may lie there."""
+        """An earlier broker gave these pieces of the pool, and the state may lie there.
+
+        What was not written down as given is left to the process, which may need it to come back; it is asked to let go of it.
+        """
         numbers, sizes = hello.get("pieces"), hello.get("sizes")
         said = list(zip(numbers, sizes, strict=False)) if isinstance(numbers, list) and isinstance(sizes, list) else []
+        strange = []
         for file in files[len(said) :]:
             os.close(file)
         for (number, size), file in zip(said, files, strict=False):
+            if type(number) is not int or type(size) is not int:
+                os.close(file)
+                continue
             try:
-                if type(number) is not int or type(size) is not int:
-                    os.close(file)
-                    continue
                 self._pool.adopt(owner, number, size, file, holder=member)
             except (CarrelError, OSError) as error:
-                _log.warning("process %s has memory that is not the pool's: %s", member, error)
+                strange.append(number)
+                _log.warning("memory of process %s is not taken into the pool: %s", member, error)
+        if len(files) >= len(said):
+            self._pool.all_shown(member)
+        self._strange[member] = strange
+        if strange and hello.get("place") not in _AWAY:
+            self._go_on(self._let_go(member), lambda _outcome: None, None)
+
+    def _let_go(self, member: str) -> _Script:
+        """The process is asked to let go of host memory that no broker gave. Refused or not, it goes on."""
+        strange = self._strange.get(member)
+        if strange:
+            told = yield _Order(member, "pieces_back", "pieces_back", {"pieces": strange})
+            if told is not None and told.get("ok") is True:
+                self._strange.pop(member, None)
+        return _Outcome(ok=True)
 
     # --- moves --------------------------------------------------------------------------------------------------------------
 
     def out(self, what: MoveOut, done: Callable[[Moved], None]) -> None:
-        """Move a tenant's state to host memory: stop all of its processes, then empty them all."""
+        """Move a tenant's state to host memory: stop all of its processes, see that the pool has room for all, empty them all."""
+
+        def over(outcomes: Mapping[str, _Outcome]) -> None:
+            self._leaving.difference_update(what.members)
+            # Where one is away that could not be brought back, all stay stopped: who asks next brings all of them back.
+            good = all(one.ok for one in outcomes.values()) or any(one in self._away for one in what.members)
+            if not good:
+                self._go(what.members)
+            done(_ended("out", what.tenant, outcomes, Ending.DONE if good else Ending.RETRY))
 
         def stopped(outcomes: Mapping[str, _Outcome]) -> None:
-            size = sum(one.bytes for one in outcomes.values())
-            full = _beyond_job(what, size)
+            full = _beyond_job(what, sum(one.bytes for one in outcomes.values()))
             if full or not all(one.ok for one in outcomes.values()):
-                self._go(what.members)
-                done(_ended("out", what.tenant, {**outcomes, "": _Outcome(ok=False, why=full)}, Ending.RETRY))
+                over({**outcomes, "": _Outcome(ok=not full, why=full)})
                 return
-            self._all(what.members, self._empty, emptied)
+            self._all(outcomes, lambda one: self._find_room(one, outcomes[one].bytes), roomy)
+
+        def roomy(outcomes: Mapping[str, _Outcome]) -> None:
+            if all(one.ok for one in outcomes.values()):
+                self._all(what.members, self._empty, emptied)
+            else:
+                over(outcomes)
 
         def emptied(outcomes: Mapping[str, _Outcome]) -> None:
             if all(one.ok for one in outcomes.values()):
-                done(_ended("out", what.tenant, outcomes, Ending.DONE))
-                return
-            self._all([one for one in what.members if one in self._away], self._fill, lambda _back: undone(outcomes))
+                over(outcomes)
+            else:
+                self._all([one for one in what.members if one in self._away], self._fill, lambda _back: over(outcomes))
 
-        def undone(outcomes: Mapping[str, _Outcome]) -> None:
-            self._go(what.members)
-            # One that could not be brought back again is away: the next one who asks for it brings all of them back.
-            away = any(one in self._away for one in what.members)
-            done(_ended("out", what.tenant, outcomes, Ending.DONE if away else Ending.RETRY))
-
+        self._leaving.update(what.members)
         self._all(what.members, self._stop, stopped)
 
     def back(self, what: MoveBack, done: Callable[[Moved], None]) -> None:
@@ -234,6 +267,11 @@ class Bus:
             return _Outcome(ok=False, why=_why(moved, "its memory did not leave"))
         return _Outcome(ok=True, bytes=size, seconds=_seconds(moved))
 
+    def _find_room(self, member: str, size: int) -> _Script:
+        """It has so much of the pool."""
+        why = "" if member in self._away else (yield from self._provide(member, size))
+        return _Outcome(ok=not why, why=why)
+
     def _fill(self, member: str) -> _Script:
         """Its memory comes back."""
         quiet = yield _Order(member, "pause", "quiet", {"timeout": PAUSE_SECONDS})
@@ -242,6 +280,7 @@ class Bus:
         moved = yield _Order(member, "in", "moved", {"patience": PATIENCE_SECONDS})
         if moved is None or moved.get("place") in _AWAY:
             return _Outcome(ok=False, why=_why(moved, "its memory did not come back"))
+        yield from self._let_go(member)
         return _Outcome(ok=True, bytes=_sum(quiet.get("movable")), seconds=_seconds(moved))
 
     def _provide(self, member: str, size: int) -> Generator[_Order, Message | None, str]:
@@ -298,7 +337,7 @@ class Bus:
 
     def _reclaim(self, asking: str, size: int) -> Generator[_Order, Message | None, None]:
         """Take back pieces from processes whose state is on its devices."""
-        busy = {given.order.member for given in self._given.values()}
+        busy = {given.order.member for given in self._given.values()} | self._leaving
         for member in [one for one in self._owners if one != asking and one not in self._away and one not in busy]:
             some = self._pool.held(member)
             if size > 0 and some:

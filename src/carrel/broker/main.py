@@ -20,11 +20,12 @@ from carrel.broker.config import BrokerConfig, read_config
 from carrel.broker.core.book import Book
 from carrel.broker.core.core import Core
 from carrel.broker.core.effects import Line
+from carrel.broker.given import GivenPieces
 from carrel.broker.journal import BrokerJournal, read_lines
 from carrel.broker.loop import Loop
 from carrel.broker.mover import Mover
 from carrel.broker.pool import HostPool
-from carrel.broker.processes import wait_for_marked
+from carrel.broker.processes import is_alive, wait_for_marked
 from carrel.broker.service import Service
 from carrel.broker.simulated import SimulatedSuspender
 from carrel.devices.machine import available_memory, total_memory
@@ -102,11 +103,15 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
         _seed(suspender, core.book)
     # Names of pieces are never used again, also not by the next broker, whose clients have those of this one.
     limit = _pool_limit(config)
+    given = GivenPieces()
+    given.keep(state / "host_memory.jsonl", clock)
     pool = HostPool(
         limit,
         ready=config.host_memory_ready,
         first=int(clock() * 1000),
         floor=int(total_memory() * _HOST_FLOOR) if limit else 0,
+        given=given,
+        lives=is_alive,
     )
     pool.start()
     service = Service(

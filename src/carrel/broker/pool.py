@@ -11,22 +11,20 @@ Processes of one Unix user can open each other's descriptors in /proc; that wall
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import logging
-import mmap
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from carrel.broker.given import Given, GivenPieces
+from carrel.broker.memory_file import is_sealed, make_file, touch, touch_huge
 from carrel.devices.machine import available_memory, shares_huge_pages
 from carrel.domain.errors import Conflict, Unavailable, in_words
 from carrel.domain.units import MIB, format_size
 
 _log = logging.getLogger(__name__)
-_libc = ctypes.CDLL(None)
 
 #: Size of a piece, unless the whole pool would then be more pieces than one process can have.
 PIECE = 256 * MIB
@@ -34,15 +32,6 @@ PIECE = 256 * MIB
 _MOST = 160
 #: Seconds between two looks whether the machine has become short of memory.
 _LOOK_SECONDS = 5.0
-#: What is written at once when memory is touched. Writing it was measured faster than MADV_POPULATE_WRITE (1.0 against 0.9 GB/s
-#: for fresh memory on the machine of this measurement), and needs no mapping and no recent kernel.
-_ZEROS = memoryview(bytes(4 * MIB))
-#: Linux 5.14 and newer: write-fault a range of a mapping, so that the memory is there.
-_POPULATE_WRITE = 23
-
-_GET_SEALS, _ADD_SEALS = 1034, 1033
-_SIZE_SEALS = 0x0002 | 0x0004  # F_SEAL_SHRINK, F_SEAL_GROW (fcntl(2))
-_SEALS = 0x0001 | _SIZE_SEALS  # F_SEAL_SEAL: and no other seal is added later, such as one against writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,20 +98,26 @@ class HostPool:
         floor: int = 0,
         available: Callable[[], int] = available_memory,
         huge: bool | None = None,
+        given: GivenPieces | None = None,
+        lives: Callable[[str], bool] = lambda _holder: True,
     ) -> None:
         """At most `limit` bytes in pieces of `piece` bytes, of which `ready` are kept touched and clean for whoever comes.
 
         `first`: number of the first piece, larger than any that an earlier broker gave out. `available`: bytes of memory that the
         machine can still give; nothing more is taken where less than `floor` would be left, and what is free is let go of.
         `huge`: ask for huge pages, which are registered several times as fast (None: if the machine shares memory in such).
+        `given`: where it is written down who has what; what stands there already is given, and is adopted when its process shows
+        it. `lives`: the process of this name has not ended.
         """
         self.limit = limit
         self.piece = piece or piece_size(limit)
         self._target = min(ready, limit)
         self._floor = floor
         self._available = available
-        self._touch = _touch_huge if (shares_huge_pages() if huge is None else huge) else _touch
-        self._next = first
+        self._touch = touch_huge if (shares_huge_pages() if huge is None else huge) else touch
+        self._records = GivenPieces() if given is None else given
+        self._lives = lives
+        self._next = max(first, self._records.last + 1)
         self._change = threading.Condition()
         #: Given pieces by number.
         self._given: dict[int, _Slot] = {}
@@ -143,8 +138,12 @@ class HostPool:
         First what the same user had, then what is ready, then new ones: those are touched when they are registered. Raises
         `PoolFull` with what is free, and `Unavailable` where the system makes no files in memory; then nothing was taken.
         """
+        holder = owner if holder is None else holder
         with self._change:
             free = self._left()
+            if size > free:
+                self._forget_dead()
+                free = self._left()
             if size > free:
                 raise PoolFull(size, free)
             slots: list[_Slot] = []
@@ -154,15 +153,17 @@ class HostPool:
                     slot, fresh = self._pick(owner, fresh)
                     slots.append(slot)
                     size -= slot.piece.size
+                pieces = [self._named(slot) for slot in slots]
+                self._records.add([_record(piece, owner, holder) for piece in pieces])
             except OSError as error:
                 for slot in slots:
                     (self._used if slot.user else self._clean).append(slot)
-                raise Unavailable(f"No host memory can be made: {in_words(error)}.") from error
-            pieces = [self._give(slot, owner, owner if holder is None else holder) for slot in slots]
+                raise Unavailable(f"No host memory can be given: {in_words(error)}.") from error
+            self._given |= {piece.number: _Slot(piece, owner, holder) for piece in pieces}
             self._change.notify_all()
             return pieces
 
-    def give_back(self, pieces: Iterable[Piece]) -> None:
+    def give_back(self, pieces: Collection[Piece]) -> None:
         """Nobody has these any more. Those that were given back before are passed over."""
         with self._change:
             for piece in pieces:
@@ -170,12 +171,14 @@ class HostPool:
                 if slot is not None:
                     slot.holder = ""
                     self._used.append(slot)
+            self._records.drop([piece.number for piece in pieces])
             self._change.notify_all()
 
     def close(self, holder: str) -> None:
         """The process is gone: what it had comes back."""
         with self._change:
             self.give_back([slot.piece for slot in self._given.values() if slot.holder == holder])
+            self._records.drop([record.number for record in self._awaited() if record.holder == holder])
 
     def held(self, holder: str) -> list[Piece]:
         """What a process has, in the order in which it got it."""
@@ -183,25 +186,23 @@ class HostPool:
             return [slot.piece for slot in self._given.values() if slot.holder == holder]
 
     def adopt(self, owner: str, number: int, size: int, fd: int, *, holder: str | None = None) -> Piece:
-        """A process has this piece, from before the broker was restarted; the descriptor is the pool's from now on.
+        """A process shows a piece that an earlier broker gave it; the descriptor is the pool's from now on.
 
-        One that is known already (the process only connected again) stays as it is. A pool that has become smaller than what is
-        adopted gives nothing out. Raises `Conflict` where it is no piece of a pool, or another's: the descriptor is closed.
+        One that is known already (the process only connected again) stays as it is. Raises `Conflict` for what was not given to
+        this process: the descriptor is closed.
         """
         holder = owner if holder is None else holder
         try:
-            about = os.fstat(fd)
             with self._change:
-                known = self._given.get(number)
-                if known is not None and known.holder == holder and _same(known.piece, about):
+                known, record = self._given.get(number), self._records.find(number)
+                if record is None or (record.owner, record.holder, record.size) != (owner, holder, size):
+                    raise Conflict(f"No broker gave piece {number} of {format_size(size)} to this process.")
+                if not record.is_in(fd) or not is_sealed(fd):
+                    raise Conflict(f"What was handed in as piece {number} is other memory than a broker gave.")
+                if known is not None:
                     os.close(fd)
                     return known.piece
-                if known is not None or any(_same(slot.piece, about) for slot in self._slots()):
-                    raise Conflict(f"Piece {number} of the pool belongs to somebody else.")
-                if size <= 0 or about.st_size != size or not _sealed(fd):
-                    raise Conflict(f"What was handed in as piece {number} is no host memory of {size} bytes that a broker gave.")
                 os.set_inheritable(fd, False)
-                self._next = max(self._next, number + 1)
                 piece = Piece(number=number, size=size, fd=fd)
                 self._given[number] = _Slot(piece, owner, holder)
                 return piece
@@ -209,6 +210,12 @@ class HostPool:
             with suppress(OSError):
                 os.close(fd)
             raise
+
+    def all_shown(self, holder: str) -> None:
+        """The process has shown all that it has of an earlier broker's pool: what it has not shown, it never got."""
+        with self._change:
+            self._records.drop([record.number for record in self._awaited() if record.holder == holder])
+            self._change.notify_all()
 
     def left(self) -> int:
         """Bytes that `take` would give now."""
@@ -218,8 +225,8 @@ class HostPool:
     def use(self) -> PoolUse:
         """What the pool is used for now."""
         with self._change:
-            given, ready, used = (_bytes(slots) for slots in (self._given.values(), self._clean, self._used))
-            return PoolUse(limit=self.limit, given=given, ready=ready, used_before=used)
+            ready, used = _bytes(self._clean), _bytes(self._used)
+            return PoolUse(limit=self.limit, given=sum(record.size for record in self._records), ready=ready, used_before=used)
 
     # --- in the background ----------------------------------------------------------------------------------------------------
 
@@ -237,6 +244,7 @@ class HostPool:
             self._worker.join()
         with self._change:
             slots, discarded = list(self._slots()), self._discarded
+            self._records.close()
             self._given, self._clean, self._used, self._discarded = {}, [], [], []
         for fd in [*discarded, *(slot.piece.fd for slot in slots)]:
             os.close(fd)
@@ -281,7 +289,7 @@ class HostPool:
         """A clean piece that is touched. Without the lock: it takes a while."""
         fd = -1
         try:
-            fd = _file(self.piece)
+            fd = make_file(self.piece)
             self._touch(fd, self.piece, lambda: self._ended)
         except OSError as error:
             _log.warning("no host memory could be prepared: %s", in_words(error))
@@ -303,8 +311,16 @@ class HostPool:
         yield from self._clean
         yield from self._used
 
+    def _awaited(self) -> list[Given]:
+        """What processes have of an earlier broker's pool, and have not shown yet."""
+        return [record for record in self._records if record.number not in self._given]
+
+    def _forget_dead(self) -> None:
+        """Of what has not been shown, that whose processes have ended: nobody watches who has never connected."""
+        self._records.drop([record.number for record in self._awaited() if not self._lives(record.holder)])
+
     def _total(self) -> int:
-        return _bytes(self._slots()) + self._making
+        return _bytes(self._slots()) + sum(record.size for record in self._awaited()) + self._making
 
     def _machine(self) -> int:
         """Bytes that may still be taken from the machine. What was given and is not touched yet has not gone from its memory."""
@@ -338,67 +354,22 @@ class HostPool:
         if self._clean:
             return self._clean.pop(), fresh
         if fresh > 0:
-            return _Slot(Piece(number=0, size=self.piece, fd=_file(self.piece))), fresh - 1
+            return _Slot(Piece(number=0, size=self.piece, fd=make_file(self.piece))), fresh - 1
         size = self._used[0].piece.size
-        slot = _Slot(Piece(number=0, size=size, fd=_file(size)))
+        slot = _Slot(Piece(number=0, size=size, fd=make_file(size)))
         self._discarded.append(self._used.pop(0).piece.fd)
         return slot, fresh
 
-    def _give(self, slot: _Slot, owner: str, holder: str) -> Piece:
+    def _named(self, slot: _Slot) -> Piece:
         piece = Piece(number=self._next, size=slot.piece.size, fd=slot.piece.fd)
         self._next += 1
-        self._given[piece.number] = _Slot(piece, owner, holder)
         return piece
+
+
+def _record(piece: Piece, owner: str, holder: str) -> Given:
+    about = os.fstat(piece.fd)
+    return Given(number=piece.number, size=piece.size, device=about.st_dev, inode=about.st_ino, owner=owner, holder=holder)
 
 
 def _bytes(slots: Iterable[_Slot]) -> int:
     return sum(slot.piece.size for slot in slots)
-
-
-def _file(size: int) -> int:
-    fd = os.memfd_create("carrel-state", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(fd, size)
-        fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _touch(fd: int, size: int, over: Callable[[], bool]) -> None:
-    """Make the memory of the file be there. Raises `OSError`; returns early when it is `over`."""
-    for offset in range(0, size, len(_ZEROS)):
-        if over():
-            return
-        os.pwrite(fd, _ZEROS[: size - offset], offset)
-
-
-def _touch_huge(fd: int, size: int, over: Callable[[], bool]) -> None:
-    """The same through a mapping, which is how huge pages are asked for; an older kernel makes it as `_touch` does."""
-    with mmap.mmap(fd, size) as mapping:
-        with suppress(OSError):
-            mapping.madvise(mmap.MADV_HUGEPAGE)
-        start = ctypes.c_char.from_buffer(mapping)
-        try:
-            for offset in range(0, size, len(_ZEROS)):
-                part = min(len(_ZEROS), size - offset)
-                # By ctypes, so that other threads go on meanwhile.
-                if over() or _libc.madvise(ctypes.c_void_p(ctypes.addressof(start) + offset), part, _POPULATE_WRITE) != 0:
-                    break
-        finally:
-            del start  # the mapping cannot be closed before
-    if os.fstat(fd).st_blocks * 512 < size:
-        _touch(fd, size, over)
-
-
-def _same(piece: Piece, about: os.stat_result) -> bool:
-    have = os.fstat(piece.fd)
-    return (have.st_dev, have.st_ino) == (about.st_dev, about.st_ino)
-
-
-def _sealed(fd: int) -> bool:
-    try:
-        return fcntl.fcntl(fd, _GET_SEALS) & _SIZE_SEALS == _SIZE_SEALS
-    except OSError:
-        return False
