@@ -90,7 +90,7 @@ Broker to client
                its first): device, what ("computes", "holds", "paused",
                "leaves", "returns"), since, until (null: it is so now), seconds (how much of that really, where short ones were
                put together), job, owner, label, role, mine
-             rates (measured, on this node): way, direction, rate (bytes a second)
+             rates (measured, on this node): way, direction ("out", "back"; "exchange": both, in sum), rate (bytes a second)
              host: limit and left (bytes of host memory that moved states may take, and that are free for more; null: no limit),
                states (bytes that they take),
                pool (limit, given to processes and ready for others, of the pieces for residency libraries; null: there is none),
