@@ -16,10 +16,10 @@ static long long number_of(const struct reading *message) {
     return id;
 }
 
-static double until(const struct reading *message, const char *name) {
+static double seconds_of(const struct reading *message, const char *name) {
     double seconds = PATIENCE;
     json_number(message, name, &seconds);
-    return now() + seconds;
+    return seconds;
 }
 
 static bool too_late(char *why, size_t room, const char *what) {
@@ -51,7 +51,7 @@ static void on_pause(const struct reading *message) {
     char why[256] = "";
     double began = now();
     agent.paused = true;
-    bool good = quiesce(until(message, "timeout"), why, sizeof why);
+    bool good = quiesce(now() + seconds_of(message, "timeout"), why, sizeof why);
     agent.paused = good;
     agent_settle();
     answer_with("quiet");
@@ -78,7 +78,7 @@ static void progress(size_t done, size_t of) {
 }
 
 static void on_move(const struct reading *message, bool away) {
-    struct move move = {.progress = progress, .until = until(message, "patience")};
+    struct move move = {.progress = progress, .patience = seconds_of(message, "patience")};
     double began = now();
     bool good = agent.paused;
     moving = number_of(message);
@@ -89,7 +89,7 @@ static void on_move(const struct reading *message, bool away) {
         /* Questions about addresses may still be inside; from now on they wait as well. */
         atomic_store(&memory_away, true);
         while (!gate_empty() && good)
-            if (!agent_wait(move.until)) good = too_late(move.why, sizeof move.why, "a call to the driver does not return");
+            if (!agent_wait(began + move.patience)) good = too_late(move.why, sizeof move.why, "a call to the driver does not return");
         if (good) good = away ? memory_out(&move) : memory_in(&move);
     }
     atomic_store(&moving_now, false);

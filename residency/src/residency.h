@@ -275,7 +275,7 @@ enum place { NOWHERE, IN, OUT, LOST };
 extern const char *const place_names[];
 struct move {
     void (*progress)(size_t done, size_t of);
-    double until; /* how long creation is tried again while another's memory leaves (CLOCK_MONOTONIC) */
+    double patience; /* seconds without a piece in which a full device is tried again: another's memory may be leaving it */
     size_t done, of;
     char why[256];
 };

@@ -119,10 +119,12 @@ static bool go_out(struct move *move) {
     return result == SUCCESS ? true : failed(move, call, result);
 }
 
-/* Memory of another process may still be on its way out. */
+/* Memory of another process may still be on its way out. Each piece that comes is waited for anew: in an exchange the other's
+ * state leaves at the pace of the bus, however large it is. */
 static int make(struct move *move, struct block *block, struct piece *piece) {
     int result = real_cuMemCreate()(&piece->real, piece->size, &block->property, block->flags);
-    while (result == OUT_OF_MEMORY && now() < move->until) {
+    double until = result == OUT_OF_MEMORY ? now() + move->patience : 0;
+    while (result == OUT_OF_MEMORY && now() < until) {
         struct timespec moment = {.tv_nsec = 500000};
         nanosleep(&moment, NULL);
         result = real_cuMemCreate()(&piece->real, piece->size, &block->property, block->flags);

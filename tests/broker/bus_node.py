@@ -99,3 +99,9 @@ class State:
     def same(self) -> None:
         answer = self.program.order("check", at=self.at, size=self.size, seed=self.seed)
         assert answer == {"result": 0, "same": True}
+
+    def computes(self) -> None:
+        """The program computes, without an end, on a small part beside its state."""
+        small = self.program.good("alloc", size=4096, seed=1)["at"]
+        self.program.order("busy", running=1)  # so that it keeps its lease between two steps
+        self.program.begin("steps", at=small, size=4096, seed=1, times=10**9)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bus_node import Node, start_node
 from kernels import FakeKernel, check_journal
 
 from carrel.testing.broker_process import BrokerProcess, start_broker
@@ -41,3 +42,17 @@ def kernels() -> Iterator[Callable[..., FakeKernel]]:
     yield start
     for kernel in started:
         kernel.close()
+
+
+@pytest.fixture
+def bus_nodes(tmp_path: Path, brokers: Callable[..., BrokerProcess]) -> Iterator[Callable[..., Node]]:
+    """Starts nodes on which programs have the residency library; all ends with the test."""
+    started: list[Node] = []
+
+    def start(gpus: int = 1, **options: Any) -> Node:
+        started.append(start_node(tmp_path, brokers, gpus=gpus, **options))
+        return started[-1]
+
+    yield start
+    for node in started:
+        node.close()

@@ -11,7 +11,7 @@ from carrel.broker.core.book import Book
 from carrel.broker.core.core import Core
 from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Line, Look, MoveBack, MoveOut, Pause, Spill, Unspill
 from carrel.broker.core.identity import Identity
-from carrel.broker.core.rows import RequestRow, plain
+from carrel.broker.core.rows import RequestRow, TenantRow, plain
 from carrel.domain.lease import LeaseState, LendingRules, Residency, Tier, Way
 from carrel.domain.node import Device
 from carrel.domain.units import GIB
@@ -61,12 +61,14 @@ class Client:
 class Shell:
     """Drives a core, and checks it after each event."""
 
-    def __init__(self, seed: int, core: type[Core] = Core) -> None:
+    def __init__(self, seed: int, core: type[Core] = Core, *, bus: bool = False) -> None:
+        """`bus`: on one real device, with processes whose states move by the library and do not fit together."""
+        self.only_bus = bus
         self.dice = random.Random(seed)
         self.make = core
-        count = self.dice.choice([1, 1, 2, 3])
-        self.host = self.dice.choice([None, 8 * GIB, 12 * GIB, 40 * GIB])
-        self.disk = self.dice.choice([0, 0, 20 * GIB, 200 * GIB])
+        count = 1 if bus else self.dice.choice([1, 1, 2, 3])
+        self.host = None if bus else self.dice.choice([None, 8 * GIB, 12 * GIB, 40 * GIB])
+        self.disk = 0 if bus else self.dice.choice([0, 0, 20 * GIB, 200 * GIB])
         self.config = BrokerConfig(
             node="node",
             devices=tuple(
@@ -87,9 +89,11 @@ class Shell:
         self.numbers = iter(range(1, 10**9))
         self.fence = 0
         self.fences: dict[str, int] = {}
-        self.granted = self.refused = self.crashes = self.moves = self.asked = self.bus = 0
+        self.granted = self.refused = self.crashes = self.moves = self.asked = self.bus = self.exchanges = 0
+        #: Moves out over the bus whose memory leaves piece by piece now.
+        self.leaving: list[Action] = []
         self.later: list[tuple[Client, str, int]] = []
-        self.tier = self.dice.choice([Tier.SIMULATED, Tier.SIMULATED, Tier.SUSPEND, Tier.HOLD])
+        self.tier = Tier.SUSPEND if bus else self.dice.choice([Tier.SIMULATED, Tier.SIMULATED, Tier.SUSPEND, Tier.HOLD])
         self.begin()
 
     # --- the shell ----------------------------------------------------------------------------------------------------------
@@ -98,7 +102,7 @@ class Shell:
         self.core = self.make(self.config, self.tier, make_id="b", lines=self.lines)
         self.lines = [self.core.everything(self.now)]
         self.wake = NEVER
-        self.pending = []
+        self.pending, self.leaving = [], []
         known = set(self.core.book.tenants)
         for effects in (self.core.started(self.now, sorted(known - self.clients.keys())), self.core.recover(self.now)):
             self.carry_out(effects)
@@ -277,7 +281,9 @@ class Shell:
         there = list(self.clients.values())
         client = dice.choice(there) if there else None
         self.now += dice.choice([0.0, 0.1, 3.0])
-        if what == "new" and len(there) < 6:
+        if self.only_bus and dice.random() < 0.5:  # few processes, which live long and use their device by turns
+            what = "act" if self.pending else dice.choice(["answer", "use"])
+        if what == "new" and len(there) < (3 if self.only_bus else 6):
             self.newcomer()
         elif what == "wake" and self.wake < NEVER:
             self.now = max(self.now, self.wake)
@@ -289,12 +295,14 @@ class Shell:
 
     def newcomer(self) -> None:
         number, dice = next(self.numbers), self.dice
-        task = dice.random() < 0.2
+        task = dice.random() < 0.2 and not self.only_bus
         assigned = (dice.choice(self.config.devices).uuid,) if task else ()
         role, owner = (RUNNER if task else KERNEL), dice.choice("abc")
         identity = Identity(role=role, job=number, attempt=1, owner=owner, gpus=1, assigned=assigned)
         client = Client(pid=number, identity=identity, size=dice.choice([0, 2, 6, 10, 14]) * GIB)
-        client.library = self.tier is not Tier.SIMULATED and not task and dice.random() < 0.7
+        if self.only_bus:
+            client.size = dice.choice([10, 14]) * GIB
+        client.library = self.tier is not Tier.SIMULATED and not task and (self.only_bus or dice.random() < 0.7)
         client.hooked = not client.library or dice.random() < 0.7
         self.clients[client.name] = client
         if client.hooked:
@@ -320,7 +328,7 @@ class Shell:
             self.say(client, "cancel", request=next(iter(client.waiting)), crash=crash)
         elif what == "answer" and client.questions:
             self.say(client, "prepared", id=client.questions.pop(), cached=[], crash=crash)
-        elif what == "end" and self.dice.random() < 0.3:
+        elif what == "end" and self.dice.random() < (0.05 if self.only_bus else 0.3):
             self.leave(client)
 
     def leave(self, client: Client) -> None:
@@ -342,8 +350,14 @@ class Shell:
                 self.carry_out(core.gathered(tenant, pauses, known, now), crash=crash)
             case Pause(tenant, lease):
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice([Ending.DONE, Ending.DONE, Ending.RETRY]))
-                self.clients[tenant].paused = moved.ending is Ending.DONE
+                if tenant in self.clients:
+                    self.clients[tenant].paused = moved.ending is Ending.DONE
                 self.carry_out(core.paused(tenant, lease, moved, now), crash=crash)
+            case MoveOut(tenant) if action.way is Way.BUS and not self.has_left(action):
+                self.leaving.append(action)
+                self.pending.append(action)
+                self.clients[tenant].paused = True
+                self.carry_out(core.leaves(tenant, now), crash=crash)
             case MoveOut(tenant, pauses) if action.way is Way.BUS:
                 self.over_the_bus(self.clients.get(tenant), "out", well=well)
                 ending = Ending.GONE if tenant not in self.clients else self.bus_ending("out", tenant)
@@ -375,6 +389,13 @@ class Shell:
             case Kill(tenant):
                 if self.clients.pop(tenant, None) is not None:
                     self.carry_out(core.ended(tenant, now))
+
+    def has_left(self, action: MoveOut) -> bool:
+        """False for a move out whose memory does not leave yet, and whose process is stopped now; some fail before."""
+        if action in self.leaving:
+            self.leaving.remove(action)
+            return True
+        return action.tenant not in self.clients or self.dice.random() < 0.3
 
     def use_of_devices(self) -> Use:
         """As the driver would say it: on simulated devices nothing, else what processes have that are on theirs."""
@@ -415,6 +436,8 @@ class Shell:
             assert (member or tenant) in self.clients, f"{op} for nobody"
         self.check_gates()
         for action in effects.actions:
+            if isinstance(action, MoveBack) and action.lease is None and action.way is Way.BUS and action.tenant in book.tenants:
+                self.check_exchange(book.tenants[action.tenant])
             assert isinstance(action, Look) or action.tenant in book.tenants, f"{action} for nobody"
         assert set(lender.queue) <= set(book.requests)
         waiting = {row.id for row in self.considered()}
@@ -440,9 +463,21 @@ class Shell:
                     f"it waits for a free device: {lender.queue[row.id]}"
                 )
 
+    def check_exchange(self, row: TenantRow) -> None:
+        """A state comes in while others leave: nobody computes on its devices, and it has no lease before all is done."""
+        self.exchanges += 1
+        assert row.residency is Residency.RESUMING
+        assert not any(lease.state is LeaseState.ACTIVE for lease in self.core.book.leases_of(row.id))
+        for uuid in row.home:
+            lease = self.core.book.lease_on(uuid)
+            assert lease is None or self.core.book.tenants[lease.tenant].residency is not Residency.RESIDENT
+
     def check_gates(self) -> None:
         """Whose gate is open has a lease that is in force, and nobody else has its devices."""
         for client in self.clients.values():
+            row = self.core.book.tenants.get(client.name)
+            if row is not None and row.moved_by == Way.DRIVER:
+                continue  # the driver has stopped it, whatever its gate is
             if client.library and client.joined and self.gate_open(client):
                 lease = self.core.book.leases.get(client.lease)
                 assert lease is not None, f"{client.name} computes without a lease"
@@ -493,9 +528,9 @@ class Shell:
         return [row for row in rows if not ((row.exclusive or (unknown and row.resumes)) and row.stuck_since)]
 
 
-def live(seed: int, steps: int, core: type[Core] = Core) -> Shell:
+def live(seed: int, steps: int, core: type[Core] = Core, *, bus: bool = False) -> Shell:
     """One history."""
-    shell = Shell(seed, core)
+    shell = Shell(seed, core, bus=bus)
     for number in range(steps):
         shell.step()
         if number % 20 == 0:

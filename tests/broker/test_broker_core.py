@@ -16,6 +16,13 @@ def test_whatever_happens_nobody_shares_a_device_and_nobody_is_forgotten() -> No
     assert any(shell.crashes for shell in shells)
 
 
+def test_whatever_happens_while_states_are_exchanged() -> None:
+    """One device, states that do not fit together, and each process with the library."""
+    shells = [live(seed, 200, bus=True) for seed in range(examples(100))]
+    assert sum(shell.exchanges for shell in shells) > len(shells) / 2
+    assert any(shell.crashes for shell in shells)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_whatever_happens_in_ten_thousand_histories() -> None:

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from bus_node import MIB, SIZE, Node, Program, State, start_node
+from bus_node import MIB, SIZE, Node, Program, State
 from kernels import eventually, leases_of
 
 from carrel.domain.lease import LendingRules
-from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.fake_driver import find_compiler
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="library and fake driver are compiled from C")
 
 
-@pytest.fixture
-def nodes(tmp_path: Path, brokers: Callable[..., BrokerProcess]) -> Iterator[Callable[..., Node]]:
-    started: list[Node] = []
-
-    def start(gpus: int = 1, **options: Any) -> Node:
-        started.append(start_node(tmp_path, brokers, gpus=gpus, **options))
-        return started[-1]
-
-    yield start
-    for node in started:
-        node.close()
-
-
-def test_two_programs_exchange_a_device_that_holds_one(nodes: Callable[..., Node]) -> None:
-    node = nodes()
+def test_two_programs_exchange_a_device_that_holds_one(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes()
     first = State(node.program(), seed=1)
     second = State(node.program(), seed=2)
     for _ in range(3):
@@ -42,9 +27,9 @@ def test_two_programs_exchange_a_device_that_holds_one(nodes: Callable[..., Node
     eventually(lambda: not leases_of(node.broker))
 
 
-def test_a_program_that_uses_the_calls_for_virtual_memory_moves_as_others_do(nodes: Callable[..., Node]) -> None:
+def test_a_program_that_uses_the_calls_for_virtual_memory_moves_as_others_do(bus_nodes: Callable[..., Node]) -> None:
     """As JAX does it, whose processes the driver cannot move."""
-    node = nodes()
+    node = bus_nodes()
     program = node.program()
     program.good("init")
     program.good("context")
@@ -58,9 +43,9 @@ def test_a_program_that_uses_the_calls_for_virtual_memory_moves_as_others_do(nod
     other.same()
 
 
-def test_a_kernel_whose_libraries_the_driver_cannot_move_goes_over_the_bus(nodes: Callable[..., Node]) -> None:
+def test_a_kernel_whose_libraries_the_driver_cannot_move_goes_over_the_bus(bus_nodes: Callable[..., Node]) -> None:
     """Its hook names what it has imported whenever it is asked; to the library in it that is no hindrance."""
-    node = nodes()
+    node = bus_nodes()
     first = node.kernel(blockers=["JAX"])
     lease = first.acquire()
     node.take(first, lease, SIZE)
@@ -75,9 +60,9 @@ def test_a_kernel_whose_libraries_the_driver_cannot_move_goes_over_the_bus(nodes
     assert [message["op"] for message in first.heard].count("prepare") == 1
 
 
-def test_a_session_of_a_cluster_that_runs_as_its_owner_goes_over_the_bus(nodes: Callable[..., Node], tmp_path: Path) -> None:
+def test_a_session_of_a_cluster_that_runs_as_its_owner_goes_over_the_bus(bus_nodes: Callable[..., Node], tmp_path: Path) -> None:
     """Its files are where its owner has them, which the library tells the broker."""
-    node = nodes(shared=True)
+    node = bus_nodes(shared=True)
     spool = Path(node.broker.config.spool)
     states = []
     for number in (1, 2):
@@ -91,8 +76,8 @@ def test_a_session_of_a_cluster_that_runs_as_its_owner_goes_over_the_bus(nodes: 
     assert node.tenant(states[1].program.process.pid)["way"] == "bus"
 
 
-def test_a_cell_and_what_computes_in_its_process_have_one_lease(nodes: Callable[..., Node]) -> None:
-    node = nodes()
+def test_a_cell_and_what_computes_in_its_process_have_one_lease(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes()
     kernel = node.kernel()
     lease = kernel.acquire()
     node.take(kernel, lease, SIZE)
@@ -107,9 +92,9 @@ def test_a_cell_and_what_computes_in_its_process_have_one_lease(nodes: Callable[
     assert len(node.broker.status()["tenants"]) == 1
 
 
-def test_a_child_of_a_kernel_waits_at_the_gate_and_goes_on(nodes: Callable[..., Node]) -> None:
+def test_a_child_of_a_kernel_waits_at_the_gate_and_goes_on(bus_nodes: Callable[..., Node]) -> None:
     """The kernel's cell waits for its child, and uses no GPU meanwhile: the child need not wait for the cell's end."""
-    node = nodes()
+    node = bus_nodes()
     job = node.session()
     kernel = node.kernel(job)
     lease = kernel.acquire()
@@ -145,8 +130,8 @@ def _catch(node: Node, first: State, call: str) -> tuple[Program, int]:
 
 
 @pytest.mark.parametrize("call", [*_OUT, *_BACK])
-def test_a_broker_that_is_killed_in_the_middle_of_a_move(nodes: Callable[..., Node], call: str) -> None:
-    node = nodes()
+def test_a_broker_that_is_killed_in_the_middle_of_a_move(bus_nodes: Callable[..., Node], call: str) -> None:
+    node = bus_nodes()
     first = State(node.program(), seed=1)
     _second, begun = _catch(node, first, call)
     node.broker.restart()
@@ -155,8 +140,8 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_move(nodes: Callable[..., No
 
 
 @pytest.mark.parametrize("call", [*_OUT, *_BACK])
-def test_a_process_that_is_killed_in_the_middle_of_a_move(nodes: Callable[..., Node], call: str) -> None:
-    node = nodes()
+def test_a_process_that_is_killed_in_the_middle_of_a_move(bus_nodes: Callable[..., Node], call: str) -> None:
+    node = bus_nodes()
     first = State(node.program(), seed=1)
     second, begun = _catch(node, first, call)
     if call in _OUT:
@@ -172,19 +157,12 @@ def test_a_process_that_is_killed_in_the_middle_of_a_move(nodes: Callable[..., N
     assert node.broker.status()["host"]["limit"] != 0
 
 
-def _computes(first: State) -> None:
-    """The program computes, without an end, on a small part beside its state."""
-    small = first.program.good("alloc", size=4096, seed=1)["at"]
-    first.program.order("busy", running=1)  # so that it keeps its lease between two steps
-    first.program.begin("steps", at=small, size=4096, seed=1, times=10**9)
-
-
-def test_a_program_in_mid_flight_is_stopped_at_the_gate_moved_and_goes_on(nodes: Callable[..., Node]) -> None:
-    node = nodes(rules=LendingRules(margin=2 * MIB, time_slice=0.5))
+def test_a_program_in_mid_flight_is_stopped_at_the_gate_moved_and_goes_on(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes(rules=LendingRules(margin=2 * MIB, time_slice=0.5))
     first = State(node.program(), seed=1)
-    _computes(first)
+    first.computes()
     second = State(node.program(), seed=2)
-    _computes(second)
+    second.computes()
     for one in (first, second):
         tenant = node.tenant(one.program.process.pid)["id"]
         eventually(lambda name=tenant: all(f"bus {way} {name}: done" in node.broker.log.read_text() for way in ("out", "in")))
@@ -193,12 +171,12 @@ def test_a_program_in_mid_flight_is_stopped_at_the_gate_moved_and_goes_on(nodes:
         assert one.program.finish(begun) == {"result": 0, "same": True}
 
 
-def test_two_that_fit_change_places_without_a_move(nodes: Callable[..., Node]) -> None:
-    node = nodes(rules=LendingRules(margin=2 * MIB, time_slice=0.5, least_room=0.01, unknown_room=0.1))
+def test_two_that_fit_change_places_without_a_move(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes(rules=LendingRules(margin=2 * MIB, time_slice=0.5, least_room=0.01, unknown_room=0.1))
     first = State(node.program(), size=8 * MIB, seed=1)
     eventually(lambda: not leases_of(node.broker))
     eventually(lambda: node.tenant(first.program.process.pid)["bytes"] < 20 * MIB)
-    _computes(first)
+    first.computes()
     second = State(node.program(), size=8 * MIB, seed=2)
     second.same()
     assert node.state(first.program) == "resident"
@@ -207,8 +185,8 @@ def test_two_that_fit_change_places_without_a_move(nodes: Callable[..., Node]) -
     assert first.program.finish(begun) == {"result": 0, "same": True}
 
 
-def test_memory_that_cannot_take_part_is_named_before_anybody_waits_for_it(nodes: Callable[..., Node]) -> None:
-    node = nodes()
+def test_memory_that_cannot_take_part_is_named_before_anybody_waits_for_it(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes()
     first = State(node.program(), seed=1)
     first.program.good("managed", size=4 * MIB)
     eventually(lambda: [row["state"] for row in leases_of(node.broker)] == ["held"])
@@ -235,15 +213,15 @@ class Task:
         self.lease = self.runner.acquire(devices=[node.driver.uuids[0]], lends=True)
         self.state = State(node.program(self.job), size=size)
         eventually(lambda: node.tenant(self.runner.pid)["bytes"] >= size)
-        _computes(self.state)
+        self.state.computes()
 
     def same(self) -> bool:
         begun = self.state.program.begin("check", at=self.state.at, size=self.state.size, seed=self.state.seed)
         return self.state.program.finish(begun) == {"result": 0, "same": True}
 
 
-def test_a_task_gives_way_to_a_cell_over_the_bus_and_goes_on(nodes: Callable[..., Node]) -> None:
-    node = nodes(rules=_LENDING)
+def test_a_task_gives_way_to_a_cell_over_the_bus_and_goes_on(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes(rules=_LENDING)
     task = Task(node)
     cell = State(node.program(), seed=2)
     assert task.runner.expect("paused")["lease"] == task.lease["lease"]
@@ -255,8 +233,8 @@ def test_a_task_gives_way_to_a_cell_over_the_bus_and_goes_on(nodes: Callable[...
     assert len(node.broker.status()["tenants"]) == 2
 
 
-def test_a_task_and_a_cell_that_fit_change_places_without_a_move(nodes: Callable[..., Node]) -> None:
-    node = nodes(rules=_LENDING)
+def test_a_task_and_a_cell_that_fit_change_places_without_a_move(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes(rules=_LENDING)
     task = Task(node, size=8 * MIB)
     cell = State(node.program(), size=8 * MIB, seed=2)
     assert task.runner.expect("paused")["lease"] == task.lease["lease"]
@@ -266,8 +244,8 @@ def test_a_task_and_a_cell_that_fit_change_places_without_a_move(nodes: Callable
     assert "bus out" not in node.broker.log.read_text().split(f"bus pause {node.tenant(task.runner.pid)['id']}: done", 1)[0]
 
 
-def test_a_task_with_a_process_that_has_no_library_goes_the_drivers_way(nodes: Callable[..., Node]) -> None:
-    node = nodes(rules=_LENDING)
+def test_a_task_with_a_process_that_has_no_library_goes_the_drivers_way(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes(rules=_LENDING)
     task = Task(node, size=8 * MIB)
     node.take(task.runner, task.lease, 48 * MIB)  # the runner's own process stands for one without
     eventually(lambda: "no residency library" in node.tenant(task.runner.pid)["not_bus"])

@@ -113,6 +113,40 @@ def test_what_was_not_answered_is_given_again_with_the_next_connection(machine: 
     assert len(machine.told) == 2
 
 
+def test_it_is_told_when_the_memory_of_all_processes_begins_to_leave(machine: Machine) -> None:
+    left: list[str] = []
+    machine.join("a", "b")
+    out = MoveOut("task", None, (), ("gpu",), 0, Way.BUS, ("a", "b"), 0)
+    machine.bus.out(out, machine.outcomes.append, lambda: left.append(machine.told[-1][0]))
+
+    def answer(member: str, op: str, answer: str, **fields: Any) -> None:
+        number = [message["id"] for name, message in machine.told if (name, message["op"]) == (member, op)][-1]
+        machine.bus.heard(member, {"op": answer, "id": number, "ok": True, "place": "in", **fields})
+
+    for member in ("a", "b"):
+        answer(member, "pause", "quiet", movable=[MIB])
+    for member in ("a", "b"):
+        answer(member, "pieces", "pieces")
+    for member in ("a", "b"):
+        assert left == []
+        answer(member, "pause", "quiet", movable=[MIB])
+    assert len(left) == 1
+
+
+def test_what_comes_in_while_others_leave_waits_shorter_for_room_than_those_who_must_come_back(machine: Machine) -> None:
+    machine.join("a")
+    machine.leave("a", MIB)
+    patience = {}
+    for lease in ("lease", None):
+        machine.bus.back(MoveBack("a", lease, (), ("gpu",), {}, {}, Way.BUS, ("a",)), machine.outcomes.append)
+        machine.answer("a", "pause", "quiet", place="out", movable=[MIB])
+        machine.order("a", "in")
+        patience[lease] = machine.told[-1][1]["patience"]
+        machine.answer("a", "in", "moved", ok=False, place="out", why="out of memory")
+        assert machine.outcomes[-1].ending is Ending.RETRY
+    assert 0 < 2 * patience[None] <= patience["lease"]
+
+
 def test_a_process_that_does_not_answer_is_given_up_and_believed_later(machine: Machine) -> None:
     machine.join("a")
     machine.out("a")

@@ -25,8 +25,10 @@ from carrel.suspension.ports import Ending, Moved
 
 _log = logging.getLogger(__name__)
 
-#: Seconds in which a process comes to rest, and in which a full device is tried again for a state that comes back.
+#: Seconds in which a process comes to rest, and in which a full device is tried again for each piece of a state that comes back.
 PAUSE_SECONDS, PATIENCE_SECONDS = 10.0, 10.0
+#: The same for one that comes in while others leave: if one of those must come back, it waits for longer, and this one yields.
+YIELD_SECONDS = 2.0
 #: Seconds without an answer, or a sign of progress, after which an order is given up.
 SILENCE_SECONDS = 30.0
 #: Most pieces of the pool in one message: memory that nobody has touched before takes a while to register.
@@ -187,8 +189,20 @@ class Bus:
 
     # --- moves --------------------------------------------------------------------------------------------------------------
 
-    def out(self, what: MoveOut, done: Callable[[Moved], None]) -> None:
-        """Move a tenant's state to host memory: stop all of its processes, see that the pool has room for all, empty them all."""
+    def out(self, what: MoveOut, done: Callable[[Moved], None], leaves: Callable[[], None] = lambda: None) -> None:
+        """Move a tenant's state to host memory: stop all of its processes, see that the pool has room for all, empty them all.
+
+        `leaves` is called when nothing of it computes and the memory of each process begins to leave, piece by piece.
+        """
+        staying = set(what.members)
+
+        def empty(member: str) -> _Script:
+            return self._empty(member, lambda: begins(member))
+
+        def begins(member: str) -> None:
+            staying.discard(member)
+            if not any(self._lives(one) for one in staying):
+                self._loop.post(leaves)  # once the order is given
 
         def over(outcomes: Mapping[str, _Outcome]) -> None:
             self._leaving.difference_update(what.members)
@@ -207,7 +221,7 @@ class Bus:
 
         def roomy(outcomes: Mapping[str, _Outcome]) -> None:
             if all(one.ok for one in outcomes.values()):
-                self._all(what.members, self._empty, emptied)
+                self._all(what.members, empty, emptied)
             else:
                 over(outcomes)
 
@@ -222,6 +236,7 @@ class Bus:
 
     def back(self, what: MoveBack, done: Callable[[Moved], None]) -> None:
         """Bring a tenant's state back. Its processes stay stopped until they are told to go on."""
+        patience = YIELD_SECONDS if what.lease is None else PATIENCE_SECONDS
 
         def filled(outcomes: Mapping[str, _Outcome]) -> None:
             if all(one.ok for one in outcomes.values()):
@@ -230,7 +245,7 @@ class Bus:
             here = [one for one in outcomes if one not in self._away and outcomes[one].bytes]
             self._all(here, self._empty, lambda _again: done(_ended("in", what.tenant, outcomes, Ending.RETRY)))
 
-        self._all(what.members, self._fill, filled)
+        self._all(what.members, lambda member: self._fill(member, patience), filled)
 
     def pause(self, what: Pause, done: Callable[[Moved], None]) -> None:
         """Stop a tenant's processes where their state is: all of them, or none."""
@@ -252,8 +267,8 @@ class Bus:
             return _Outcome(ok=False, why=_why(quiet, "it did not stop"))
         return _Outcome(ok=True, bytes=_sum(quiet.get("movable")))
 
-    def _empty(self, member: str) -> _Script:
-        """Its memory goes to the pool."""
+    def _empty(self, member: str, begins: Callable[[], None] = lambda: None) -> _Script:
+        """Its memory goes to the pool. `begins` is called when that is ordered."""
         quiet = yield _Order(member, "pause", "quiet", {"timeout": PAUSE_SECONDS})
         if quiet is None or quiet.get("ok") is not True:
             return _Outcome(ok=False, why=_why(quiet, "it did not stop"))
@@ -262,6 +277,7 @@ class Bus:
             why = yield from self._provide(member, size)
             if why:
                 return _Outcome(ok=False, why=why)
+        begins()
         moved = yield _Order(member, "out", "moved", {})
         if moved is None or moved.get("place") == "in":
             return _Outcome(ok=False, why=_why(moved, "its memory did not leave"))
@@ -272,12 +288,12 @@ class Bus:
         why = "" if member in self._away else (yield from self._provide(member, size))
         return _Outcome(ok=not why, why=why)
 
-    def _fill(self, member: str) -> _Script:
+    def _fill(self, member: str, patience: float = PATIENCE_SECONDS) -> _Script:
         """Its memory comes back."""
         quiet = yield _Order(member, "pause", "quiet", {"timeout": PAUSE_SECONDS})
         if quiet is None or quiet.get("ok") is not True:
             return _Outcome(ok=False, why=_why(quiet, "it did not stop"))
-        moved = yield _Order(member, "in", "moved", {"patience": PATIENCE_SECONDS})
+        moved = yield _Order(member, "in", "moved", {"patience": patience})
         if moved is None or moved.get("place") in _AWAY:
             return _Outcome(ok=False, why=_why(moved, "its memory did not come back"))
         yield from self._let_go(member)

@@ -153,9 +153,14 @@ class Service:
         match action:
             case Gather(tenant, pauses):
                 self._mover.gather(action, lambda found: self.carry_out(core.gathered(tenant, pauses, found, self._now())))
+            case MoveOut(tenant, pauses) if action.way is Way.BUS:
+                self._bus.out(
+                    action,
+                    lambda moved: self.carry_out(core.moved_out(tenant, pauses, moved, self._now())),
+                    lambda: self.carry_out(core.leaves(tenant, self._now())),
+                )
             case MoveOut(tenant, pauses):
-                mover = self._bus if action.way is Way.BUS else self._mover
-                mover.out(action, lambda moved: self.carry_out(core.moved_out(tenant, pauses, moved, self._now())))
+                self._mover.out(action, lambda moved: self.carry_out(core.moved_out(tenant, pauses, moved, self._now())))
             case MoveBack(tenant, lease):
                 mover = self._bus if action.way is Way.BUS else self._mover
                 mover.back(action, lambda moved: self.carry_out(core.moved_back(tenant, lease, moved, self._now())))

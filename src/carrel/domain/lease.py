@@ -102,6 +102,9 @@ class Tenant:
     spillable: bool = False
     #: SUSPENDING and SPILLING: it goes straight to the disk, and never lies in host memory as a whole.
     straight: bool = False
+    #: True when its state moves piece by piece: while it leaves a device another can come in, and it while another leaves.
+    #: SUSPENDING: it does leave so now, and nothing of it computes.
+    in_pieces: bool = False
     #: True when its state, once it is in host memory, may come back on other devices of the same type.
     portable: bool = False
     #: What in the process keeps its state where it is ("JAX", "managed memory"), or "".
@@ -199,6 +202,8 @@ class LendingRules:
     move_rate: float | None = None
     #: The same on the way back to the device; None: as fast.
     back_rate: float | None = None
+    #: The same of two states together, one of which comes in while the other leaves; None: as fast as each alone.
+    exchange_rate: float | None = None
     #: Bytes of host memory that suspended states may take in all; None: no limit.
     host_memory: int | None = None
     #: Bytes of the disk that states may take for which host memory has no room; 0: there is no such place.
@@ -250,6 +255,14 @@ class Suspend:
     in_place: bool = False
     #: It goes straight to the disk: host memory never has room for it.
     straight: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Decision: bring this tenant's state in while those of others leave its devices. `request` gets these once all is done."""
+
+    tenant: str
+    request: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +321,7 @@ class Lending:
 
     lends: tuple[Lend, ...] = ()
     suspends: tuple[Suspend, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
     spills: tuple[Spill, ...] = ()
     trims: tuple[Trim, ...] = ()
     expires: tuple[Expire, ...] = ()

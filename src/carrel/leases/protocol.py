@@ -90,7 +90,7 @@ Broker to client
                its first): device, what ("computes", "holds", "paused",
                "leaves", "returns"), since, until (null: it is so now), seconds (how much of that really, where short ones were
                put together), job, owner, label, role, mine
-             rates (measured, on this node): way, direction, rate (bytes a second)
+             rates (measured, on this node): way, direction ("out", "back"; "exchange": both, in sum), rate (bytes a second)
              host: limit and left (bytes of host memory that moved states may take, and that are free for more; null: no limit),
                states (bytes that they take),
                pool (limit, given to processes and ready for others, of the pieces for residency libraries; null: there is none),
@@ -146,7 +146,8 @@ To the library:
 ``pieces``    id, pieces (numbers), sizes (bytes), with descriptors of shared memory: map and register them.
 ``pieces_back`` id, pieces: let go of them; not ok while the state lies there.
 ``out``       id: the memory goes to the pool, piece by piece, and the device's memory with it. The process must be paused.
-``in``        id, patience (seconds in which a full device is tried again: another's memory may still be leaving).
+``in``        id, patience (seconds without a piece in which a full device is tried again: another's memory may be leaving it, and
+              each piece that leaves makes room for one that comes). What has come goes again if the rest does not.
 ``go``        id, lease, fence (without a lease: as before the pause, but not paused).
 ``wanted``    Somebody waits for the device: a cell that runs but has not used it for a second gives it back.
 ``lost``      message: the state cannot come back; each call ends with CUDA_ERROR_CONTEXT_IS_DESTROYED.

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from carrel.domain.lease import (
+    Exchange,
     Expire,
     GiveUp,
     LeaseState,
@@ -57,6 +58,7 @@ def lend(snapshot: LendingSnapshot, now: float) -> Lending:
     return Lending(
         lends=tuple(walk.lends),
         suspends=tuple(walk.suspends),
+        exchanges=tuple(walk.exchanges),
         spills=tuple(walk.spills),
         trims=tuple(walk.trims),
         expires=tuple(walk.expires),
@@ -91,6 +93,7 @@ class _Walk:
     def __init__(self, snapshot: LendingSnapshot, now: float) -> None:
         self.lends: list[Lend] = []
         self.suspends: list[Suspend] = []
+        self.exchanges: list[Exchange] = []
         self.spills: list[Spill] = []
         self.trims: list[Trim] = []
         self.expires: list[Expire] = []
@@ -261,6 +264,7 @@ class _Walk:
                 self._rooms.trim(caching)
                 self.trims.append(Trim(tenant=caching.id, request=place.request.id))
             self._make_places(place, plan.places)
+            self._exchange(place, tenant, devices)
             for victim in plan.victims:
                 if plan.places is None or victim.id in plan.places.now:
                     self._rooms.leave(victim)
@@ -273,6 +277,11 @@ class _Walk:
         if places is not None:
             self._rooms.places = places
             self.spills.extend(Spill(tenant=one.id, request=place.request.id) for one in places.spills)
+
+    def _exchange(self, place: InLine, tenant: Tenant, devices: Sequence[str]) -> None:
+        """Where all who have to leave the devices do so now, piece by piece, the tenant's state comes in meanwhile."""
+        if self._rooms.can_exchange(place.request, tenant, devices):
+            self.exchanges.append(Exchange(tenant=tenant.id, request=place.request.id))
 
     # --- devices in use -----------------------------------------------------------------------------------------------------
 
@@ -312,6 +321,7 @@ class _Walk:
         if tenant.residency in _MOVING:
             self._wait(place, devices, reasons.MOVING, "its own GPU state is being moved")
         else:
+            self._exchange(place, tenant, devices)
             moves = self._rooms.exchange_takes(tenant, devices)
             self._wait(place, devices, clearing.code, clearing.cause, moves=moves)
 

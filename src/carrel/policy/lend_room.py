@@ -140,6 +140,11 @@ class Rooms:
 
     def plan(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> Plan:
         """How `request` gets room on `devices`, none of which is in a lease: as much as it should have, else what it needs."""
+        plan = self._plan(request, tenant, devices)
+        # Who comes in while others leave is in nobody's way for long.
+        return Plan(leaving=True) if plan.obstacle is not None and self._is_coming(tenant, devices) else plan
+
+    def _plan(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> Plan:
         if request.exclusive:
             alone = self._clear(tenant, devices)
             if request.resumes is None or not (tenant.elastic or alone.obstacle):
@@ -156,6 +161,32 @@ class Rooms:
             return plan
         places = (plan.places or self.places).trial()
         return replace(plan, places=places) if places.put(tenant, tenant.moved) else Plan(obstacle=Obstacle.HOST)
+
+    def _is_coming(self, tenant: Tenant, devices: Sequence[str]) -> bool:
+        """True while the state of another comes in; it can move again once it is there."""
+        there = (other for uuid in devices for other in self._residents[uuid] if other.id != tenant.id)
+        return any(other.residency is Residency.RESUMING for other in there)
+
+    def can_exchange(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> bool:
+        """True when `tenant`'s state can come in now, piece by piece, since all who make room for it leave `devices` so.
+
+        Nobody computes there then, and what leaves need not be off as a whole.
+        """
+        if tenant.residency is not Residency.SUSPENDED or not tenant.in_pieces or set(devices) != set(tenant.home):
+            return False
+        going = {other.id: other for uuid in devices for other in self._residents[uuid] if other.id in self._leaving}
+        if not going or not all(other.in_pieces and other.residency is Residency.SUSPENDING for other in going.values()):
+            return False
+        if any(uuid in self.leases and self.leases[uuid].tenant not in going for uuid in devices):
+            return False
+        for uuid in devices:
+            staying = [other for other in self._residents[uuid] if other.id not in going]
+            device, size = self.devices[uuid], tenant.state.get(uuid, 0)
+            wanted = size + min(self._rules.margin, max(0, device.memory - size))
+            free = device.memory - device.foreign - sum(other.state.get(uuid, 0) for other in staying)
+            if free < wanted or (request.exclusive and staying):
+                return False
+        return True
 
     def fits_beside(self, tenant: Tenant, devices: Sequence[str]) -> bool:
         """True when `tenant` finds all the room that it should have although nobody who computes on `devices` leaves them."""
@@ -259,28 +290,41 @@ class Rooms:
         disk = [*(plan.places.spills if plan.places else ()), *([tenant] if tenant.residency is Residency.SPILLED else [])]
         on_disk = sum(one.moved for one in disk) / self._rules.disk_rate if self._rules.disk_rate else 0.0
         there = {other.id: other for uuid in devices for other in self._residents[uuid] if other.id in self._leaving}
-        moved = sum(other.moved for other in {**there, **{one.id: one for one in plan.victims}}.values())
+        leave = [*{**there, **{one.id: one for one in plan.victims}}.values()]
+        moved = sum(other.moved for other in leave)
         back = sum(tenant.state.values()) if tenant.residency in (Residency.SUSPENDED, Residency.SPILLED) else 0
-        return moved / self._rules.move_rate + back / (self._rules.back_rate or self._rules.move_rate) + on_disk
+        return self._away_and_back(moved, back, in_pieces=_all_in_pieces(tenant, *leave)) + on_disk
+
+    def _away_and_back(self, away: int, back: int, *, in_pieces: bool) -> float:
+        """Seconds in which `away` bytes leave and `back` bytes come in: one after the other, or both at once, piece by piece."""
+        rules = self._rules
+        if not rules.move_rate:
+            return 0.0
+        leaves, comes = away / rules.move_rate, back / (rules.back_rate or rules.move_rate)
+        if not in_pieces or not away or not back:
+            return leaves + comes
+        return max(leaves, comes, (away + back) / rules.exchange_rate if rules.exchange_rate else 0.0)
 
     def exchange_takes(self, tenant: Tenant, devices: Iterable[str]) -> float:
         """Seconds for which states move once the turn of those on `devices` is over: theirs away, and the tenant's own back."""
         if not self._rules.move_rate:
             return 0.0
         away = back = 0
-        spilled = tenant.residency is Residency.SPILLED
+        spilled, in_pieces = tenant.residency is Residency.SPILLED, tenant.in_pieces
         for uuid in devices:
             if uuid not in self.devices:
                 continue
             short = self.shortage(tenant, uuid) or 0
-            others = sorted(other.state.get(uuid, 0) for other in self._residents[uuid] if other.id != tenant.id)
+            there = [other for other in self._residents[uuid] if other.id != tenant.id]
+            others = sorted(other.state.get(uuid, 0) for other in there)
             if short > 0:
+                in_pieces = in_pieces and _all_in_pieces(*there)
                 # The smallest state that makes enough room, or all of them.
                 away = max(away, next((size for size in others if size >= short), sum(others)))
             if spilled or tenant.residency is Residency.SUSPENDED:
                 back = max(back, tenant.state.get(uuid, 0))
         from_disk = back / self._rules.disk_rate if spilled and self._rules.disk_rate else 0.0
-        return away / self._rules.move_rate + back / (self._rules.back_rate or self._rules.move_rate) + from_disk
+        return self._away_and_back(away, back, in_pieces=in_pieces) + from_disk
 
     def return_takes(self, lease: Lent) -> float:
         """Seconds from the end of a cell until the task whose devices it has computes again: what can move there goes first."""
@@ -293,8 +337,8 @@ class Rooms:
             for uuid in lease.devices
         }
         there = {uuid: sum(one.state.get(uuid, 0) for one in found) for uuid, found in others.items()}
-        away = max(there.values(), default=0)
-        return away / self._rules.move_rate + back / (self._rules.back_rate or self._rules.move_rate)
+        in_pieces = own is not None and _all_in_pieces(own, *(one for found in others.values() for one in found))
+        return self._away_and_back(max(there.values(), default=0), back, in_pieces=in_pieces)
 
     def visit_takes(self, tenant: Tenant, devices: Sequence[str]) -> float:
         """Seconds for which a tenant's state moves to and from the devices where its cell has a turn, as far as that is known.
@@ -383,6 +427,10 @@ class Rooms:
                 else:
                     victims[other.id] = other
         return Plan(victims=tuple(victims.values()), leaving=leaving, places=places)
+
+
+def _all_in_pieces(*tenants: Tenant) -> bool:
+    return all(tenant.in_pieces for tenant in tenants)
 
 
 def _is_away(tenant: Tenant, lease: Lent) -> bool:

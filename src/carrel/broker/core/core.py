@@ -189,6 +189,12 @@ class Core:
         self._moves.gathered(tenant, pauses, targets)
         return self._settle(now)
 
+    def leaves(self, tenant: str, now: float) -> Effects:
+        """Nothing of the tenant computes, and its state begins to leave piece by piece (`MoveOut`, on the bus way)."""
+        self.lender.now = now
+        self._moves.leaves(tenant)
+        return self._settle(now)
+
     def moved_out(self, tenant: str, pauses: str | None, moved: Moved, now: float) -> Effects:
         """A move to host memory has ended (`MoveOut`)."""
         self.lender.now = now
@@ -284,6 +290,8 @@ class Core:
             row.residency, row.on_disk = Residency.SUSPENDING, suspend.straight
             self.book.touch(row)
             self._moves.suspend(row.id, suspend.pauses)
+        for exchange in lending.exchanges:
+            self._moves.exchange(exchange.tenant)
         for spill in lending.spills:
             row = self.book.tenants[spill.tenant]
             row.residency = Residency.SPILLING

@@ -44,7 +44,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class MoveOut:
-    """Move a state to host memory. Answer: `Core.moved_out`."""
+    """Move a state to host memory. Answer: `Core.moved_out`; before it, on the bus way, `Core.leaves`."""
 
     tenant: str
     pauses: str | None
@@ -63,6 +63,7 @@ class MoveBack:
     """Bring a state back to its devices. Answer: `Core.moved_back`."""
 
     tenant: str
+    #: The lease that waits for it; None: it comes in while others leave, and yields to those of them who must come back.
     lease: str | None
     targets: tuple[Target, ...]
     devices: tuple[str, ...]

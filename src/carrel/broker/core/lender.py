@@ -13,7 +13,7 @@ from carrel.broker.config import BrokerConfig
 from carrel.broker.core.book import Book
 from carrel.broker.core.effects import NEVER, Tell
 from carrel.broker.core.host import DiskRoom, HostRoom
-from carrel.broker.core.rates import BACK, OUT, Rates
+from carrel.broker.core.rates import BACK, EXCHANGE, OUT, Rates
 from carrel.broker.core.rows import LeaseRow, RequestRow, Seen, TenantRow
 from carrel.broker.core.stuck import Stuck
 from carrel.broker.core.under_way import UnderWay
@@ -52,6 +52,8 @@ class Lender:
         self.queue: dict[str, Queued] = {}
         #: Tenants that were asked to give back what they only keep in reserve, and have not answered yet.
         self.trimming: set[str] = set()
+        #: Tenants whose states leave their devices now, piece by piece, and of which nothing computes.
+        self.leaving: set[str] = set()
         #: How fast states move, and those that move now.
         self.rates = Rates(book, out=rate, back=back_rate or rate)
         self.under_way = UnderWay(self.rates, "simulated" if tier is Tier.SIMULATED else "driver")
@@ -203,6 +205,7 @@ class Lender:
                     computes=name in computing,
                     trimming=name in self.trimming,
                     spillable=self.disk.limit > 0,
+                    in_pieces=self._in_pieces(row),
                 )
                 tenants[name] = row.view(seen)
         devices = [
@@ -220,6 +223,7 @@ class Lender:
             host_memory=self.host.limit(),
             move_rate=self.rates.usual(OUT),
             back_rate=self.rates.usual(BACK),
+            exchange_rate=self.rates.usual(EXCHANGE),
             state_disk=self.disk.limit,
             past_host=self.tier is Tier.SIMULATED,
             disk_rate=self.disk_rate,
@@ -236,6 +240,14 @@ class Lender:
             rules=rules,
             typical_lease=book.typical,
         )
+
+    def _in_pieces(self, row: TenantRow) -> bool:
+        """True when the tenant's state moves over the bus, piece by piece: now, or when it moves next."""
+        if row.residency is Residency.RESIDENT:
+            return self.way(row)[0] is Way.BUS
+        if row.residency is Residency.SUSPENDING:
+            return row.id in self.leaving
+        return row.moved_by == Way.BUS and not row.on_disk and row.retry_at <= self.now
 
     def computes(self, tenant: str) -> bool:
         """True while a cell or a task of the tenant computes."""
@@ -379,6 +391,7 @@ class Lender:
                 request="",
                 gates=(),
                 asked_back=False,
+                pausing=False,
                 outcome="",
             )
             held.id = f"lease-{self.book.fence + 1}"

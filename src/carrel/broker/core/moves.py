@@ -144,10 +144,17 @@ class Moves:
         self._lender.under_way.begun(row, OUT, self._lender.now)
         self.actions.append(MoveOut(tenant, pauses, found, row.home, size, way, self._members(row), row.memory))
 
+    def leaves(self, tenant: str) -> None:
+        """The tenant's state leaves its devices piece by piece now: what is off them makes room for others."""
+        row = self._book.tenants.get(tenant)
+        if row is not None and row.residency is Residency.SUSPENDING:
+            self._lender.leaving.add(tenant)
+
     def moved_out(self, tenant: str, pauses: str | None, moved: Moved) -> None:
         """The move to host memory has ended so."""
+        self._lender.leaving.discard(tenant)
         row = self._book.tenants.get(tenant)
-        self._lender.under_way.ended(tenant, moved)
+        self._lender.under_way.ended(tenant, moved, self._lender.now)
         if row is None:
             return
         if moved.cordon:
@@ -267,6 +274,14 @@ class Moves:
         else:
             self._move_back(row, lease)
 
+    def exchange(self, tenant: str) -> None:
+        """Bring the tenant's state in while those of others leave its devices. Who asked for it has a lease when all is done."""
+        row = self._book.tenants[tenant]
+        row.residency = Residency.RESUMING
+        self._book.touch(row)
+        self._move_back(row, None)
+        self._lender.under_way.exchanged(tenant, self._lender.now)
+
     def _move_back(self, row: TenantRow, lease: str | None) -> None:
         self._lender.under_way.begun(row, BACK, self._lender.now)
         devices = self._lender.devices
@@ -277,7 +292,7 @@ class Moves:
     def moved_back(self, tenant: str, lease_id: str | None, moved: Moved) -> None:
         """Bringing the state back has ended so."""
         row = self._book.tenants.get(tenant)
-        self._lender.under_way.ended(tenant, moved)
+        self._lender.under_way.ended(tenant, moved, self._lender.now)
         if row is None:
             return
         if moved.cordon:
@@ -295,7 +310,11 @@ class Moves:
             self._lender.lose(row, moved.message)
         else:
             row.residency = Residency.SPILLED if row.on_disk else Residency.SUSPENDED
-            self._put_off(row, moved)
+            if lease_id is None:
+                # It has yielded, which is no failure of its own: it comes in when its devices are free, or in the next exchange.
+                row.retry_at = now + _RETRY
+            else:
+                self._put_off(row, moved)
             if lease is not None:
                 self._back_in_line(row, lease, now)
         self._book.touch(row)

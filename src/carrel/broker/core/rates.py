@@ -7,6 +7,8 @@ from carrel.suspension.ports import Ending, Moved
 
 #: Directions of a move: to host memory, and back to the device.
 OUT, BACK = "out", "back"
+#: Both at once, in sum: one state comes in while others leave.
+EXCHANGE = "exchange"
 #: Bytes of a state whose move says something about how fast states move.
 TELLING = 64 * 1024**2
 
@@ -23,7 +25,11 @@ class Rates:
         """A move in this way has ended so. Newer ones count more."""
         if moved.ending is not Ending.DONE or moved.bytes < TELLING or moved.seconds <= 0:
             return
-        rate, before = moved.bytes / moved.seconds, self._book.rates.get((way, direction))
+        self.measured(way, direction, moved.bytes, moved.seconds)
+
+    def measured(self, way: str, direction: str, size: int, seconds: float) -> None:
+        """So many bytes have moved in so many seconds."""
+        rate, before = size / seconds, self._book.rates.get((way, direction))
         self._book.set_rate(way, direction, rate if before is None else (before + rate) / 2)
 
     def of(self, way: str, direction: str) -> float | None:
@@ -33,4 +39,4 @@ class Rates:
     def usual(self, direction: str) -> float | None:
         """What to expect of the next move, whose way nobody has chosen yet: what was measured last in this direction."""
         measured = [rate for (_way, towards), rate in self._book.rates.items() if towards == direction]
-        return measured[-1] if measured else self._guesses[direction]
+        return measured[-1] if measured else self._guesses.get(direction)

@@ -36,6 +36,8 @@ class Seen:
     trimming: bool = False
     #: A state in host memory can go on to the disk.
     spillable: bool = False
+    #: It moves piece by piece.
+    in_pieces: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,6 +163,7 @@ class TenantRow:
             gated=self.gated and not self.loose,
             spillable=seen.spillable and self.retry_at <= seen.now,
             straight=self.on_disk,
+            in_pieces=seen.in_pieces,
             last_used=self.last_used,
             typical=self.typical,
         )

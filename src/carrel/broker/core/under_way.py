@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from carrel.broker.core.rates import Rates
+from carrel.broker.core.rates import BACK, EXCHANGE, TELLING, Rates
 from carrel.broker.core.rows import TenantRow
 from carrel.domain.lease import Way
-from carrel.suspension.ports import Moved
+from carrel.suspension.ports import Ending, Moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,17 @@ class Move:
         return self.since + self.of / rate if rate else None
 
 
+@dataclass(slots=True)
+class _Exchange:
+    """One state comes in while others leave: what that took says how fast both directions are at once."""
+
+    since: float
+    #: Tenants that still move; bytes of those that are done; and that all of these have moved as they should.
+    left: set[str] = field(default_factory=set)
+    bytes: int = 0
+    good: bool = True
+
+
 class UnderWay:
     """The moves that have begun and have not ended, by tenant."""
 
@@ -43,6 +54,7 @@ class UnderWay:
         self.version = 0
         self._rates = rates
         self._way = way
+        self._exchanges: list[_Exchange] = []
 
     def begun(self, row: TenantRow, direction: str, now: float) -> None:
         """The tenant's state begins to move."""
@@ -51,6 +63,12 @@ class UnderWay:
         self.moves[row.id] = Move(tenant=row.id, direction=direction, way=way, devices=row.home, of=size, since=now, at=now)
         self.version += 1
 
+    def exchanged(self, tenant: str, now: float) -> None:
+        """The tenant's state, whose move has begun, comes in while those of others leave the same devices."""
+        devices = set(self.moves[tenant].devices)
+        others = {move.tenant for move in self.moves.values() if move.direction != BACK and devices & set(move.devices)}
+        self._exchanges.append(_Exchange(now, {tenant, *others}))
+
     def progress(self, tenant: str, done: int, of: int, now: float) -> None:
         """So many bytes of the tenant's state have moved."""
         move = self.moves.get(tenant)
@@ -58,12 +76,23 @@ class UnderWay:
             self.moves[tenant] = replace(move, done=max(0, min(done, of)), of=of, at=now)
             self.version += 1
 
-    def ended(self, tenant: str, moved: Moved) -> None:
+    def ended(self, tenant: str, moved: Moved, now: float) -> None:
         """The move is over; what it took is what the next one is expected to take."""
         move = self.moves.pop(tenant, None)
         self.version += 1
-        if move is not None:
+        if move is None:
+            return
+        exchange = next((one for one in self._exchanges if tenant in one.left), None)
+        if exchange is None:
             self._rates.note(move.way, move.direction, moved)
+            return
+        exchange.left.discard(tenant)
+        exchange.bytes += moved.bytes
+        exchange.good = exchange.good and moved.ending is Ending.DONE
+        if not exchange.left:
+            self._exchanges.remove(exchange)
+            if exchange.good and exchange.bytes >= TELLING and now > exchange.since:
+                self._rates.measured(move.way, EXCHANGE, exchange.bytes, now - exchange.since)
 
     def ends(self, move: Move) -> float | None:
         """When the move should be done (Unix seconds); None: nobody knows."""

@@ -134,6 +134,16 @@ class FakeDriver:
         with self._locked():
             return (self.state / "faults").read_text().splitlines()
 
+    def record(self) -> None:
+        """Begin a record of all calls that pass where faults are; see `calls`."""
+        (self.state / "calls").touch()
+
+    def calls(self) -> list[tuple[int, str, tuple[int, ...]]]:
+        """Return (pid, call, bytes in use on each device when it began) of every call since `record`, in their order."""
+        with self._locked():
+            lines = (self.state / "calls").read_text().splitlines()
+        return [(int(pid), call, tuple(map(int, used))) for pid, call, *used in map(str.split, lines)]
+
     def broken(self) -> list[tuple[int, int, str]]:
         """Return (pid, error, call) of every context that ended because its work failed: its memory was not there, say."""
         path = self.state / "broken"

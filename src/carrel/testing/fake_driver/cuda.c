@@ -35,6 +35,7 @@ int fake_enter(const char *call) {
         if (process->state == RUNNING && !process->locking) {
             struct fault fault = {"", 0};
             int bad = fake_take(call, getpid(), NULL, &fault);
+            fake_record(call);
             process->inflight++;
             fake_release();
             if (!bad) return SUCCESS;

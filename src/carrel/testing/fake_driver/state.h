@@ -4,6 +4,7 @@
  *   lock     flock(2) guards everything below
  *   table    one mapped struct: who has CUDA state, where, and how much
  *   faults   what shall go wrong, one per line
+ *   calls    who has called what, if that is wanted
  *   device/  contents of device memory, a file per allocation
  *   host/    the same of suspended processes
  */
@@ -88,6 +89,7 @@ int fake_open(void);  /* 0, or -1: no CARREL_FAKE_DRIVER directory: then there i
 void fake_hold(void); /* takes the lock and clears away what the dead left */
 void fake_release(void);
 int fake_take(const char *call, int pid, const char *action, struct fault *fault); /* with the lock held */
+void fake_record(const char *call);
 void fake_sleep(double seconds);
 void fake_hang(double seconds); /* for a fault: negative: for ever; ends when the test lets go */
 double fake_now(void);
