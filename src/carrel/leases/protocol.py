@@ -84,8 +84,9 @@ Broker to client
                estimate, code, message, resumes (the paused lease that wants to go on, or null), mine
              history (of the caller's own session, newest first, at most 50): cell, at, waited, held, devices, outcome
                ("ok", "error", "aborted", "killed", "lost")
-             moves (states that move now): tenant, job, owner, label, role, devices, direction ("out", "back"), way, bytes, done
-               (bytes, null where this way of moving does not say), since, ends (Unix seconds, or null), mine
+             moves (states that move now): tenant, job, owner, label, role, devices, direction ("out", "back"; between host memory
+               and the disk "to_disk", "from_disk"), way, bytes, done (bytes, null where this way of moving does not
+               say), since, ends (Unix seconds, or null), mine
              hour (what was so on the devices within the last hour, oldest first; [] in what a watch of a job's own sends after
                its first): device, what ("computes", "holds", "paused",
                "leaves", "returns"), since, until (null: it is so now), seconds (how much of that really, where short ones were

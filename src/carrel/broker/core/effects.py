@@ -89,6 +89,9 @@ class Spill:
     tenant: str
     target: Target
     size: int
+    way: Way
+    #: On the bus way, the file of each process that has a part of it.
+    files: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ class Unspill:
     lease: str | None
     target: Target
     size: int
+    way: Way
+    files: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

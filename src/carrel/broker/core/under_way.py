@@ -15,7 +15,7 @@ class Move:
     """A state that moves now."""
 
     tenant: str
-    #: "out", to host memory, or "back".
+    #: "out", to host memory, or "back"; "to_disk" or "from_disk".
     direction: str
     way: str
     devices: tuple[str, ...]
