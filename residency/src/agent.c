@@ -48,7 +48,7 @@ bool agent_wait(double until) {
 
 void agent_settle(void) {
     enum place place = memory_place();
-    atomic_store(&memory_away, place == OUT || place == LOST);
+    atomic_store(&memory_away, place == OUT || place == SPILLED || place == LOST);
     tell_status(); /* first, so that who comes through the gate reads what let it in */
     if (agent.aside || (agent.lease[0] != 0 && !agent.paused && (place == IN || place == NOWHERE))) gate_open();
     else gate_close();

@@ -60,6 +60,7 @@ static void on_pause(const struct reading *message) {
     json_put_text(&out, "why", why);
     json_put_number(&out, "seconds", now() - began);
     json_put_text(&out, "place", place_names[memory_place()]);
+    json_put_whole(&out, "reach", (long long)memory_reach());
     put_sizes(&out);
     answer_send();
 }
@@ -140,19 +141,56 @@ static void on_pieces(const struct reading *message) {
     answer_send();
 }
 
-static void on_pieces_back(const struct reading *message) {
+/* The broker and we must mean the same pieces in the same order when it says what is in them. */
+static bool are_ours(const struct reading *message, char *why, size_t room) {
+    long long ids[MOST_FILES], id;
     const char *at = NULL;
-    long long id;
-    int result = SUCCESS;
-    enum place place = memory_place();
-    bool used = place == OUT || place == LOST;
-    while (!used && result == SUCCESS && json_next_whole(message, "pieces", &at, &id)) result = pool_remove(id);
-    answer_with("pieces_back");
+    size_t count = 0;
+    while (json_next_whole(message, "pieces", &at, &id))
+        if (count < MOST_FILES) ids[count++] = id;
+    if (pool_is(ids, count)) return true;
+    snprintf(why, room, "it has other pieces");
+    return false;
+}
+
+static void answer_pieces(const char *op, const struct reading *message, bool good, const char *why) {
+    answer_with(op);
     json_put_whole(&out, "id", number_of(message));
-    json_put_truth(&out, "ok", !used && result == SUCCESS);
-    json_put_text(&out, "why", used ? "the state lies in them" : result != SUCCESS ? "unregistering host memory failed" : "");
+    json_put_truth(&out, "ok", good);
+    json_put_text(&out, "why", why);
+    json_put_text(&out, "place", place_names[memory_place()]);
     json_put_whole(&out, "bytes", (long long)pool_size());
     answer_send();
+}
+
+/* With "spilled" the broker has on the disk what lies in them: then, and only then, they go although the state is out. */
+static void on_pieces_back(const struct reading *message) {
+    const char *at = NULL;
+    char why[256] = "";
+    long long id, bytes;
+    int result = SUCCESS;
+    enum place place = memory_place();
+    bool used = place == OUT || place == LOST, good = !used;
+    if (json_whole(message, "spilled", &bytes)) {
+        if (!(good = agent.paused && bytes >= 0)) snprintf(why, sizeof why, "it is not paused");
+        else if (place == SPILLED || are_ours(message, why, sizeof why)) good = memory_spilled((size_t)bytes, why, sizeof why);
+        else good = false;
+    } else if (used) snprintf(why, sizeof why, "the state lies in them");
+    else {
+        while (result == SUCCESS && json_next_whole(message, "pieces", &at, &id)) result = pool_remove(id);
+        if (!(good = result == SUCCESS)) snprintf(why, sizeof why, "unregistering host memory failed");
+    }
+    answer_pieces("pieces_back", message, good, why);
+}
+
+/* What was on the disk is in the pieces again. */
+static void on_filled(const struct reading *message) {
+    char why[256] = "";
+    long long bytes = 0;
+    json_whole(message, "bytes", &bytes);
+    if (bytes < 0) bytes = 0;
+    bool good = memory_place() != SPILLED || (are_ours(message, why, sizeof why) && memory_filled((size_t)bytes, why, sizeof why));
+    answer_pieces("filled", message, good, why);
 }
 
 static void on_refused(const struct reading *message, bool request) {
@@ -203,6 +241,7 @@ void order(const char *line, size_t size) {
         answer_send();
     } else if (strcmp(op, "pieces") == 0) on_pieces(&message);
     else if (strcmp(op, "pieces_back") == 0) on_pieces_back(&message);
+    else if (strcmp(op, "filled") == 0) on_filled(&message);
     else if (strcmp(op, "wanted") == 0) agent.wanted = true;
     else if (strcmp(op, "lost") == 0) {
         json_text(&message, "message", text, sizeof text);

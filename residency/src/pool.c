@@ -84,18 +84,23 @@ int pool_register(void) {
     return result;
 }
 
+/* Memory that is still registered is still pinned: it is not given back as if it were free. Returns a CUresult. */
+static int unregister(struct part *part) {
+    void *before, *context = atomic_load(&part->context);
+    if (context == NULL) return SUCCESS;
+    set_context(context, &before);
+    int result = real_cuMemHostUnregister()(part->memory);
+    if (before != context) real_cuCtxSetCurrent()(before);
+    if (result == SUCCESS) atomic_store(&part->context, NULL);
+    return result;
+}
+
 int pool_remove(long long id) {
     for (size_t number = 0; number < count; number++) {
         struct part *part = &parts[number];
-        void *before, *context = atomic_load(&part->context);
         if (part->id != id) continue;
-        if (context != NULL) {
-            set_context(context, &before);
-            /* Memory that is still registered is still pinned: it is not given back as if it were free. */
-            int result = real_cuMemHostUnregister()(part->memory);
-            if (before != context) real_cuCtxSetCurrent()(before);
-            if (result != SUCCESS) return result;
-        }
+        int result = unregister(part);
+        if (result != SUCCESS) return result;
         munmap(part->memory, part->size);
         close(part->file);
         for (size_t next = number + 1; next < count; next++) { /* atomics are not assigned as a struct */
@@ -110,6 +115,27 @@ int pool_remove(long long id) {
         return 0;
     }
     return 0;
+}
+
+bool pool_is(const long long *ids, size_t number) {
+    for (size_t place = 0; place < count && number == count; place++)
+        if (parts[place].id != ids[place]) return false;
+    return number == count;
+}
+
+int pool_remove_all(void) {
+    int result = SUCCESS;
+    for (size_t number = 0; number < count && result == SUCCESS; number++) result = unregister(&parts[number]);
+    if (result != SUCCESS) {
+        pool_register(); /* what stays so is copied more slowly, and is tried again before the next move */
+        return result;
+    }
+    while (count > 0) {
+        count--;
+        munmap(parts[count].memory, parts[count].size);
+        close(parts[count].file);
+    }
+    return SUCCESS;
 }
 
 /* What is registered in a context ends with it. */

@@ -262,6 +262,8 @@ void allocations_sweep(void); /* with nothing running */
 /* -- pool.c */
 int pool_add(long long id, int file, size_t size);
 int pool_remove(long long id);
+int pool_remove_all(void); /* all of them, or none */
+bool pool_is(const long long *ids, size_t number); /* these pieces, in this order */
 size_t pool_size(void);
 size_t pool_count(void);
 bool pool_piece(size_t number, long long *id, size_t *size, int *file);
@@ -271,7 +273,7 @@ char *pool_at(size_t offset, size_t *left);
 void pool_forked(void);
 
 /* -- transfer.c */
-enum place { NOWHERE, IN, OUT, LOST };
+enum place { NOWHERE, IN, OUT, SPILLED, LOST }; /* SPILLED: the broker has its contents on the disk */
 extern const char *const place_names[];
 struct move {
     void (*progress)(size_t done, size_t of);
@@ -282,6 +284,9 @@ struct move {
 enum place memory_place(void);
 bool memory_out(struct move *move); /* with the gate closed and nothing running */
 bool memory_in(struct move *move);
+size_t memory_reach(void); /* bytes of the pool, from its beginning, in which a state lies that is out */
+bool memory_spilled(size_t bytes, char *why, size_t room); /* so many of them are on the disk: lets go of the pool */
+bool memory_filled(size_t bytes, char *why, size_t room);  /* so many of them are in the pool again */
 size_t memory_leaked(void); /* bytes on the device that the driver did not take back */
 void transfer_forked(void);
 void memory_sizes(int device, size_t *movable, size_t *stays, unsigned *kinds); /* device -1: all */

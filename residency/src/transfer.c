@@ -5,6 +5,9 @@
  *
  * A move that fails is taken back, so that the state is whole on one side. Nothing in the pool is given up before all is back,
  * and nothing on the device before its copy is complete; "lost" means that neither side could be made whole now.
+ *
+ * The pool's memory itself can be given up while the state is out, once the broker has the contents on the disk ("spilled"). Nothing
+ * comes back then before the broker has said that they are in the pool again, in whatever pieces, from its beginning on.
  */
 #define _GNU_SOURCE
 #include "lanes.h"
@@ -13,12 +16,14 @@
 #include <string.h>
 #include <time.h>
 
-const char *const place_names[] = {[NOWHERE] = "none", [IN] = "in", [OUT] = "out", [LOST] = "lost"};
+const char *const place_names[] = {[NOWHERE] = "none", [IN] = "in", [OUT] = "out", [SPILLED] = "spilled", [LOST] = "lost"};
 static enum place torn; /* LOST after a move that could be neither finished nor taken back */
+static bool spilled;    /* what is away is not in the pool */
 
 void transfer_forked(void) {
     memset(lanes, 0, sizeof lanes);
     torn = NOWHERE;
+    spilled = false;
 }
 
 static bool moves(const struct block *block) {
@@ -33,7 +38,7 @@ enum place memory_place(void) {
         for (size_t number = 0; number < block->count && moves(block) && place != OUT; number++)
             place = block->pieces[number].away ? OUT : IN;
     memory_release();
-    return torn == LOST ? LOST : place;
+    return torn == LOST ? LOST : place == OUT && spilled ? SPILLED : place;
 }
 
 static bool failed(struct move *move, const char *call, int result) {
@@ -195,6 +200,7 @@ bool memory_out(struct move *move) {
     allocations_sweep();
     /* Some of it may be out already, after a move that was torn: then the places hold. */
     size_t needs = amount(true) > 0 ? 0 : lay_out();
+    if (amount(true) == 0) spilled = false; /* what was on the disk has been freed since */
     move->of = amount(false);
     bool good = needs <= pool_size();
     int result = good ? pool_register() : SUCCESS;
@@ -216,8 +222,58 @@ bool memory_out(struct move *move) {
 bool memory_in(struct move *move) {
     memory_hold();
     move->of = amount(true);
-    bool good = go_in(move);
+    bool good = !spilled || move->of == 0;
+    if (!good) snprintf(move->why, sizeof move->why, "its contents are on the disk");
+    else {
+        good = go_in(move);
+        spilled = false;
+    }
     torn = is_torn() ? LOST : NOWHERE;
+    memory_release();
+    return good;
+}
+
+static size_t reach(void) {
+    size_t end = 0;
+    for (struct block *block = blocks; block != NULL; block = block->next)
+        for (size_t number = 0; moves(block) && number < block->count; number++) {
+            const struct piece *piece = &block->pieces[number];
+            if (piece->away && piece->at + piece->size > end) end = piece->at + piece->size;
+        }
+    return end;
+}
+
+size_t memory_reach(void) {
+    memory_hold();
+    size_t end = reach();
+    memory_release();
+    return end;
+}
+
+/* Only what is out as a whole, and all of it. A second time, it is so already. */
+bool memory_spilled(size_t bytes, char *why, size_t room) {
+    memory_hold();
+    size_t end = reach();
+    bool good = spilled;
+    if (spilled) why[0] = 0;
+    else if (end == 0 || amount(false) > 0) snprintf(why, room, "the state is not out");
+    else if (bytes < end) snprintf(why, room, "the state takes %zu bytes, and %zu are on the disk", end, bytes);
+    else {
+        int result = pool_remove_all();
+        good = spilled = result == SUCCESS;
+        if (!good) snprintf(why, room, "unregistering host memory: CUresult %d", result);
+    }
+    memory_release();
+    return good;
+}
+
+bool memory_filled(size_t bytes, char *why, size_t room) {
+    memory_hold();
+    size_t end = reach(), size = pool_size();
+    if (bytes < end || size < end)
+        snprintf(why, room, "the state takes %zu bytes; of %zu in its part of the pool %zu were filled", end, size, bytes);
+    else spilled = false;
+    bool good = !spilled;
     memory_release();
     return good;
 }

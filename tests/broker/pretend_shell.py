@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from carrel.broker.config import BrokerConfig
@@ -25,6 +25,9 @@ _OFF = (Residency.SUSPENDING, Residency.SPILLING, Residency.SPILLED, Residency.R
 _OUT = [Ending.DONE] * 6 + [Ending.RETRY, Ending.UNSUSPENDABLE, Ending.UNVERIFIED, Ending.LOST]
 _BACK = [Ending.DONE] * 6 + [Ending.RETRY, Ending.LOST]
 _TO_DISK = [Ending.DONE] * 4 + [Ending.RETRY]
+#: A library may let go of its host memory although nobody waits for that any more.
+_LETS_GO = [Ending.DONE] * 4 + [Ending.RETRY, Ending.UNVERIFIED, Ending.UNVERIFIED]
+_FROM_DISK = [Ending.DONE] * 6 + [Ending.RETRY, Ending.RETRY, Ending.LOST]
 
 
 @dataclass
@@ -61,8 +64,10 @@ class Client:
 class Shell:
     """Drives a core, and checks it after each event."""
 
-    def __init__(self, seed: int, core: type[Core] = Core, *, bus: bool = False) -> None:
-        """`bus`: on one real device, with processes whose states move by the library and do not fit together."""
+    def __init__(self, seed: int, core: type[Core] = Core, *, bus: bool = False, spills: bool = False) -> None:
+        """`bus`: on one real device, with processes whose states move by the library and do not fit together; `spills`: states of
+        real devices, which often have to go on to the disk.
+        """
         self.only_bus = bus
         self.dice = random.Random(seed)
         self.make = core
@@ -89,17 +94,21 @@ class Shell:
         self.numbers = iter(range(1, 10**9))
         self.fence = 0
         self.fences: dict[str, int] = {}
-        self.granted = self.refused = self.crashes = self.moves = self.asked = self.bus = self.exchanges = 0
+        self.granted = self.refused = self.crashes = self.moves = self.asked = self.bus = self.exchanges = self.spills = 0
         #: Moves out over the bus whose memory leaves piece by piece now.
         self.leaving: list[Action] = []
         self.later: list[tuple[Client, str, int]] = []
         self.tier = Tier.SUSPEND if bus else self.dice.choice([Tier.SIMULATED, Tier.SIMULATED, Tier.SUSPEND, Tier.HOLD])
+        if spills:
+            self.tier, self.host, self.disk = Tier.SUSPEND, 15 * GIB, 200 * GIB
+            rules = replace(self.config.rules, host_memory=self.host, state_disk=self.disk)
+            self.config = replace(self.config, devices=self.config.devices[:1], rules=rules)
         self.begin()
 
     # --- the shell ----------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self.core = self.make(self.config, self.tier, make_id="b", lines=self.lines)
+        self.core = self.make(self.config, self.tier, make_id="b", lines=self.lines, disk=True)
         self.lines = [self.core.everything(self.now)]
         self.wake = NEVER
         self.pending, self.leaving = [], []
@@ -374,6 +383,10 @@ class Shell:
                 self.moves += 1
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice(_BACK), message="dice")
                 self.carry_out(core.moved_back(tenant, lease, moved, now), crash=crash)
+            case Spill(tenant) if action.way is Way.BUS:
+                self.lets_go(tenant, action, crash=crash, well=well)
+            case Unspill(tenant, lease) if action.way is Way.BUS:
+                self.fetches(tenant, lease, crash=crash, well=well)
             case Spill(tenant):
                 self.moves += 1
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice(_TO_DISK), message="dice", bytes=action.size)
@@ -409,14 +422,45 @@ class Shell:
     def over_the_bus(self, client: Client | None, place: str, *, well: bool) -> None:
         """The library moves its memory, or not; whoever killed the broker before finds it moved already."""
         self.moves += 1
-        if client is not None and (well or self.dice.random() < 0.8):
+        if client is not None and client.place == "spilled":
+            client.paused = True
+        elif client is not None and (well or self.dice.random() < 0.8):
             client.paused, client.place = True, place
             self.bus += 1
         elif client is not None and place == "out":
             client.paused = False
 
     def bus_ending(self, place: str, tenant: str) -> Ending:
-        return Ending.DONE if (self.clients[tenant].place == "out") is (place == "out") else Ending.RETRY
+        return Ending.DONE if (self.clients[tenant].place in ("out", "spilled")) is (place == "out") else Ending.RETRY
+
+    def lets_go(self, tenant: str, action: Spill, *, crash: bool, well: bool) -> None:
+        """The state is written to the disk, and the library lets go of its host memory; or not, or nobody knows."""
+        self.moves += 1
+        client, ending = self.clients.get(tenant), Ending.DONE if well else self.dice.choice(_LETS_GO)
+        if client is None or client.place not in ("out", "spilled"):
+            ending = Ending.RETRY
+        elif client.place == "spilled":
+            ending = Ending.DONE
+        gone = client is not None and (ending is Ending.DONE or (ending is Ending.UNVERIFIED and self.dice.random() < 0.5))
+        if client is not None and gone:
+            assert action.files == {tenant: action.files[tenant]}
+            client.place, self.spills = "spilled", self.spills + 1
+        self.carry_out(self.core.spilled(tenant, Moved(ending=ending, bytes=action.size), self.now), crash=crash)
+        if client is not None and gone and ending is Ending.UNVERIFIED and client.joined:
+            if self.dice.random() < 0.5:
+                self.carry_out(self.core.found_spilled(tenant, self.now))
+            else:
+                self.use(client, "leave", crash=False)  # it says so when it comes again
+
+    def fetches(self, tenant: str, lease: str | None, *, crash: bool, well: bool) -> None:
+        """The state is brought from the disk, or not, or what is there is not it."""
+        self.moves += 1
+        client, ending = self.clients.get(tenant), Ending.DONE if well else self.dice.choice(_FROM_DISK)
+        if client is None or client.place != "spilled":
+            ending = Ending.DONE
+        elif ending is Ending.DONE or (ending is Ending.RETRY and self.dice.random() < 0.5):
+            client.place = "out"
+        self.carry_out(self.core.unspilled(tenant, lease, Moved(ending=ending, message="dice"), self.now), crash=crash)
 
     # --- what holds ---------------------------------------------------------------------------------------------------------
 
@@ -446,7 +490,13 @@ class Shell:
         assert not book.requests or effects.wake < NEVER or self.in_the_dark(), "somebody waits, and nobody looks at it again"
         rows = book.tenants.values()
         if self.host is not None:
-            in_host = [row for row in rows if row.residency in (*_AWAY, Residency.SPILLING) and not row.on_disk]
+            through = self.tier is not Tier.SIMULATED
+            in_host = [
+                row
+                for row in rows
+                if row.residency in (*_AWAY, Residency.SPILLING)
+                and (not row.on_disk or (through and row.residency is Residency.RESUMING))
+            ]
             assert sum(sum(row.state.values()) for row in in_host) <= self.host
         to_disk = [row for row in rows if row.on_disk or row.residency in (Residency.SPILLING, Residency.SPILLED)]
         assert sum(sum(row.state.values()) for row in to_disk) <= self.disk
@@ -458,7 +508,8 @@ class Shell:
             home = row.devices or book.tenants[row.tenant].home
             stays = book.tenants[row.tenant].residency is Residency.RESIDENT and not row.exclusive
             if stays and not used and all(book.lease_on(uuid) is None for uuid in home) and lender.queue[row.id].position == 1:
-                moving = any(one.unverified or one.residency in _AWAY[::2] for one in book.tenants.values())
+                there = book.tenants.values()
+                moving = any(one.unverified or one.residency in (*_AWAY[::2], Residency.SPILLING) for one in there)
                 assert moving or lender.trimming or lender.queue[row.id].stuck, (
                     f"it waits for a free device: {lender.queue[row.id]}"
                 )
@@ -476,6 +527,9 @@ class Shell:
         """Whose gate is open has a lease that is in force, and nobody else has its devices."""
         for client in self.clients.values():
             row = self.core.book.tenants.get(client.name)
+            if client.place == "spilled" and row is not None and row.residency is not Residency.LOST:
+                assert client.name in row.files, "its state is on the disk, and nobody knows where"
+                assert row.residency in (*_AWAY[1:], Residency.SPILLING, Residency.SPILLED), "its file is not kept"
             if row is not None and row.moved_by == Way.DRIVER:
                 continue  # the driver has stopped it, whatever its gate is
             if client.library and client.joined and self.gate_open(client):
@@ -528,9 +582,9 @@ class Shell:
         return [row for row in rows if not ((row.exclusive or (unknown and row.resumes)) and row.stuck_since)]
 
 
-def live(seed: int, steps: int, core: type[Core] = Core, *, bus: bool = False) -> Shell:
+def live(seed: int, steps: int, core: type[Core] = Core, *, bus: bool = False, spills: bool = False) -> Shell:
     """One history."""
-    shell = Shell(seed, core, bus=bus)
+    shell = Shell(seed, core, bus=bus, spills=spills)
     for number in range(steps):
         shell.step()
         if number % 20 == 0:

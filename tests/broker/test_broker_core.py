@@ -23,6 +23,12 @@ def test_whatever_happens_while_states_are_exchanged() -> None:
     assert any(shell.crashes for shell in shells)
 
 
+def test_whatever_happens_a_state_on_the_disk_is_known() -> None:
+    shells = [live(seed, 120, spills=True) for seed in range(examples(60))]
+    assert sum(shell.spills for shell in shells) > len(shells) / 10
+    assert any(shell.crashes for shell in shells)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_whatever_happens_in_ten_thousand_histories() -> None:

@@ -34,6 +34,9 @@ class Hand:
     def post(self, callback: Callable[[], None]) -> None:
         callback()
 
+    def work(self, function: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        done(function())
+
     def silence(self) -> None:
         """Nobody has answered for so long that whatever waits is given up."""
         for timer in [timer for timer in self.timers if timer.callback is not None]:
@@ -52,7 +55,15 @@ class Machine:
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.away: list[str] = []
         self.outcomes: list[Moved] = []
-        self.bus = Bus(cast(Loop, self.loop), self.pool, send=self._send, found_away=self.away.append)
+        #: Processes that have let go of their host memory when nobody waited for that any more.
+        self.spilled: list[str] = []
+        self.bus = Bus(
+            cast(Loop, self.loop),
+            self.pool,
+            send=self._send,
+            found_away=self.away.append,
+            found_spilled=self.spilled.append,
+        )
 
     def _send(self, member: str, line: bytes, _files: Sequence[int]) -> None:
         self.told.append((member, decode(line)))

@@ -221,7 +221,7 @@ def test_a_pool_that_is_too_small_says_so(machine: Rig) -> None:
     assert state.peer.out()["ok"]
     assert not state.peer.take(1, 2)["ok"]  # the state lies there
     state.here()
-    assert state.peer.take(1, 2) | {"id": 0} == {"op": "pieces_back", "id": 0, "ok": True, "why": "", "bytes": 0}
+    assert state.peer.take(1, 2) | {"id": 0} == {"op": "pieces_back", "id": 0, "ok": True, "why": "", "place": "in", "bytes": 0}
 
 
 OUT = ("cuStreamCreate", "cuMemcpyDtoHAsync", "cuStreamSynchronize", "cuMemUnmap", "cuMemRelease")

@@ -16,6 +16,7 @@ from typing import Any
 
 from carrel.broker.core.effects import MoveBack, MoveOut, Pause
 from carrel.broker.loop import Loop, Timer
+from carrel.broker.orders import Order, Outcome, Script, Work, total_of, why_of
 from carrel.broker.pool import HostPool, Piece
 from carrel.domain.errors import CarrelError, Unavailable
 from carrel.domain.units import format_size
@@ -33,42 +34,15 @@ YIELD_SECONDS = 2.0
 SILENCE_SECONDS = 30.0
 #: Most pieces of the pool in one message: memory that nobody has touched before takes a while to register.
 _MOST_PIECES = 16
-_AWAY = ("out", "lost")
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """What a process is told to do."""
-
-    member: str
-    op: str
-    #: The op of its answer.
-    answer: str
-    fields: Mapping[str, Any]
-    pieces: Sequence[Piece] = ()
+_AWAY = ("out", "spilled", "lost")
 
 
 @dataclass(slots=True)
 class _Given:
-    order: _Order
-    script: _Script
-    done: Callable[[_Outcome], None]
+    order: Order
+    script: Script
+    done: Callable[[Outcome], None]
     timer: Timer | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What came of the orders to one process."""
-
-    ok: bool
-    why: str = ""
-    #: Bytes that it has on the side where it is now, and seconds that they took to move.
-    bytes: int = 0
-    seconds: float = 0.0
-
-
-#: Orders one after the other; each is answered with the process' message, or None when it gave none.
-_Script = Generator[_Order, Message | None, _Outcome]
 
 
 class Bus:
@@ -81,15 +55,17 @@ class Bus:
         *,
         send: Callable[[str, bytes, Sequence[int]], None],
         found_away: Callable[[str], None],
+        found_spilled: Callable[[str], None] = lambda _member: None,
         lives: Callable[[str], bool] = lambda _member: True,
     ) -> None:
         """`send`: a line, and descriptors with it, to a process that is connected. `found_away`: its state left its devices
-        although that was given up before. `lives`: the process has not ended.
+        although that was given up before. `found_spilled`: so its host memory. `lives`: the process has not ended.
         """
         self._loop = loop
         self._pool = pool
         self._send = send
         self._found_away = found_away
+        self._found_spilled = found_spilled
         self._lives = lives
         self._ids = itertools.count(1)
         self._given: dict[int, _Given] = {}
@@ -131,7 +107,7 @@ class Bus:
     def heard(self, member: str, message: Message) -> None:
         """An answer of the process."""
         self._note(member, message)
-        if leaked := _sum([message.get("leaked")]) if message["op"] == "moved" else 0:
+        if leaked := total_of([message.get("leaked")]) if message["op"] == "moved" else 0:
             _log.warning("process %s still has %s on its devices that the driver did not take back", member, format_size(leaked))
         number, given = message.get("id"), None
         if isinstance(number, int):
@@ -141,10 +117,17 @@ class Bus:
                 self._answer(int(str(number)), message)
             elif message["op"] == "progress":
                 self._wait(int(str(number)), given)
+        elif message["op"] == "pieces_back" and message.get("place") == "spilled":
+            self._pool.give_back(self._pool.held(member))
+            self._found_spilled(member)
         elif message["op"] == "moved" and member in self._away:
             self._found_away(member)
         elif message["op"] == "release" and len(self._owners) > 1 and member in self._ahead:
-            self._prepare(member, _sum(message.get("movable")))
+            self._prepare(member, total_of(message.get("movable")))
+
+    def knows(self, member: str) -> bool:
+        """True from the first connection of the process until its end."""
+        return member in self._owners
 
     def _note(self, member: str, message: Message) -> None:
         place = message.get("place")
@@ -176,16 +159,16 @@ class Bus:
             self._pool.all_shown(member)
         self._strange[member] = strange
         if strange and hello.get("place") not in _AWAY:
-            self._go_on(self._let_go(member), lambda _outcome: None, None)
+            self._go_on(self.let_go(member), lambda _outcome: None, None)
 
-    def _let_go(self, member: str) -> _Script:
+    def let_go(self, member: str) -> Script:
         """The process is asked to let go of host memory that no broker gave. Refused or not, it goes on."""
         strange = self._strange.get(member)
         if strange:
-            told = yield _Order(member, "pieces_back", "pieces_back", {"pieces": strange})
+            told = yield Order(member, "pieces_back", "pieces_back", {"pieces": strange})
             if told is not None and told.get("ok") is True:
                 self._strange.pop(member, None)
-        return _Outcome(ok=True)
+        return Outcome(ok=True)
 
     # --- moves --------------------------------------------------------------------------------------------------------------
 
@@ -196,7 +179,7 @@ class Bus:
         """
         staying = set(what.members)
 
-        def empty(member: str) -> _Script:
+        def empty(member: str) -> Script:
             return self._empty(member, lambda: begins(member))
 
         def begins(member: str) -> None:
@@ -204,7 +187,7 @@ class Bus:
             if not any(self._lives(one) for one in staying):
                 self._loop.post(leaves)  # once the order is given
 
-        def over(outcomes: Mapping[str, _Outcome]) -> None:
+        def over(outcomes: Mapping[str, Outcome]) -> None:
             self._leaving.difference_update(what.members)
             # Where one is away that could not be brought back, all stay stopped: who asks next brings all of them back.
             good = all(one.ok for one in outcomes.values()) or any(one in self._away for one in what.members)
@@ -212,127 +195,135 @@ class Bus:
                 self._go(what.members)
             done(_ended("out", what.tenant, outcomes, Ending.DONE if good else Ending.RETRY))
 
-        def stopped(outcomes: Mapping[str, _Outcome]) -> None:
+        def stopped(outcomes: Mapping[str, Outcome]) -> None:
             full = _beyond_job(what, sum(one.bytes for one in outcomes.values()))
             if full or not all(one.ok for one in outcomes.values()):
-                over({**outcomes, "": _Outcome(ok=not full, why=full)})
+                over({**outcomes, "": Outcome(ok=not full, why=full)})
                 return
-            self._all(outcomes, lambda one: self._find_room(one, outcomes[one].bytes), roomy)
+            self.each(outcomes, lambda one: self._find_room(one, outcomes[one].bytes), roomy)
 
-        def roomy(outcomes: Mapping[str, _Outcome]) -> None:
+        def roomy(outcomes: Mapping[str, Outcome]) -> None:
             if all(one.ok for one in outcomes.values()):
-                self._all(what.members, empty, emptied)
+                self.each(what.members, empty, emptied)
             else:
                 over(outcomes)
 
-        def emptied(outcomes: Mapping[str, _Outcome]) -> None:
+        def emptied(outcomes: Mapping[str, Outcome]) -> None:
             if all(one.ok for one in outcomes.values()):
                 over(outcomes)
             else:
-                self._all([one for one in what.members if one in self._away], self._fill, lambda _back: over(outcomes))
+                self.each([one for one in what.members if one in self._away], self._fill, lambda _back: over(outcomes))
 
         self._leaving.update(what.members)
-        self._all(what.members, self._stop, stopped)
+        self.each(what.members, self._stop, stopped)
 
     def back(self, what: MoveBack, done: Callable[[Moved], None]) -> None:
         """Bring a tenant's state back. Its processes stay stopped until they are told to go on."""
         patience = YIELD_SECONDS if what.lease is None else PATIENCE_SECONDS
 
-        def filled(outcomes: Mapping[str, _Outcome]) -> None:
+        def filled(outcomes: Mapping[str, Outcome]) -> None:
             if all(one.ok for one in outcomes.values()):
                 done(_ended("in", what.tenant, outcomes, Ending.DONE))
                 return
             here = [one for one in outcomes if one not in self._away and outcomes[one].bytes]
-            self._all(here, self._empty, lambda _again: done(_ended("in", what.tenant, outcomes, Ending.RETRY)))
+            self.each(here, self._empty, lambda _again: done(_ended("in", what.tenant, outcomes, Ending.RETRY)))
 
-        self._all(what.members, lambda member: self._fill(member, patience), filled)
+        self.each(what.members, lambda member: self._fill(member, patience), filled)
 
     def pause(self, what: Pause, done: Callable[[Moved], None]) -> None:
         """Stop a tenant's processes where their state is: all of them, or none."""
 
-        def stopped(outcomes: Mapping[str, _Outcome]) -> None:
+        def stopped(outcomes: Mapping[str, Outcome]) -> None:
             good = all(one.ok for one in outcomes.values())
             if not good:
                 self._go(what.members)
             done(_ended("pause", what.tenant, outcomes, Ending.DONE if good else Ending.RETRY))
 
-        self._all(what.members, self._stop, stopped)
+        self.each(what.members, self._stop, stopped)
 
     # --- what one process does ----------------------------------------------------------------------------------------------
 
-    def _stop(self, member: str) -> _Script:
+    def _stop(self, member: str) -> Script:
         """No call comes through the gate, and the device is idle."""
-        quiet = yield _Order(member, "pause", "quiet", {"timeout": PAUSE_SECONDS})
+        quiet = yield Order(member, "pause", "quiet", {"timeout": PAUSE_SECONDS})
         if quiet is None or quiet.get("ok") is not True:
-            return _Outcome(ok=False, why=_why(quiet, "it did not stop"))
-        return _Outcome(ok=True, bytes=_sum(quiet.get("movable")))
+            return Outcome(ok=False, why=why_of(quiet, "it did not stop"))
+        return Outcome(ok=True, bytes=total_of(quiet.get("movable")))
 
-    def _empty(self, member: str, begins: Callable[[], None] = lambda: None) -> _Script:
+    def _empty(self, member: str, begins: Callable[[], None] = lambda: None) -> Script:
         """Its memory goes to the pool. `begins` is called when that is ordered."""
-        quiet = yield _Order(member, "pause", "quiet", {"timeout": PAUSE_SECONDS})
+        quiet = yield Order(member, "pause", "quiet", {"timeout": PAUSE_SECONDS})
         if quiet is None or quiet.get("ok") is not True:
-            return _Outcome(ok=False, why=_why(quiet, "it did not stop"))
-        size = _sum(quiet.get("movable"))
+            return Outcome(ok=False, why=why_of(quiet, "it did not stop"))
+        size = total_of(quiet.get("movable"))
         if member not in self._away:
             why = yield from self._provide(member, size)
             if why:
-                return _Outcome(ok=False, why=why)
+                return Outcome(ok=False, why=why)
         begins()
-        moved = yield _Order(member, "out", "moved", {})
+        moved = yield Order(member, "out", "moved", {})
         if moved is None or moved.get("place") == "in":
-            return _Outcome(ok=False, why=_why(moved, "its memory did not leave"))
-        return _Outcome(ok=True, bytes=size, seconds=_seconds(moved))
+            return Outcome(ok=False, why=why_of(moved, "its memory did not leave"))
+        return Outcome(ok=True, bytes=size, seconds=_seconds(moved))
 
-    def _find_room(self, member: str, size: int) -> _Script:
+    def _find_room(self, member: str, size: int) -> Script:
         """It has so much of the pool."""
         why = "" if member in self._away else (yield from self._provide(member, size))
-        return _Outcome(ok=not why, why=why)
+        return Outcome(ok=not why, why=why)
 
-    def _fill(self, member: str, patience: float = PATIENCE_SECONDS) -> _Script:
+    def _fill(self, member: str, patience: float = PATIENCE_SECONDS) -> Script:
         """Its memory comes back."""
-        quiet = yield _Order(member, "pause", "quiet", {"timeout": PAUSE_SECONDS})
+        quiet = yield Order(member, "pause", "quiet", {"timeout": PAUSE_SECONDS})
         if quiet is None or quiet.get("ok") is not True:
-            return _Outcome(ok=False, why=_why(quiet, "it did not stop"))
-        moved = yield _Order(member, "in", "moved", {"patience": patience})
+            return Outcome(ok=False, why=why_of(quiet, "it did not stop"))
+        moved = yield Order(member, "in", "moved", {"patience": patience})
         if moved is None or moved.get("place") in _AWAY:
-            return _Outcome(ok=False, why=_why(moved, "its memory did not come back"))
-        yield from self._let_go(member)
-        return _Outcome(ok=True, bytes=_sum(quiet.get("movable")), seconds=_seconds(moved))
+            return Outcome(ok=False, why=why_of(moved, "its memory did not come back"))
+        yield from self.let_go(member)
+        return Outcome(ok=True, bytes=total_of(quiet.get("movable")), seconds=_seconds(moved))
 
-    def _provide(self, member: str, size: int) -> Generator[_Order, Message | None, str]:
+    def _provide(self, member: str, size: int) -> Generator[Order, Message | None, str]:
         """Give the process pieces of the pool until it has `size` bytes of it. Returns why it has not, or ""."""
         missing = size - sum(piece.size for piece in self._pool.held(member))
         if missing <= 0:
             return ""
+        fresh = yield from self.take(member, missing, holder=member)
+        return fresh if isinstance(fresh, str) else (yield from self.give(member, fresh))
+
+    def take(self, member: str, size: int, *, holder: str) -> Generator[Order, Message | None, list[Piece] | str]:
+        """Take pieces of at least `size` bytes from the pool for the user of a process, from others if need be; or why not."""
         owner = self._owners.get(member, "")
         try:
-            fresh = self._pool.take(owner, missing, holder=member)
+            return self._pool.take(owner, size, holder=holder)
         except Unavailable:
-            yield from self._reclaim(member, missing)
-            try:
-                fresh = self._pool.take(owner, missing, holder=member)
-            except Unavailable as error:
-                return error.message
+            yield from self._reclaim(member, size)
+        try:
+            return self._pool.take(owner, size, holder=holder)
+        except Unavailable as error:
+            return error.message
+
+    def give(self, member: str, fresh: Sequence[Piece]) -> Generator[Order, Message | None, str]:
+        """Give pieces, which are taken for it, to the process. Returns why it has none of them, or ""."""
         for start in range(0, len(fresh), _MOST_PIECES):
             some = fresh[start : start + _MOST_PIECES]
             fields = {"pieces": [piece.number for piece in some], "sizes": [piece.size for piece in some]}
-            told = yield _Order(member, "pieces", "pieces", fields, some)
+            told = yield Order(member, "pieces", "pieces", fields, some)
             if told is None or told.get("ok") is not True:
-                yield from self._take_back(member, fresh)
-                return _why(told, "host memory could not be registered")
+                yield from self.take_back(member, fresh)
+                return why_of(told, "host memory could not be registered")
         return ""
 
     def _prepare(self, member: str, size: int) -> None:
         """The process is idle, and others are there: it registers its part of the pool now, and not when somebody waits."""
 
-        def prepared(_outcome: _Outcome) -> None:
+        def prepared(_outcome: Outcome) -> None:
             self._preparing.discard(member)
 
         if member not in self._preparing and not self._is_busy(member):
             self._preparing.add(member)
             self._go_on(self._give_ahead(member, size), prepared, None)
 
-    def _give_ahead(self, member: str, size: int) -> _Script:
+    def _give_ahead(self, member: str, size: int) -> Script:
         """One piece after the other, so that a cell that begins waits for no more than one; as long as there is nothing else."""
         while sum(piece.size for piece in self._pool.held(member)) < size and not self._is_busy(member):
             try:
@@ -340,25 +331,25 @@ class Bus:
             except Unavailable:
                 break
             fields = {"pieces": [piece.number for piece in some], "sizes": [piece.size for piece in some]}
-            told = yield _Order(member, "pieces", "pieces", fields, some)
+            told = yield Order(member, "pieces", "pieces", fields, some)
             if told is None or told.get("ok") is not True:
-                yield from self._take_back(member, some)
+                yield from self.take_back(member, some)
                 break
-        return _Outcome(ok=True)
+        return Outcome(ok=True)
 
     def _is_busy(self, member: str) -> bool:
         """It is told to do something already, or has its state in the pool, or is gone."""
         told = any(given.order.member == member for given in self._given.values())
         return told or member in self._away or member not in self._owners
 
-    def _reclaim(self, asking: str, size: int) -> Generator[_Order, Message | None, None]:
+    def _reclaim(self, asking: str, size: int) -> Generator[Order, Message | None, None]:
         """Take back pieces from processes whose state is on its devices."""
         busy = {given.order.member for given in self._given.values()} | self._leaving
         for member in [one for one in self._owners if one != asking and one not in self._away and one not in busy]:
             some = self._pool.held(member)
             if size > 0 and some:
                 size -= sum(piece.size for piece in some)
-                yield from self._take_back(member, some)
+                yield from self.take_back(member, some)
 
     def spare(self) -> int:
         """Bytes of host memory that the pool has for others: of nobody, or of processes whose state is on its devices."""
@@ -366,25 +357,26 @@ class Bus:
         here = (member for member in self._owners if member not in self._away)
         return use.ready + use.used_before + sum(piece.size for member in here for piece in self._pool.held(member))
 
-    def _take_back(self, member: str, pieces: Sequence[Piece]) -> Generator[_Order, Message | None, None]:
-        told = yield _Order(member, "pieces_back", "pieces_back", {"pieces": [piece.number for piece in pieces]})
+    def take_back(self, member: str, pieces: Sequence[Piece]) -> Generator[Order, Message | None, None]:
+        """Have the process let go of pieces in which no state lies; where it does not, they stay its own."""
+        told = yield Order(member, "pieces_back", "pieces_back", {"pieces": [piece.number for piece in pieces]})
         if told is not None and told.get("ok") is True:
             self._pool.give_back(pieces)
 
     # --- orders -------------------------------------------------------------------------------------------------------------
 
-    def _all(
-        self, members: Iterable[str], script: Callable[[str], _Script], done: Callable[[Mapping[str, _Outcome]], None]
+    def each(
+        self, members: Iterable[str], script: Callable[[str], Script], done: Callable[[Mapping[str, Outcome]], None]
     ) -> None:
-        """Carry out a script with each of the processes at once."""
+        """Carry out a script with each of the processes at once; `done` with what came of it for those that live."""
         left = {member for member in members if self._lives(member)}
-        outcomes: dict[str, _Outcome] = {}
+        outcomes: dict[str, Outcome] = {}
         if not left:
             self._loop.post(lambda: done(outcomes))
             return
 
-        def one_done(member: str) -> Callable[[_Outcome], None]:
-            def ended(outcome: _Outcome) -> None:
+        def one_done(member: str) -> Callable[[Outcome], None]:
+            def ended(outcome: Outcome) -> None:
                 outcomes[member] = outcome
                 left.discard(member)
                 if not left:
@@ -395,19 +387,22 @@ class Bus:
         for member in sorted(left):
             self._go_on(script(member), one_done(member), None)
 
-    def _go_on(self, script: _Script, done: Callable[[_Outcome], None], message: Message | None) -> None:
+    def _go_on(self, script: Script, done: Callable[[Outcome], None], answer: Any) -> None:
         try:
-            order = script.send(message)
+            order = script.send(answer)
         except StopIteration as end:
-            outcome: _Outcome = end.value
+            outcome: Outcome = end.value
             self._loop.post(lambda: done(outcome))  # not from within the answer to somebody else
+            return
+        if isinstance(order, Work):
+            self._loop.work(order.do, lambda result: self._go_on(script, done, result))
             return
         number = next(self._ids)
         given = self._given[number] = _Given(order, script, done)
         self._wait(number, given)
         self._tell(number, order)
 
-    def _tell(self, number: int, order: _Order) -> None:
+    def _tell(self, number: int, order: Order) -> None:
         line = encode(order.op, id=number, **order.fields)
         self._send(order.member, line, [piece.fd for piece in order.pieces])
 
@@ -437,7 +432,7 @@ def _beyond_job(what: MoveOut, size: int) -> str:
     return f"{about} are more than its job asked for ({format_size(what.memory)})"
 
 
-def _ended(what: str, tenant: str, outcomes: Mapping[str, _Outcome], ending: Ending) -> Moved:
+def _ended(what: str, tenant: str, outcomes: Mapping[str, Outcome], ending: Ending) -> Moved:
     moved = Moved(
         ending=ending,
         message="; ".join(dict.fromkeys(one.why for one in outcomes.values() if one.why)),
@@ -446,16 +441,6 @@ def _ended(what: str, tenant: str, outcomes: Mapping[str, _Outcome], ending: End
     )
     _log.info("bus %s %s: %s, %d bytes in %.3f s %s", what, tenant, moved.ending, moved.bytes, moved.seconds, moved.message)
     return moved
-
-
-def _why(message: Message | None, otherwise: str) -> str:
-    if message is None:
-        return f"{otherwise}: its library does not answer"
-    return f"{otherwise}: {str(message.get('why', ''))[:200]}"
-
-
-def _sum(sizes: object) -> int:
-    return sum(size for size in sizes if type(size) is int and size > 0) if isinstance(sizes, list) else 0
 
 
 def _seconds(message: Message) -> float:

@@ -80,8 +80,10 @@ class BrokerConfig:
     shared: bool = False
     #: Bytes of `LendingRules.host_memory` that are touched at the start and kept ready; on real devices.
     host_memory_ready: int = 0
-    #: Where states lie that host memory has no room for (`LendingRules.state_disk`).
+    #: Where states lie that host memory has no room for (`LendingRules.state_disk`), and how much of its disk stays free (None:
+    #: as `carrel.domain.storage.Disk.floor` says).
     state_directory: str = ""
+    disk_floor: int | None = None
     simulation: Simulation = field(default_factory=Simulation)
     #: How many journals of earlier runs are kept; for those who look for a fault.
     keep_journals: int = 1

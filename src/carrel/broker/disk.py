@@ -39,6 +39,8 @@ _TAG, _BLOCK = 16, 4096
 _LANES = 4
 _MAGIC = b"CARREL STATE 1\n"
 _SUFFIX = ".state"
+#: Told by the lanes, each for itself, how many more bytes of a state are done.
+Progress = Callable[[int], None]
 
 
 class DiskFull(Unavailable):
@@ -81,6 +83,7 @@ class StateDisk:
         self._lock = threading.Lock()
         #: Bytes that are being written, by name.
         self._coming: dict[str, int] = {}
+        self._closed = threading.Event()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -98,7 +101,11 @@ class StateDisk:
         with self._lock:
             return max(0, self._left() - _BLOCK - CHUNK)
 
-    def write(self, name: str, pieces: Sequence[Piece], size: int) -> None:
+    def close(self) -> None:
+        """Give up what is under way: those calls end soon, as if the disk had failed."""
+        self._closed.set()
+
+    def write(self, name: str, pieces: Sequence[Piece], size: int, progress: Progress | None = None) -> None:
         """Put the first `size` bytes of `pieces` into the file `name`, a name that is used once.
 
         Raises `DiskFull` or `Unavailable` when they are not there afterwards; then nothing is.
@@ -114,7 +121,8 @@ class StateDisk:
             self._coming[name] = needed
         path, temporary = self._path(name), self._path(name).with_suffix(".part")
         try:
-            self._write(temporary, _Header(name=name, key=self._key.id, salt=secrets.token_hex(16), size=size), pieces)
+            header = _Header(name=name, key=self._key.id, salt=secrets.token_hex(16), size=size)
+            self._write(temporary, header, pieces, progress)
             temporary.replace(path)
             _sync(self._directory)
         except OSError as error:
@@ -127,8 +135,8 @@ class StateDisk:
             with self._lock:
                 del self._coming[name]
 
-    def read(self, name: str, pieces: Sequence[Piece]) -> int:
-        """Bring the state back into `pieces`, and say how many bytes it has. The file stays, until it is removed.
+    def read(self, name: str, pieces: Sequence[Piece], *, most: int | None = None, progress: Progress | None = None) -> int:
+        """Bring the state back into `pieces`, or its first `most` bytes, and say how many bytes it has. The file stays.
 
         Raises `StateLost` when it is not what was put there; what is in `pieces` then means nothing. Raises `Unavailable` when
         the disk fails; the file may be readable later.
@@ -138,9 +146,14 @@ class StateDisk:
                 header = self._header(file)
                 if header is None or header.name != name:
                     raise StateLost("A GPU state on the disk is not the one that was put there.", remedy=_RESTART)
-                if header.size > sum(piece.size for piece in pieces):
-                    raise ValueError(f"the state has {header.size} bytes, more than the pieces")
-                self._each(header, lambda cipher, number, buffer: _unpack(file, header, cipher, number, buffer, pieces))
+                size = header.size if most is None else min(most, header.size)
+                if size > sum(piece.size for piece in pieces):
+                    raise ValueError(f"the state has {size} bytes, more than the pieces")
+
+                def unpack(cipher: AESGCM, number: int, buffer: _Buffer) -> None:
+                    _unpack(file, header, cipher, number, buffer, pieces, size)
+
+                self._each(header, size, unpack, progress)
                 return header.size
         except FileNotFoundError as error:
             raise StateLost("A GPU state is gone from the disk.", remedy=_RESTART) from error
@@ -191,19 +204,26 @@ class StateDisk:
         free = room.f_bavail * room.f_frsize - self._floor - sum(self._coming.values())
         return min(self.limit - self._used(), free)
 
-    def _write(self, path: Path, header: _Header, pieces: Sequence[Piece]) -> None:
+    def _write(self, path: Path, header: _Header, pieces: Sequence[Piece], progress: Progress | None) -> None:
         with _opened(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC) as file:
             _allocate(file, _file_size(header.size))
-            self._each(header, lambda cipher, number, buffer: _pack(file, header, cipher, number, buffer, pieces))
+
+            def pack(cipher: AESGCM, number: int, buffer: _Buffer) -> None:
+                _pack(file, header, cipher, number, buffer, pieces)
+
+            self._each(header, header.size, pack, progress)
             with mmap.mmap(-1, _BLOCK) as block:
                 block[:] = header.block()
                 os.pwrite(file, block, 0)
             os.fsync(file)
 
-    def _each(self, header: _Header, do: Callable[[AESGCM, int, _Buffer], None]) -> None:
-        """Do something for each chunk, some at once. Raises the first error, after all that had begun are done."""
+    def _each(self, header: _Header, size: int, do: Callable[[AESGCM, int, _Buffer], None], progress: Progress | None) -> None:
+        """Do something for each chunk of the first `size` bytes, some at once.
+
+        Raises the first error, after all that had begun are done.
+        """
         cipher = AESGCM(self._key.derive(bytes.fromhex(header.salt), header.name.encode()))
-        numbers = iter(range(_chunks(header.size)))
+        numbers = iter(range(_chunks(size)))
         failed = threading.Event()
 
         def lane() -> None:
@@ -214,7 +234,11 @@ class StateDisk:
                         number = next(numbers, None)
                     if number is None:
                         return
+                    if self._closed.is_set():
+                        raise InterruptedError(errno.ECANCELED, "the broker ends")
                     do(cipher, number, buffer)
+                    if progress is not None:
+                        progress(min(CHUNK - _TAG, size - number * (CHUNK - _TAG)))
             except BaseException:
                 failed.set()
                 raise
@@ -222,7 +246,7 @@ class StateDisk:
                 buffer.close()
 
         with ThreadPoolExecutor(_LANES, "state disk") as lanes:
-            endings = [lanes.submit(lane) for _ in range(min(_LANES, _chunks(header.size)))]
+            endings = [lanes.submit(lane) for _ in range(min(_LANES, _chunks(size)))]
         for ending in endings:
             ending.result()
 
@@ -297,14 +321,14 @@ def _pack(file: int, header: _Header, cipher: AESGCM, number: int, buffer: _Buff
         raise OSError(errno.ENOSPC, "the disk took only a part of it")
 
 
-def _unpack(file: int, header: _Header, cipher: AESGCM, number: int, buffer: _Buffer, pieces: Sequence[Piece]) -> None:
+def _unpack(file: int, header: _Header, cipher: AESGCM, number: int, buffer: _Buffer, pieces: Sequence[Piece], most: int) -> None:
     start, size = _bounds(header, number)
     whole = _padded(size + _TAG)
     if os.preadv(file, [buffer.file[:whole]], _BLOCK + number * CHUNK) < size + _TAG:
         raise InvalidTag
     cipher.decrypt_into(number.to_bytes(12, "little"), buffer.file[: size + _TAG], _bound_to(header, number), buffer.plain[:size])
     done = 0
-    for fd, offset, count in _extents(pieces, start, size):
+    for fd, offset, count in _extents(pieces, start, min(size, most - start)):
         if os.pwrite(fd, buffer.plain[done : done + count], offset) != count:
             raise OSError(errno.ENOMEM, "the host memory of a state took only a part of it")
         done += count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -16,10 +17,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from carrel.broker.admission import Gatekeeper
+from carrel.broker.boot_key import boot_key
 from carrel.broker.config import BrokerConfig, read_config
 from carrel.broker.core.book import Book
 from carrel.broker.core.core import Core
 from carrel.broker.core.effects import Line
+from carrel.broker.disk import StateDisk
 from carrel.broker.given import GivenPieces
 from carrel.broker.journal import BrokerJournal, read_lines
 from carrel.broker.loop import Loop
@@ -29,10 +32,11 @@ from carrel.broker.processes import is_alive, wait_for_marked
 from carrel.broker.service import Service
 from carrel.broker.simulated import SimulatedSuspender
 from carrel.devices.machine import available_memory, total_memory
-from carrel.domain.errors import CarrelError
+from carrel.domain.errors import CarrelError, Unavailable
 from carrel.domain.lease import Residency, Tier
 from carrel.domain.ports import Clock
 from carrel.spool import Spool
+from carrel.spool.disk import disk_of
 from carrel.suspension.ports import Suspender, Target
 
 _log = logging.getLogger("carrel.broker")
@@ -96,7 +100,8 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     journal = BrokerJournal(state / "journal.jsonl", keep=config.keep_journals)
     lines = (Line(at, tuple(rows), tuple(drops)) for at, rows, drops in read_lines(state / "journal.jsonl"))
     rate, back_rate = capability.suspend_rate or None, capability.restore_rate or None
-    core = Core(config, tier, make_id=secrets.token_hex(8), lines=lines, rate=rate, back_rate=back_rate)
+    disk = _state_disk(config, state)
+    core = Core(config, tier, make_id=secrets.token_hex(8), lines=lines, rate=rate, back_rate=back_rate, disk=disk is not None)
     began = core.everything(clock())
     journal.start(began.rows, began.at)
     if isinstance(suspender, SimulatedSuspender):
@@ -133,6 +138,8 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
         suspender=suspender,
         pool=pool,
         host_free=_host_memory(config, loop.monotonic),
+        disk=disk,
+        disk_free=_disk_room(disk, loop.monotonic),
     )
     service.start()
     if isinstance(suspender, SimulatedSuspender):
@@ -148,6 +155,8 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     _log.info("listening on %s", path)
     loop.run()
     service.close()
+    if disk is not None:
+        disk.close()
     pool.end()
     suspender.close()
     journal.close()
@@ -181,6 +190,38 @@ def _host_memory(config: BrokerConfig, monotonic: Clock) -> Callable[[], int | N
     def free() -> int | None:
         if monotonic() - seen[0] >= _HOST_SECONDS:
             seen[:] = [monotonic(), available_memory() * _HOST_SHARE]
+        return int(seen[1])
+
+    return free
+
+
+def _state_disk(config: BrokerConfig, state: Path) -> StateDisk | None:
+    """Where states of real devices go that host memory has no room for; None where there is no such place."""
+    if config.simulated or not config.devices or not config.state_directory:
+        return None
+    # A directory of this broker's own, which removes there whatever it does not know.
+    own = hashlib.sha256(f"{config.node} {state.absolute()}".encode()).hexdigest()[:16]
+    directory = Path(config.state_directory) / own
+    if not config.rules.state_disk and not directory.is_dir():
+        return None  # and there was none before, from which states must still come back
+    try:
+        floor = disk_of(directory).floor(config.disk_floor)
+        return StateDisk(directory, limit=config.rules.state_disk, floor=floor, key=boot_key(state))
+    except (Unavailable, OSError) as error:
+        _log.error("no GPU state goes to the disk: %s", error)
+        return None
+
+
+def _disk_room(disk: StateDisk | None, monotonic: Clock) -> Callable[[], int | None]:
+    """How much room the disk has for more; a look at it holds for a while."""
+    if disk is None:
+        return lambda: None
+    seen: list[float] = [-_HOST_SECONDS, 0.0]
+
+    def free() -> int:
+        if monotonic() - seen[0] >= _HOST_SECONDS:
+            with suppress(OSError):
+                seen[:] = [monotonic(), disk.left()]
         return int(seen[1])
 
     return free

@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 PIECE = 256 * MIB
 #: The most pieces that a process of the residency library takes (`residency/src/pool.c`), with room for some of another size.
 _MOST = 160
+#: The fewest pieces of a pool that is large enough for that, and the least that a piece has.
+_FEW, _LEAST = 16, 2 * MIB
 #: Seconds between two looks whether the machine has become short of memory.
 _LOOK_SECONDS = 5.0
 
@@ -78,8 +80,10 @@ class _Slot:
 
 
 def piece_size(limit: int) -> int:
-    """The size of the pieces of a pool of `limit` bytes, so that one process can have all of them."""
+    """The size of the pieces of a pool of `limit` bytes: one process can have all of them, and a small pool has some, too."""
     size = PIECE
+    while size > _LEAST and size * _FEW > limit:
+        size //= 2
     while size * _MOST < limit:
         size *= 2
     return size
@@ -173,6 +177,18 @@ class HostPool:
                     self._used.append(slot)
             self._records.drop([piece.number for piece in pieces])
             self._change.notify_all()
+
+    def pass_on(self, pieces: Iterable[Piece], holder: str) -> None:
+        """Another holder of the same user has these from now on, after those that it has. Raises `Unavailable`; then none."""
+        with self._change:
+            slots = [self._given[piece.number] for piece in pieces]
+            try:
+                self._records.add([_record(slot.piece, slot.user, holder) for slot in slots])
+            except OSError as error:
+                raise Unavailable(f"No host memory can be given: {in_words(error)}.") from error
+            for slot in slots:
+                slot.holder = holder
+                self._given[slot.piece.number] = self._given.pop(slot.piece.number)
 
     def close(self, holder: str) -> None:
         """The process is gone: what it had comes back."""

@@ -17,11 +17,14 @@ from carrel.broker.connection import Connection
 from carrel.broker.core.core import Core
 from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Look, MoveBack, MoveOut, Pause, Spill, Unspill
 from carrel.broker.core.identity import Identity
+from carrel.broker.core.rows import plain
+from carrel.broker.disk import StateDisk
 from carrel.broker.journal import BrokerJournal
 from carrel.broker.loop import Loop, Timer
 from carrel.broker.mover import Mover
 from carrel.broker.pool import HostPool
 from carrel.broker.processes import Gone, Process, find, is_alive, name_of, peer, roots
+from carrel.broker.spilling import Spilling, StateFiles
 from carrel.broker.status import Status
 from carrel.domain.errors import CarrelError, Conflict, Unavailable
 from carrel.domain.lease import Way
@@ -67,8 +70,13 @@ class Service:
         suspender: Suspender,
         pool: HostPool,
         host_free: Callable[[], int | None],
+        disk: StateDisk | None = None,
+        disk_free: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`host_free`: bytes of host memory that are free for states now, or None where nobody need care."""
+        """`host_free`: bytes of host memory that are free for states now, or None where nobody need care.
+
+        `disk`: where states of real devices go that host memory has no room for, and what is free there for more.
+        """
         self._core = core
         self._loop = loop
         self._clock = clock
@@ -76,8 +84,17 @@ class Service:
         self._journal = journal
         self._mover = mover
         self._suspender = suspender
-        self._bus = Bus(loop, pool, send=self._send_member, found_away=self._found_away, lives=is_alive)
-        self._host_free = host_free
+        self._bus = Bus(
+            loop,
+            pool,
+            send=self._send_member,
+            found_away=self._found_away,
+            found_spilled=self._found_spilled,
+            lives=is_alive,
+        )
+        self._spilling = Spilling(loop, self._bus, pool, disk, self._progress)
+        self._files = StateFiles(loop, disk, [("tenant", plain(row)) for row in core.book.tenants.values()])
+        self._host_free, self._disk_free = host_free, disk_free
         self._status = Status(core, clock, pool)
         self._clients: dict[Connection, Client] = {}
         self._tenants: dict[str, Connection] = {}
@@ -104,6 +121,7 @@ class Service:
     def _see_host(self) -> None:
         free = self._host_free()
         self._core.host_memory(None if free is None else free + self._bus.spare())
+        self._core.disk_room(self._disk_free())
 
     def carry_out(self, effects: Effects) -> None:
         """Write down, then tell, then do. Raises `OSError` when the journal takes nothing: then nothing was told or done.
@@ -128,6 +146,7 @@ class Service:
             at, rows, drops = effects.line
             if rows or drops:
                 self._journal.append(at, rows, drops)
+                self._files.wrote(rows, drops)
                 if self._journal.size > _LONG:
                     self._journal.start(self._core.everything(at).rows, at)
         for tenant, op, fields, member in effects.tells:
@@ -167,9 +186,11 @@ class Service:
             case Pause(tenant, lease):
                 self._bus.pause(action, lambda moved: self.carry_out(core.paused(tenant, lease, moved, self._now())))
             case Spill(tenant):
-                self._mover.spill(action, lambda moved: self.carry_out(core.spilled(tenant, moved, self._now())))
+                disk = self._spilling if action.way is Way.BUS else self._mover
+                disk.spill(action, lambda moved: self.carry_out(core.spilled(tenant, moved, self._now())))
             case Unspill(tenant, waiting):
-                self._mover.unspill(action, lambda moved: self.carry_out(core.unspilled(tenant, waiting, moved, self._now())))
+                disk = self._spilling if action.way is Way.BUS else self._mover
+                disk.unspill(action, lambda moved: self.carry_out(core.unspilled(tenant, waiting, moved, self._now())))
             case Look():
                 self._look(action)
             case Kill(tenant, number):
@@ -389,6 +410,13 @@ class Service:
 
     def _found_away(self, member: str) -> None:
         self.carry_out(self._core.found_away(member, self._now()))
+
+    def _found_spilled(self, member: str) -> None:
+        self.carry_out(self._core.found_spilled(member, self._now()))
+
+    def _progress(self, tenant: str, done: int, of: int) -> None:
+        self._core.progress(tenant, done, of, self._now())
+        self._changed()
 
     def _keep(self, tenant: str, process: Process) -> None:
         """Watch a tenant's process until it ends."""

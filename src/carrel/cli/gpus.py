@@ -21,6 +21,9 @@ _TIERS = {
     "simulated": "simulated GPUs: nothing computes on them, moving state is acted out",
 }
 
+#: Where states go that move.
+_WHERE = {"out": "to host memory", "back": "to the GPU", "to_disk": "to the disk", "from_disk": "from the disk"}
+
 
 def gpus_command(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.", show_default=False)] = False,
@@ -152,7 +155,7 @@ def _print_moves(lending: Lending, now: float) -> None:
         bar = "" if part is None else f"[{('#' * round(20 * part)).ljust(20, '.')}]{'' if move.done is not None else ' about'}"
         left = "" if move.ends is None else f"about {_span(move.ends - now)} more"
         who = _job(move.job, move.owner) + (f": {move.label}" if move.label else "")
-        where = "to host memory" if move.direction == "out" else "to the GPU"
+        where = _WHERE.get(move.direction, move.direction)
         rows.append((who, where, format_size(move.bytes), bar, _span(now - move.since), left))
     print()
     print_table(("MOVES", "WHERE", "SIZE", "DONE", "FOR", "LEFT"), rows)

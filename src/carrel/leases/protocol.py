@@ -84,8 +84,9 @@ Broker to client
                estimate, code, message, resumes (the paused lease that wants to go on, or null), mine
              history (of the caller's own session, newest first, at most 50): cell, at, waited, held, devices, outcome
                ("ok", "error", "aborted", "killed", "lost")
-             moves (states that move now): tenant, job, owner, label, role, devices, direction ("out", "back"), way, bytes, done
-               (bytes, null where this way of moving does not say), since, ends (Unix seconds, or null), mine
+             moves (states that move now): tenant, job, owner, label, role, devices, direction ("out", "back"; between host memory
+               and the disk "to_disk", "from_disk"), way, bytes, done (bytes, null where this way of moving does not
+               say), since, ends (Unix seconds, or null), mine
              hour (what was so on the devices within the last hour, oldest first; [] in what a watch of a job's own sends after
                its first): device, what ("computes", "holds", "paused",
                "leaves", "returns"), since, until (null: it is so now), seconds (how much of that really, where short ones were
@@ -116,18 +117,20 @@ other. If the connection is lost nothing changes in the process; it connects aga
 From the library:
 
 ``hello``     v, role, token, attempt (as a kernel says it); gate ("open", "closed"), place (where its movable memory is:
-              "none", "in", "out", "lost"),
-              paused, waiting (bool: calls wait at the gate), request (if one was not answered), lease and fence (if it has
-              one), devices (UUIDs that it sees; [] before cuInit), movable and stays (bytes for each device; a context itself
-              is in neither), reasons (why memory stays, in words of ours), leaked (bytes that the driver did not take back),
-              pieces and sizes of the pool that it has, with their descriptors.
+              "none", "in", "out", "spilled": on the broker's disk, "lost"), paused, waiting (bool: calls wait at the gate),
+              request (if one was not answered), lease and fence (if it has one), devices (UUIDs that it sees; [] before
+              cuInit), movable and stays (bytes for each device; a context itself is in neither), reasons (why memory stays,
+              in words of ours), leaked (bytes that the driver did not take back), pieces and sizes of the pool that it has,
+              with their descriptors.
 ``acquire``   request. The first call came to a closed gate. The same request again after a lost connection is the same
               request.
 ``cancel``    request: nobody waits any more. If ``granted`` was on its way, ``release`` follows.
 ``release``   lease, fence, place, devices, movable, stays, reasons, leaked. The device is idle; the gate is closed.
-``quiet``     id, ok, why, seconds, place, devices, movable, stays, reasons, leaked. Answer to ``pause``.
+``quiet``     id, ok, why, seconds, place, devices, movable, stays, reasons, leaked, reach (bytes of its pieces, from the first
+              one's beginning, in which a state lies that is out). Answer to ``pause``.
 ``pieces``    id, ok, why, result (CUresult), bytes (of all its pieces), seconds.
-``pieces_back`` id, ok, why, bytes (that are left).
+``pieces_back`` id, ok, why, place, bytes (that are left).
+``filled``    id, ok, why, place, bytes (of all its pieces).
 ``progress``  id, done, of (bytes of a move).
 ``moved``     id, ok, place, why, bytes, seconds, leaked. Answer to ``out`` and ``in``. Not ok: it was taken back, and all is
               where ``place`` says; "lost" if neither side could be made whole now (``in`` may be tried again).
@@ -144,7 +147,11 @@ To the library:
 ``pause``     id, timeout (seconds): close the gate, let the calls inside return and captures end, wait for the end of all
               work. After an ok the gate is closed until ``go`` or ``granted``; otherwise it is as it was.
 ``pieces``    id, pieces (numbers), sizes (bytes), with descriptors of shared memory: map and register them.
-``pieces_back`` id, pieces: let go of them; not ok while the state lies there.
+``pieces_back`` id, pieces: let go of them; not ok while the state lies there. With spilled (bytes): so many of what lies in these
+              pieces, which must be all that it has, in their order, are on the disk: it lets go of all of them, or of none,
+              although the state lies there. Only while it is paused and out; then its place is "spilled".
+``filled``    id, pieces, bytes: the state is in these pieces again, in their order from the first one's beginning on; they must
+              be all that it has, and may be of other sizes than before. Then its place is "out".
 ``out``       id: the memory goes to the pool, piece by piece, and the device's memory with it. The process must be paused.
 ``in``        id, patience (seconds without a piece in which a full device is tried again: another's memory may be leaving it, and
               each piece that leaves makes room for one that comes). What has come goes again if the rest does not.

@@ -241,6 +241,7 @@ def broker_config(home: LabHome, settings: Settings, node: Node) -> BrokerConfig
         hold_time=float(settings.hold_time),
         host_memory_ready=host_memory * min(settings.host_memory_ready, 100) // 100,
         state_directory=settings.state_directory or str(home.broker / "states"),
+        disk_floor=settings.disk_floor,
         simulation=Simulation(
             rate=float(settings.simulate_swap),
             disk_rate=settings.simulate_swap / 4,

@@ -128,6 +128,10 @@ class Peer:
         """Have it let go of pieces."""
         return self.ask("pieces_back", "pieces_back", pieces=list(pieces), **fields)
 
+    def filled(self, size: int, *pieces: int) -> dict[str, Any]:
+        """Say that so many bytes of its state are in its pieces again."""
+        return self.ask("filled", "filled", pieces=list(pieces), bytes=size)
+
     def close(self) -> None:
         """Close the connection, and what came with it."""
         for file in self.files:

@@ -41,11 +41,15 @@ class Core:
         lines: Iterable[Line] = (),
         rate: float | None = None,
         back_rate: float | None = None,
+        disk: bool = False,
     ) -> None:
-        """`lines`: what earlier brokers wrote down; `rate`, `back_rate`: bytes of state that should move in a second."""
+        """`lines`: what earlier brokers wrote down; `rate`, `back_rate`: bytes of state that should move in a second.
+
+        `disk`: states of real devices can go to the disk.
+        """
         self.book = Book(make_id=make_id)
         self.book.replay(lines)
-        self.lender = Lender(self.book, config, tier, rate=rate, back_rate=back_rate)
+        self.lender = Lender(self.book, config, tier, rate=rate, back_rate=back_rate, disk=disk)
         self.looks = Looks(self.lender)
         self._moves = Moves(self.lender)
         self._holding = Holding(self.lender, hold_time=config.hold_time, grace=config.grace)
@@ -101,6 +105,10 @@ class Core:
     def host_memory(self, free: int | None) -> None:
         """So many bytes of host memory are free for states beside those that are there; None: nobody need care."""
         self.lender.host.free = free
+
+    def disk_room(self, free: int | None) -> None:
+        """The disk has room for so many bytes of states beside those that are there; None: nobody need care."""
+        self.lender.disk.free = free
 
     # --- tenants ------------------------------------------------------------------------------------------------------------
 
@@ -161,6 +169,12 @@ class Core:
         """A move that was given up has gone on: the process' state is off its devices."""
         self.lender.now = now
         self._gate.found_away(member)
+        return self._settle(now)
+
+    def found_spilled(self, member: str, now: float) -> Effects:
+        """A spill that was given up has gone on: the process has let go of its host memory."""
+        self.lender.now = now
+        self._gate.found_spilled(member)
         return self._settle(now)
 
     def said(self, tenant: str, message: Message, now: float) -> Effects | None:

@@ -90,6 +90,9 @@ class Spill:
     tenant: str
     target: Target
     size: int
+    way: Way
+    #: On the bus way, the file of each process that has a part of it.
+    files: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class Unspill:
     lease: str | None
     target: Target
     size: int
+    way: Way
+    files: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

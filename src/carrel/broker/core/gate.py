@@ -145,9 +145,11 @@ class Gate:
         place = text_of(message, "place")
         if place in ("out", "lost"):
             self.is_away(row)
+        elif place == "spilled":
+            self.is_spilled(row, member.id)
         elif not member.sees and place == "none" and row.id == member.id and not self._book.leases_of(row.id):
             # Another program than before: one that was replaced (execve(2)) has no state any more.
-            if row.residency in (Residency.RESIDENT, Residency.SUSPENDED):
+            if row.residency in (Residency.RESIDENT, Residency.SUSPENDED, Residency.SPILLED):
                 self._forget(row)
         elif row.residency is Residency.SUSPENDED and row.moved_by == Way.BUS and row.id == member.id:
             row.residency, row.moved_by = Residency.RESIDENT, ""
@@ -165,6 +167,23 @@ class Gate:
         if found is not None:
             self.is_away(self._book.tenants[found.tenant])
 
+    def found_spilled(self, member: str) -> None:
+        """A process has let go of its host memory although nobody waited for that any more: its state is on the disk."""
+        found = self._members.get(member)
+        if found is not None:
+            self.is_spilled(self._book.tenants[found.tenant], member)
+
+    def is_spilled(self, row: TenantRow, member: str) -> None:
+        """The process' state is on the disk, whatever was thought; without a file of it, nowhere."""
+        if row.residency is Residency.LOST:
+            return
+        if member not in row.files:
+            self._lender.lose(row, "it was on the disk, and the broker does not know where: its journal is gone")
+        elif row.residency in (Residency.SUSPENDED, Residency.RESUMING) and not row.on_disk:
+            row.on_disk = True
+            row.residency = Residency.SPILLED if row.residency is Residency.SUSPENDED else row.residency
+            self._book.touch(row)
+
     def is_away(self, row: TenantRow) -> None:
         """A state that was taken to be on its device is not: a move has gone on although nobody waited for it any more."""
         if row.residency not in (Residency.NONE, Residency.RESIDENT):
@@ -181,6 +200,7 @@ class Gate:
 
     def _forget(self, row: TenantRow) -> None:
         row.residency, row.home, row.state, row.fixed, row.moved_by, row.cache = Residency.NONE, (), {}, {}, "", {}
+        row.on_disk = False
         self._book.touch(row)
 
     # --- asking and giving back ---------------------------------------------------------------------------------------------

@@ -14,16 +14,22 @@ _BETWEEN = frozenset({Residency.SUSPENDING, Residency.RESUMING})
 class HostRoom:
     """Room for states in host memory. Bytes throughout; None: as much as anybody wants."""
 
-    def __init__(self, book: Book, limit: int | None) -> None:
-        """`limit`: how much states may take in all."""
+    def __init__(self, book: Book, limit: int | None, *, past_host: bool) -> None:
+        """`limit`: how much states may take in all. `past_host`: states come back from the disk without lying here."""
         self._book = book
         self._limit = limit
+        self._past_host = past_host
         #: How much is free for more, whatever the limit says, as last told.
         self.free: int | None = None
 
     @property
     def used(self) -> int:
-        """What states take that were moved."""
+        """What states take that were moved, and what is kept for those that come from the disk."""
+        rows = self._book.tenants.values()
+        coming = 0 if self._past_host else sum(_size(row) for row in rows if row.residency is Residency.RESUMING and row.on_disk)
+        return self._there() + coming
+
+    def _there(self) -> int:
         return sum(_size(row) for row in self._book.tenants.values() if row.residency in _MOVED and not row.on_disk)
 
     def limit(self) -> int | None:
@@ -31,7 +37,7 @@ class HostRoom:
         free = self.free
         if free is None:
             return self._limit
-        return self.used + free if self._limit is None else min(self.used + free, self._limit)
+        return self._there() + free if self._limit is None else min(self._there() + free, self._limit)
 
     def left(self) -> int | None:
         """What is left for those that have not begun to move."""
@@ -49,6 +55,8 @@ class DiskRoom:
     def __init__(self, book: Book, limit: int) -> None:
         self._book = book
         self.limit = limit
+        #: How much the disk has left for more, as last told; None: nobody need care.
+        self.free: int | None = None
 
     @property
     def used(self) -> int:
@@ -58,7 +66,8 @@ class DiskRoom:
 
     def left(self) -> int:
         """What is left for more."""
-        return max(0, self.limit - self.used)
+        left = self.limit - self.used
+        return max(0, left if self.free is None else min(left, self.free))
 
 
 def _size(row: TenantRow) -> int:

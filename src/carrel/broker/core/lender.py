@@ -13,7 +13,7 @@ from carrel.broker.config import BrokerConfig
 from carrel.broker.core.book import Book
 from carrel.broker.core.effects import NEVER, Tell
 from carrel.broker.core.host import DiskRoom, HostRoom
-from carrel.broker.core.rates import BACK, EXCHANGE, OUT, Rates
+from carrel.broker.core.rates import BACK, EXCHANGE, OUT, TELLING, Rates
 from carrel.broker.core.rows import LeaseRow, RequestRow, Seen, TenantRow
 from carrel.broker.core.stuck import Stuck
 from carrel.broker.core.under_way import UnderWay
@@ -34,9 +34,19 @@ class Lender:
     """Lends devices: asks the policy, and makes rows of what it says."""
 
     def __init__(
-        self, book: Book, config: BrokerConfig, tier: Tier, *, rate: float | None, back_rate: float | None = None
+        self,
+        book: Book,
+        config: BrokerConfig,
+        tier: Tier,
+        *,
+        rate: float | None,
+        back_rate: float | None = None,
+        disk: bool = False,
     ) -> None:
-        """`rate`, `back_rate`: bytes of state that should move in a second, out and back; None: nobody knows."""
+        """`rate`, `back_rate`: bytes of state that should move in a second, out and back; None: nobody knows.
+
+        `disk`: states of real devices can go to the disk.
+        """
         self.book = book
         self.tier = tier
         self.devices: Mapping[str, Device] = {device.uuid: device for device in config.devices}
@@ -55,7 +65,7 @@ class Lender:
         #: Tenants whose states leave their devices now, piece by piece, and of which nothing computes.
         self.leaving: set[str] = set()
         #: How fast states move, and those that move now.
-        self.rates = Rates(book, out=rate, back=back_rate or rate)
+        self.rates = Rates(book, out=rate, back=back_rate or rate, disk=config.rules.disk_rate)
         self.under_way = UnderWay(self.rates, "simulated" if tier is Tier.SIMULATED else "driver")
         #: How often the policy was asked.
         self.decisions = 0
@@ -64,11 +74,8 @@ class Lender:
         self.looks_done = 0
         #: When the line is looked at again although there is no news (Unix seconds).
         self.again_at = NEVER
-        self.host = HostRoom(book, config.rules.host_memory)
-        # The driver's way holds a state inside of its process: from there it cannot go on to the disk.
-        self.disk = DiskRoom(book, config.rules.state_disk if tier is Tier.SIMULATED else 0)
-        #: Bytes of state that go to the disk or come from there in a second, as real moves say; None: nobody knows.
-        self.disk_rate = config.rules.disk_rate
+        self.host = HostRoom(book, config.rules.host_memory, past_host=tier is Tier.SIMULATED)
+        self.disk = DiskRoom(book, config.rules.state_disk if disk or tier is Tier.SIMULATED else 0)
         self.tells: list[Tell] = []
         #: Why processes of a tenant do not get what they wait for at their gates, until they were told.
         self.refused: dict[str, dict[str, Any]] = {}
@@ -204,7 +211,7 @@ class Lender:
                     needs=self._made_up(row) if name in asking else 0,
                     computes=name in computing,
                     trimming=name in self.trimming,
-                    spillable=self.disk.limit > 0,
+                    spillable=self._spillable(row),
                     in_pieces=self._in_pieces(row),
                 )
                 tenants[name] = row.view(seen)
@@ -226,7 +233,7 @@ class Lender:
             exchange_rate=self.rates.usual(EXCHANGE),
             state_disk=self.disk.limit,
             past_host=self.tier is Tier.SIMULATED,
-            disk_rate=self.disk_rate,
+            disk_rate=self.rates.disk,
             # Without a gate in the driver's calls only what computes nothing can be stopped where it is.
             pause_in_place=self.tier is Tier.SIMULATED,
         )
@@ -236,7 +243,7 @@ class Lender:
             requests=[request.view(self._config.hold_time) for request in requests],
             leases=[lease.view() for lease in book.leases.values()],
             host_used=self.host.used,
-            disk_used=self.disk.used,
+            disk_used=self.disk.limit - self.disk.left(),
             rules=rules,
             typical_lease=book.typical,
         )
@@ -288,6 +295,17 @@ class Lender:
         if self.book.requests:
             wait = _REFRESH if lending.again_at is None else min(_REFRESH, max(0.01, lending.again_at - now))
             self.again_at = min(self.again_at, now + wait)
+
+    def _spillable(self, row: TenantRow) -> bool:
+        """True when the tenant's state can go on from host memory to the disk.
+
+        The driver's way holds it inside of its process, where nobody else can take it out.
+        """
+        if self.tier is Tier.SIMULATED or not self.disk.limit:
+            return self.disk.limit > 0
+        way = row.moved_by or self.way(row)[0]
+        # Where the disk did not take it, something has to have gone from there first: nobody waits on one that is full for ever.
+        return way == Way.BUS and (row.disk_short < 0 or self.disk.left() > row.disk_short + TELLING)
 
     # --- what leases and states become --------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from carrel.broker.core.effects import NEVER, Action, Gather, MoveBack, MoveOut, Pause, Spill, Unspill
 from carrel.broker.core.lender import Lender, resumption
-from carrel.broker.core.rates import BACK, OUT, TELLING
+from carrel.broker.core.rates import BACK, FROM_DISK, OUT, TO_DISK
 from carrel.broker.core.rows import LeaseRow, RequestRow, TenantRow
 from carrel.broker.core.words import sizes_of
 from carrel.domain.lease import LeaseState, Residency, Way
@@ -227,40 +227,49 @@ class Moves:
     def spill(self, tenant: str) -> None:
         """Put the tenant's state onto the disk; its row says SPILLING."""
         row = self._book.tenants[tenant]
-        self.actions.append(Spill(tenant, _targets(row)[0], sum(row.state.values())))
+        row.spills += 1
+        # A name is never used for two states: an old file that somebody puts back is none of this one.
+        row.files = {member: f"{member}.{row.spills}" for member in self._members(row)} if row.moved_by == Way.BUS else {}
+        self._book.touch(row)
+        self._spill(row)
+
+    def _spill(self, row: TenantRow) -> None:
+        self._lender.under_way.begun(row, TO_DISK, self._lender.now)
+        size, way = sum(row.state.values()), Way(row.moved_by or Way.DRIVER)
+        self.actions.append(Spill(row.id, _targets(row)[0], size, way, dict(row.files)))
 
     def spilled(self, tenant: str, moved: Moved) -> None:
         """Putting the state onto the disk has ended so. What did not begin leaves it where it was."""
         row = self._book.tenants.get(tenant)
+        self._lender.under_way.ended(tenant, moved, self._lender.now)
         if row is None:
             return
-        self._note_disk(moved)
         if moved.ending is Ending.DONE:
             row.residency, row.on_disk, row.failures = Residency.SPILLED, True, 0
         elif moved.ending is Ending.LOST:
             self._lender.lose(row, moved.message)
         elif row.on_disk:
-            self.spill(tenant)  # it went straight, and has nowhere else to be
+            self._spill(row)  # it went straight, and has nowhere else to be
         else:
             row.residency = Residency.SUSPENDED
+            if moved.ending is not Ending.UNVERIFIED:
+                row.files, row.disk_short = {}, self._lender.disk.left()
             self._put_off(row, moved)
         self._book.touch(row)
 
     def unspilled(self, tenant: str, lease_id: str | None, moved: Moved) -> None:
         """Bringing the state from the disk has ended so. It is there, too, until it is back on its devices."""
         row = self._book.tenants.get(tenant)
+        self._lender.under_way.ended(tenant, moved, self._lender.now)
         if row is None:
             return
-        self._note_disk(moved)
         if moved.ending is Ending.DONE:
+            if row.moved_by == Way.BUS:
+                row.on_disk, row.files = False, {}  # as a whole in host memory, and nowhere else
+                self._book.touch(row)
             self._move_back(row, lease_id)
         else:
             self.moved_back(tenant, lease_id, moved)
-
-    def _note_disk(self, moved: Moved) -> None:
-        if moved.ending is Ending.DONE and moved.bytes >= TELLING and moved.seconds > 0:
-            rate, before = moved.bytes / moved.seconds, self._lender.disk_rate
-            self._lender.disk_rate = rate if before is None else (before + rate) / 2
 
     # --- back to the device -------------------------------------------------------------------------------------------------
 
@@ -270,7 +279,9 @@ class Moves:
         if row is None:
             return
         if row.on_disk:
-            self.actions.append(Unspill(tenant, lease, _targets(row)[0], sum(row.state.values())))
+            self._lender.under_way.begun(row, FROM_DISK, self._lender.now)
+            size, way = sum(row.state.values()), Way(row.moved_by or Way.DRIVER)
+            self.actions.append(Unspill(tenant, lease, _targets(row)[0], size, way, dict(row.files)))
         else:
             self._move_back(row, lease)
 
@@ -301,7 +312,7 @@ class Moves:
         lease = self._book.leases.get(lease_id or "")
         if moved.ending is Ending.DONE:
             row.residency, row.failures, row.members = Residency.RESIDENT, 0, ()
-            row.moved_by, row.on_disk = "", False
+            row.moved_by, row.on_disk, row.disk_short = "", False, -1
             if lease is not None:
                 self._begin(row, lease, now)
             else:
@@ -368,7 +379,7 @@ class Moves:
             if row.residency is Residency.SUSPENDING:
                 self._begin_suspend(row.id, active[0].id if active else None)
             elif row.residency is Residency.SPILLING:
-                self.spill(row.id)
+                self._spill(row)
             elif row.residency is Residency.RESUMING:
                 pending = [lease.id for lease in active if lease.pending]
                 self.resume(row.id, pending[0] if pending else None)

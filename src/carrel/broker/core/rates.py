@@ -9,6 +9,8 @@ from carrel.suspension.ports import Ending, Moved
 OUT, BACK = "out", "back"
 #: Both at once, in sum: one state comes in while others leave.
 EXCHANGE = "exchange"
+#: Between host memory and the disk.
+TO_DISK, FROM_DISK = "to_disk", "from_disk"
 #: Bytes of a state whose move says something about how fast states move.
 TELLING = 64 * 1024**2
 
@@ -16,14 +18,20 @@ TELLING = 64 * 1024**2
 class Rates:
     """Bytes of state that move in a second."""
 
-    def __init__(self, book: Book, *, out: float | None, back: float | None) -> None:
-        """`out` and `back`: what a probe has found, until a state was moved; None: nobody knows."""
+    def __init__(self, book: Book, *, out: float | None, back: float | None, disk: float | None = None) -> None:
+        """`out` and `back`: what a probe has found, until a state was moved; `disk`: what is set; None: nobody knows."""
         self._book = book
+        #: Bytes of state that go to the disk or come from there in a second; None: nobody knows.
+        self.disk = disk
         self._guesses = {OUT: out, BACK: back}
 
     def note(self, way: str, direction: str, moved: Moved) -> None:
         """A move in this way has ended so. Newer ones count more."""
         if moved.ending is not Ending.DONE or moved.bytes < TELLING or moved.seconds <= 0:
+            return
+        if direction in (TO_DISK, FROM_DISK):
+            rate = moved.bytes / moved.seconds
+            self.disk = rate if self.disk is None else (self.disk + rate) / 2
             return
         self.measured(way, direction, moved.bytes, moved.seconds)
 
@@ -34,6 +42,8 @@ class Rates:
 
     def of(self, way: str, direction: str) -> float | None:
         """What to expect of a move in this way; None: nobody knows."""
+        if direction in (TO_DISK, FROM_DISK):
+            return self.disk
         return self._book.rates.get((way, direction)) or self.usual(direction)
 
     def usual(self, direction: str) -> float | None:

@@ -69,6 +69,12 @@ class TenantRow:
     residency: Residency = Residency.NONE
     #: SPILLED and RESUMING: its state is on the disk. SUSPENDING and SPILLING: it goes straight there.
     on_disk: bool = False
+    #: How often its state was sent to the disk, and there the file of each of its processes, by the library's way: while its
+    #: state is away they are kept.
+    spills: int = 0
+    files: dict[str, str] = field(default_factory=dict)
+    #: Bytes that the disk had left when it did not take the state; -1: it was not tried, or took it.
+    disk_short: int = -1
     home: tuple[str, ...] = ()
     #: The devices that the process was told last; what it uses when it uses CUDA outside of a lease.
     sees: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from carrel.broker.core.rates import BACK, EXCHANGE, TELLING, Rates
+from carrel.broker.core.rates import EXCHANGE, OUT, TELLING, Rates
 from carrel.broker.core.rows import TenantRow
 from carrel.domain.lease import Way
 from carrel.suspension.ports import Ending, Moved
@@ -15,7 +15,7 @@ class Move:
     """A state that moves now."""
 
     tenant: str
-    #: "out", to host memory, or "back".
+    #: "out", to host memory, or "back"; "to_disk" or "from_disk".
     direction: str
     way: str
     devices: tuple[str, ...]
@@ -66,7 +66,7 @@ class UnderWay:
     def exchanged(self, tenant: str, now: float) -> None:
         """The tenant's state, whose move has begun, comes in while those of others leave the same devices."""
         devices = set(self.moves[tenant].devices)
-        others = {move.tenant for move in self.moves.values() if move.direction != BACK and devices & set(move.devices)}
+        others = {move.tenant for move in self.moves.values() if move.direction == OUT and devices & set(move.devices)}
         self._exchanges.append(_Exchange(now, {tenant, *others}))
 
     def progress(self, tenant: str, done: int, of: int, now: float) -> None:

@@ -29,5 +29,6 @@ def off_the_bus(row: TenantRow) -> str:
         return ", ".join(row.reasons)
     if row.loose:
         return "one of its processes has no residency library"
-    # What did not work twice is left to the other way, where there is one.
-    return "its library could not move it" if row.failures >= _PATIENCE and not row.why_not else ""
+    # What did not work twice is left to the other way, where there is one; but not what it has moved off the devices already.
+    failed = row.failures >= _PATIENCE and not row.why_not and row.moved_by != Way.BUS
+    return "its library could not move it" if failed else ""

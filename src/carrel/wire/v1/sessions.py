@@ -180,14 +180,14 @@ class LeaseRequestView(Response):
 
 
 class MoveView(Response):
-    """A state that moves between a GPU and host memory now. Of others, names are blank."""
+    """A state that moves now, between a GPU and host memory, or that and the disk. Of others, names are blank."""
 
     tenant: str
     job: int | None = None
     owner: str = ""
     label: str = ""
     devices: list[str] = Field(default_factory=list)
-    #: "out", to host memory, or "back".
+    #: "out", to host memory, or "back"; "to_disk" or "from_disk".
     direction: str
     #: "simulated", "driver" or "bus".
     way: str = ""
