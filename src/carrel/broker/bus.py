@@ -76,6 +76,8 @@ class Bus:
         self._leaving: set[str] = set()
         #: Processes that are given pieces before they have to move.
         self._preparing: set[str] = set()
+        #: Processes for which the pool has too little now: meanwhile nobody is given anything ahead.
+        self._short: set[str] = set()
         self._ahead: set[str] = set()
         #: Numbers of pieces that processes have, and no broker gave.
         self._strange: dict[str, list[int]] = {}
@@ -296,11 +298,14 @@ class Bus:
         try:
             return self._pool.take(owner, size, holder=holder)
         except Unavailable:
+            self._short.add(member)
             yield from self._reclaim(member, size)
         try:
             return self._pool.take(owner, size, holder=holder)
         except Unavailable as error:
             return error.message
+        finally:
+            self._short.discard(member)
 
     def give(self, member: str, fresh: Sequence[Piece]) -> Generator[Order, Message | None, str]:
         """Give pieces, which are taken for it, to the process. Returns why it has none of them, or ""."""
@@ -325,7 +330,7 @@ class Bus:
 
     def _give_ahead(self, member: str, size: int) -> Script:
         """One piece after the other, so that a cell that begins waits for no more than one; as long as there is nothing else."""
-        while sum(piece.size for piece in self._pool.held(member)) < size and not self._is_busy(member):
+        while sum(piece.size for piece in self._pool.held(member)) < size and not self._is_busy(member) and not self._short:
             try:
                 some = self._pool.take(self._owners[member], 1, holder=member)
             except Unavailable:
@@ -343,12 +348,17 @@ class Bus:
         return told or member in self._away or member not in self._owners
 
     def _reclaim(self, asking: str, size: int) -> Generator[Order, Message | None, None]:
-        """Take back pieces from processes whose state is on its devices."""
-        busy = {given.order.member for given in self._given.values()} | self._leaving
+        """Take back pieces from processes whose state is on its devices, those too that are just given some ahead."""
+        orders = [given.order for given in self._given.values()]
+        on_their_way = {piece.number for order in orders for piece in order.pieces}
+        busy = {order.member for order in orders} - self._preparing | self._leaving
         for member in [one for one in self._owners if one != asking and one not in self._away and one not in busy]:
-            some = self._pool.held(member)
-            if size > 0 and some:
-                size -= sum(piece.size for piece in some)
+            some: list[Piece] = []
+            for piece in self._pool.held(member):
+                if size > 0 and piece.number not in on_their_way:
+                    size -= piece.size
+                    some.append(piece)
+            if some:
                 yield from self.take_back(member, some)
 
     def spare(self) -> int:
