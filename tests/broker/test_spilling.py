@@ -90,6 +90,15 @@ def test_it_goes_and_comes_back_in_other_pieces(node: Node) -> None:
     assert node.found() == node.contents
 
 
+@pytest.mark.parametrize("reach", [None, "6", -1, 0, True, 2**70])
+def test_what_a_process_says_of_its_state_harms_no_broker(node: Node, reach: object) -> None:
+    node.on_disk()
+    node.unspill()
+    node.machine.answer("a", "pause", "quiet", place="spilled", reach=reach, movable=[SIZE])
+    assert node.machine.outcomes.pop().ending is Ending.RETRY
+    assert files(node) == 1
+
+
 def test_it_says_how_far_it_is(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("carrel.broker.spilling._REPORT", MIB)
     node.on_disk()

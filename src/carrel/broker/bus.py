@@ -16,7 +16,7 @@ from typing import Any
 
 from carrel.broker.core.effects import MoveBack, MoveOut, Pause
 from carrel.broker.loop import Loop, Timer
-from carrel.broker.orders import Order, Outcome, Script, Work, total_of, why_of
+from carrel.broker.orders import Order, Outcome, Script, Work, moved_of, total_of, why_of
 from carrel.broker.pool import HostPool, Piece
 from carrel.domain.errors import CarrelError, Unavailable
 from carrel.domain.units import format_size
@@ -443,12 +443,7 @@ def _beyond_job(what: MoveOut, size: int) -> str:
 
 
 def _ended(what: str, tenant: str, outcomes: Mapping[str, Outcome], ending: Ending) -> Moved:
-    moved = Moved(
-        ending=ending,
-        message="; ".join(dict.fromkeys(one.why for one in outcomes.values() if one.why)),
-        bytes=sum(one.bytes for one in outcomes.values()),
-        seconds=max((one.seconds for one in outcomes.values()), default=0.0),
-    )
+    moved = moved_of(outcomes, ending)
     _log.info("bus %s %s: %s, %d bytes in %.3f s %s", what, tenant, moved.ending, moved.bytes, moved.seconds, moved.message)
     return moved
 

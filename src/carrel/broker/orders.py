@@ -8,6 +8,7 @@ from typing import Any
 
 from carrel.broker.pool import Piece
 from carrel.leases.protocol import Message
+from carrel.suspension.ports import Ending, Moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,16 @@ def why_of(message: Message | None, otherwise: str) -> str:
     if message is None:
         return f"{otherwise}: its library does not answer"
     return f"{otherwise}: {str(message.get('why', ''))[:200]}"
+
+
+def moved_of(outcomes: Mapping[str, Outcome], ending: Ending) -> Moved:
+    """What came of a tenant's move, in which its processes took part at once."""
+    return Moved(
+        ending=ending,
+        message="; ".join(dict.fromkeys(one.why for one in outcomes.values() if one.why)),
+        bytes=sum(one.bytes for one in outcomes.values()),
+        seconds=max((one.seconds for one in outcomes.values()), default=0.0),
+    )
 
 
 def total_of(sizes: object) -> int:

@@ -23,7 +23,7 @@ from carrel.broker.bus import PAUSE_SECONDS, Bus
 from carrel.broker.core.effects import Spill, Unspill
 from carrel.broker.disk import StateDisk, StateLost
 from carrel.broker.loop import Loop
-from carrel.broker.orders import Order, Outcome, Script, Work, why_of
+from carrel.broker.orders import Order, Outcome, Script, Work, moved_of, why_of
 from carrel.broker.pool import HostPool, Piece
 from carrel.broker.processes import start_time
 from carrel.domain.errors import CarrelError, Unavailable, in_words
@@ -133,7 +133,9 @@ class Spilling:
             return Outcome(ok=False, why=why_of(quiet, "it did not stop"))
         if quiet.get("place") != "spilled":
             return Outcome(ok=True)
-        disk, size = self._disk, int(quiet["reach"])
+        disk, size = self._disk, quiet.get("reach")
+        if type(size) is not int or size <= 0:
+            return Outcome(ok=False, why="its library does not say how far its state reaches")
         if disk is None:
             return Outcome(ok=False, lost=True, why="it was on a disk that this broker does not have")
         # What a broker gave that was killed before it said what is in it: the state begins in the first piece that there is.
@@ -286,11 +288,6 @@ def _remove(disk: StateDisk, names: Collection[str]) -> None:
 
 
 def _ended(what: str, tenant: str, outcomes: Mapping[str, Outcome], ending: Ending) -> Moved:
-    moved = Moved(
-        ending=ending,
-        message="; ".join(dict.fromkeys(one.why for one in outcomes.values() if one.why)),
-        bytes=sum(one.bytes for one in outcomes.values()),
-        seconds=max((one.seconds for one in outcomes.values()), default=0.0),
-    )
+    moved = moved_of(outcomes, ending)
     _log.info("%s %s: %s, %d bytes in %.3f s %s", what, tenant, moved.ending, moved.bytes, moved.seconds, moved.message)
     return moved
