@@ -206,6 +206,18 @@ def test_a_pool_that_is_full_moves_nothing(machine: Machine) -> None:
     assert (moved.ending, "pool of host memory" in moved.message) == (Ending.RETRY, True)
 
 
+def test_who_says_that_it_has_more_than_there_is_takes_nothing_from_others(machine: Machine) -> None:
+    machine.join("a", "b")
+    machine.leave("a", 2 * PIECE)
+    machine.back("a")
+    machine.answer("a", "pause", "quiet", place="out", movable=[2 * PIECE])
+    machine.answer("a", "in", "moved", place="in", bytes=2 * PIECE, seconds=0.1)
+    machine.out("b")
+    machine.answer("b", "pause", "quiet", place="in", movable=[2**62])
+    assert "larger than host memory" in machine.outcomes.pop().message
+    assert len(machine.pool.held("a")) == 2
+
+
 def test_several_processes_leave_only_if_the_pool_has_room_for_all(machine: Machine) -> None:
     """None of them is emptied whose room somebody might have taken when another could not follow."""
     machine.join("a", "b")

@@ -294,6 +294,8 @@ class Bus:
 
     def take(self, member: str, size: int, *, holder: str) -> Generator[Order, Message | None, list[Piece] | str]:
         """Take pieces of at least `size` bytes from the pool for the user of a process, from others if need be; or why not."""
+        if size > self._pool.limit:  # whatever others give back
+            return f"its state ({format_size(size)}) is larger than host memory for states ({format_size(self._pool.limit)})"
         owner = self._owners.get(member, "")
         try:
             return self._pool.take(owner, size, holder=holder)
