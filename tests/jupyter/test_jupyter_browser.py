@@ -407,10 +407,10 @@ def test_what_was_saved_after_the_run_is_not_overwritten(seat: Seat, window: Win
     is_ready(page)
     run_first(page)
     expect(outputs(page)).to_have_text("made", timeout=PATIENCE)
-    page.keyboard.press("Control+s")
+    page.get_by_role("button", name="Save and create checkpoint").click()  # keys go to whoever has the focus by then
     wait_until(lambda: '"execution_count": 1' in (seat.jupyter.files / name).read_text(), "the run to be saved")
     choose(page, "Edit", "Clear Outputs of All Cells")
-    page.keyboard.press("Control+s")
+    page.get_by_role("button", name="Save and create checkpoint").click()  # keys go to whoever has the focus by then
     expect(outputs(page)).to_be_empty()
     wait_until(lambda: '"execution_count": 1' not in (seat.jupyter.files / name).read_text(), "it to be saved")
     page.reload()
