@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -20,7 +21,8 @@ STARTERS = ("start_lab(", "start_broker(", "SlurmSite(", "TestKernel(", "LocalEn
 def collected() -> Counter[Path]:
     """How many quick tests each file has."""
     words = [sys.executable, "-m", "pytest", "--quick", "--collect-only", "-q", "-p", "no:cacheprovider", "tests"]
-    said = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # a run's own, such as -v
+    said = subprocess.run(words, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True).stdout
     return Counter(REPOSITORY / line.partition("::")[0] for line in said.splitlines() if "::" in line)
 
 
