@@ -60,6 +60,8 @@ def test_news_is_passed_on_and_a_broker_may_be_restarted(monkeypatch: pytest.Mon
                 broker.hang_up()
                 await until(lambda: len(broker.hellos) > 1)
                 assert any(one.get("broker") == "unreachable" for one in news)
+                # Who has not been told anything yet is not hung up on with the others, and would be served on.
+                await until(lambda: lending.state()["broker"] == "connected")
             (place / "b").unlink()
             await until(lambda: lending.state()["broker"] == "unreachable")
             assert lending.state()["status"] == {}
