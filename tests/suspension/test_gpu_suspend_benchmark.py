@@ -59,7 +59,7 @@ def test_without_a_driver_it_says_so(tmp_path: Path) -> None:
 @pytest.mark.skipif(find_compiler() is None, reason="the library and the fake driver are compiled from C")
 def test_moves_over_the_bus_are_measured_and_verified() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "gpu_bus.py", "--fake", "state", "exchange", "flight", "--steps", "6000"],
+        [sys.executable, ROOT / "benchmarks" / "gpu_bus.py", "--fake", "state", "exchange", "flight", "--sizes", "0.005", "--steps", "3000"],
         capture_output=True,
         text=True,
         timeout=600,
@@ -67,5 +67,5 @@ def test_moves_over_the_bus_are_measured_and_verified() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "parameters identical" in done.stdout
-    assert done.stdout.count("values the same") == 4
+    assert done.stdout.count("values the same") == 2
     assert "exchange of two with 0.03 GB, both at once" in done.stdout
