@@ -58,8 +58,9 @@ def test_without_a_driver_it_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_compiler() is None, reason="the library and the fake driver are compiled from C")
 def test_moves_over_the_bus_are_measured_and_verified() -> None:
+    words = ["--fake", "state", "exchange", "flight", "--sizes", "0.005", "--steps", "3000"]
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "gpu_bus.py", "--fake", "state", "exchange", "flight", "--sizes", "0.005", "--steps", "3000"],
+        [sys.executable, ROOT / "benchmarks" / "gpu_bus.py", *words],
         capture_output=True,
         text=True,
         timeout=600,
