@@ -57,8 +57,12 @@ class Worker:
 
     def pieces(self) -> Counter[int]:
         """Descriptors of pieces of the pool that it has, by inode."""
+        return self.opened()[0]
+
+    def opened(self) -> tuple[Counter[int], int]:
+        """Those, and how many other descriptors it has, at one look: it may be letting go of pieces meanwhile."""
         files = descriptors(self.program.process.pid)
-        return Counter({inode: many for (what, inode), many in files.items() if what == "piece"})
+        return Counter({inode: many for (what, inode), many in files.items() if what == "piece"}), files["other", 0]
 
     def about(self) -> dict[str, Any]:
         return self.program.order("status")

@@ -348,12 +348,12 @@ class World:
         assert use.given + use.ready + use.used_before <= self.pool.limit
         inodes: list[int] = []
         for worker in self._workers.values():
-            pieces = worker.pieces()
+            pieces, others = worker.opened()
             worker.forgotten &= pieces.keys()
             known = Counter(os.fstat(piece.fd).st_ino for piece in self.pool.held(worker.name))
             assert pieces == known + Counter(worker.forgotten), worker.name
             inodes += known
-            assert descriptors(worker.program.process.pid).total() - pieces.total() == worker.files, worker.name
+            assert others == worker.files, worker.name
         assert len(inodes) == len(set(inodes)), "a piece is in two hands"
         assert use.given == len(inodes) * PIECE
         while self.pool.prepare():
