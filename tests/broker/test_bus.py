@@ -87,6 +87,13 @@ class Machine:
     def back(self, member: str) -> None:
         self.bus.back(MoveBack(member, "lease", (), ("gpu",), {}, {}, Way.BUS, (member,)), self.outcomes.append)
 
+    def has_been_away(self, member: str, size: int) -> None:
+        """The process' state was in the pool, of which it keeps its pieces, and is on its device again."""
+        self.leave(member, size)
+        self.back(member)
+        self.answer(member, "pause", "quiet", place="out", movable=[size])
+        self.answer(member, "in", "moved", place="in", bytes=size, seconds=0.1)
+
     def leave(self, member: str, size: int) -> None:
         """The process' state goes to the pool."""
         self.out(member)
@@ -182,10 +189,7 @@ def test_one_of_several_processes_that_does_not_stop_lets_all_go_on(machine: Mac
 
 def test_pieces_of_a_process_whose_state_is_on_its_device_are_taken_back(machine: Machine) -> None:
     machine.join("a", "b")
-    machine.leave("a", 12 * MIB)
-    machine.back("a")
-    machine.answer("a", "pause", "quiet", place="out", movable=[12 * MIB])
-    machine.answer("a", "in", "moved", place="in", bytes=12 * MIB, seconds=0.1)
+    machine.has_been_away("a", 12 * MIB)
     machine.out("b")
     machine.answer("b", "pause", "quiet", place="in", movable=[8 * MIB])
     machine.answer("a", "pieces_back", "pieces_back")
@@ -208,10 +212,7 @@ def test_a_pool_that_is_full_moves_nothing(machine: Machine) -> None:
 
 def test_who_says_that_it_has_more_than_there_is_takes_nothing_from_others(machine: Machine) -> None:
     machine.join("a", "b")
-    machine.leave("a", 2 * PIECE)
-    machine.back("a")
-    machine.answer("a", "pause", "quiet", place="out", movable=[2 * PIECE])
-    machine.answer("a", "in", "moved", place="in", bytes=2 * PIECE, seconds=0.1)
+    machine.has_been_away("a", 2 * PIECE)
     machine.out("b")
     machine.answer("b", "pause", "quiet", place="in", movable=[2**62])
     assert "larger than host memory" in machine.outcomes.pop().message
