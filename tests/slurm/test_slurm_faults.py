@@ -141,12 +141,18 @@ def only_on(*nodes):
 
 
 def first_on_node1():
-    """Options by which the first job is given node1, whenever that is free, and the other node when it is submitted again."""
+    """Options by which the first attempt of job 1 goes to node1 and every other one past it.
+
+    Job 1 may use both nodes when it is submitted again. The others never ask for node1: one that came there first would drain it,
+    and job 1 would wait for it without an end.
+    """
     asked = []
 
     def options(launch):
         asked.append(launch.job_id)
-        return only_on(*(("node1",) if asked == [1] else ("node1", "node2")))(launch)
+        if launch.job_id != 1:
+            return only_on("node2")(launch)
+        return only_on(*(("node1",) if asked.count(1) == 1 else ("node1", "node2")))(launch)
 
     return options
 
