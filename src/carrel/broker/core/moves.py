@@ -46,8 +46,7 @@ class Moves:
         self._ids = itertools.count(1)
         #: Idle processes that were asked to let go of what they need not keep, by the id of the question.
         self._asked: dict[str, _Asked] = {}
-        #: Tenants whose moves an earlier broker had begun. Its last calls of the driver may still go on, so they wait for `recover`;
-        #: what is decided meanwhile is not theirs.
+        #: Tenants whose moves an earlier broker had begun, until `recover`: its last calls of the driver may still go on.
         self._begun_before: frozenset[str] = frozenset()
         self.actions: list[Action] = []
 
