@@ -116,7 +116,7 @@ class Shell:
         #: Helpers of the broker before are waited for: what that one began is taken up later, and the rest goes on meanwhile.
         self.recovers = True
         self.carry_out(self.core.started(self.now, sorted(known - self.clients.keys())))
-        if not self.crashes or self.dice.random() < 0.5:
+        if not self.crashes or self.dice.random() < 0.2:
             self.recover()
 
     def recover(self, *, crash: bool = False) -> None:
