@@ -84,6 +84,10 @@ Variables = Annotated[
         help="A variable for the task, never a secret; without a value, that of here; may be repeated.",
     ),
 ]
+Secrets = Annotated[
+    list[str] | None,
+    typer.Option("--secret", metavar="NAME", help="A secret of yours for the task (`carrel secret`); may be repeated."),
+]
 Include = Annotated[
     list[str] | None,
     typer.Option("--with", metavar="PATH", help="A file or directory that travels with the code; may be repeated."),
@@ -125,6 +129,7 @@ def run_command(
     no_preempt: NoPreempt = False,
     experiment: Experiment = None,
     variables: Variables = None,
+    secrets: Secrets = None,
     include: Include = None,
     resolve_as_of: AsOf = None,
     launcher: Launcher = None,
@@ -180,6 +185,7 @@ def submit_command(
     no_preempt: NoPreempt = False,
     experiment: Experiment = None,
     variables: Variables = None,
+    secrets: Secrets = None,
     include: Include = None,
     resolve_as_of: AsOf = None,
     launcher: Launcher = None,
@@ -232,6 +238,7 @@ def _submit(client: Client, given: Mapping[str, Any]) -> tuple[JobView, Travelli
         preemptible=False if given["no_preempt"] else None,
         experiment=given["experiment"],
         variables=_variables(given["variables"] or ()),
+        secret_names=given["secrets"] or (),
         launcher=given["launcher"],
         tasks_per_node=given["tasks_per_node"],
         resolve_as_of=given["resolve_as_of"],
