@@ -9,9 +9,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy.exc import IntegrityError
 
 import carrel.store.schema as schema
 from carrel.domain.errors import Conflict
+from carrel.domain.user import Role, User
 from carrel.store import Database, Store
 from carrel.store.tables import metadata
 
@@ -75,4 +77,25 @@ def test_attempts_from_before_cells_were_charged_are_kept(database_url: str) -> 
         )
     store = Store(database)
     assert [(item.since, item.until, item.lease_seconds) for item in store.jobs.used(since=0.0)] == [(2.0, 9.0, 0.0)]
+    store.close()
+
+
+def test_users_from_before_there_were_operators_keep_their_tokens(database_url: str) -> None:
+    database = Database(database_url)
+    with database.write() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(Path(schema.__file__).parent / "migrations"))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0011")
+        connection.execute(sa.text("INSERT INTO users VALUES ('ada', 'Ada', 'admin', 'default', 1.0)"))
+        connection.execute(sa.text("INSERT INTO tokens VALUES ('digest', 'ada', 1.0, NULL)"))
+    store = Store(database)
+    ada = store.people.by_token("digest")
+    assert ada is not None
+    assert ada.role is Role.ADMIN
+    store.people.add(User(subject="olga", name="Olga", role=Role.OPERATOR), now=2.0)
+    store.people.add(User(subject="mara", name="Mara", role=Role.MANAGER), now=2.0)
+    assert [user.role for user in store.people.list()] == [Role.ADMIN, Role.MANAGER, Role.OPERATOR]
+    with pytest.raises(IntegrityError), database.write() as connection:
+        connection.execute(sa.text("INSERT INTO users VALUES ('eve', 'Eve', 'king', 'default', 1.0)"))
     store.close()

@@ -22,6 +22,9 @@ user_command = typer.Typer(
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.", show_default=False)],
     admin: Annotated[bool, typer.Option("--admin", help="Make an administrator of them.")] = False,
+    role: Annotated[
+        str, typer.Option("--role", metavar="ROLE", help="user, manager (of their accounts), operator or admin.")
+    ] = "user",
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -29,7 +32,7 @@ def add(
     from carrel.cli.screen import paint, print_json
 
     with open_client(home) as client:
-        made, url = client.add_user(name, "admin" if admin else "user"), client.url
+        made, url = client.add_user(name, "admin" if admin else role), client.url
     if as_json:
         print_json(made)
         return OK

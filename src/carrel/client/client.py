@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 from carrel.client.arrays import ArrayCalls
@@ -194,6 +194,7 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, StorageCalls):
         array: str | None = None,
         slurm: v1.SlurmRequest | None = None,
         preemptible: bool | None = None,
+        visible: Literal["owner", "account"] | None = None,
         experiment: str | None = None,
         variables: Mapping[str, str] | None = None,
         launcher: str | None = None,
@@ -245,6 +246,7 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, StorageCalls):
                 array=array,
                 slurm=slurm,
                 preemptible=preemptible,
+                visible=visible,
                 experiment=experiment,
                 variables=dict(variables or {}),
                 launcher=launcher,

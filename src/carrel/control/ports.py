@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from carrel.domain.job import Job, JobState, Preemption, Reason
+from carrel.domain.job import Job, JobState, Preemption, Reason, Visible
 from carrel.domain.launch import StoredFile, Usage
 from carrel.domain.node import Drain, Share
 from carrel.domain.qos import JobKind
@@ -31,6 +31,7 @@ class NewJob:
     partition: str = ""
     #: False: nobody may take its place while it runs.
     preemptible: bool = True
+    visible: Visible = Visible.OWNER
     #: What it waits for, as `carrel.domain.dependency` reads it.
     dependency: str = ""
     #: It becomes an array: what was asked for, as `carrel.domain.array` reads it, and the indices of the jobs to make.
@@ -177,6 +178,8 @@ class JobFilter:
     kind: JobKind | None = None
     #: Only the elements of this array.
     array_id: int | None = None
+    #: Only those that are charged to these accounts.
+    accounts: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

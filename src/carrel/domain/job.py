@@ -12,6 +12,14 @@ from carrel.domain.qos import JobKind, PreemptMode
 from carrel.domain.resources import Resources
 
 
+class Visible(StrEnum):
+    """Who may read a job's log, outputs and record beside its owner; nobody else may ever change anything of it."""
+
+    OWNER = "owner"
+    #: The members of its account.
+    ACCOUNT = "account"
+
+
 class JobState(StrEnum):
     """Slurm's words (squeue(1), JOB STATE CODES)."""
 
@@ -203,6 +211,7 @@ class Job:
     element: ArrayElement | None = None
     #: False: it cannot be interrupted, and nobody takes its place while it runs.
     preemptible: bool = True
+    visible: Visible = Visible.OWNER
     #: Set while it has to give way to another job, and until it has its devices again.
     preemption: Preemption | None = None
     #: Seconds for which the present or last attempt was suspended before, and since when it is, or None.

@@ -18,6 +18,7 @@ from carrel.domain.errors import CarrelError
 from carrel.domain.user import Caller, Role, User
 from carrel.gateway.events import Reader, StorageNews, Which
 from carrel.gateway.gate import Grant
+from carrel.policy.access import Action, Resource, allowed
 
 log = logging.getLogger("carrel.gateway")
 
@@ -42,7 +43,7 @@ class Listener:
     def wants(self, event: Event) -> bool:
         """True when the event may matter to this listener; the last state of a job always does."""
         if self.which.job_id is None:
-            return self.which.wants(event) and self.caller.may_see(event.owner)
+            return self.which.wants(event) and bool(allowed(self.caller, Action.READ_JOB, Resource(owner=event.owner)))
         return self.which.job_id == event.job_id and (event.type == "state" or self.which.wants(event))
 
 

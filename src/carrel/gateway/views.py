@@ -75,6 +75,7 @@ def job_fields(job: Job, hold: Hold | None, run_url: str | None) -> dict[str, ob
         "queue": queue_view(hold),
         "ended": job.state.ended,
         "preemptible": job.preemptible,
+        "visible": job.visible.value,
         "requeues_left": job.requeues_left,
         "dependency": job.dependency,
         "array_job_id": job.element.array_id if job.element is not None else None,

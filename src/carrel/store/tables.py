@@ -60,7 +60,7 @@ users = Table(
     Column("role", String(16), nullable=False),
     Column("account", String(255), nullable=False),
     Column("created_at", Double, nullable=False),
-    CheckConstraint("role IN ('user', 'admin')", name="role"),
+    CheckConstraint("role IN ('user', 'manager', 'operator', 'admin')", name="role"),
 )
 
 #: Personal tokens, by the SHA-256 of the token: whoever reads the database cannot sign in with what is there.
@@ -127,6 +127,8 @@ jobs = Table(
     Column("array_spec", Text, nullable=False, server_default=text("''")),
     #: 0: it cannot be interrupted.
     Column("preemptible", Integer, nullable=False, server_default=text("1")),
+    #: Who may read it beside its owner: "owner" (nobody), or "account" (the members of its account).
+    Column("visible", String(16), nullable=False, server_default=text("'owner'")),
     #: The `Preemption`, as JSON; NULL while the job keeps its place.
     Column("preempted_by", Text),
     Column("suspended_seconds", Double, nullable=False, server_default=text("0")),

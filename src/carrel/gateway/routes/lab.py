@@ -56,13 +56,13 @@ def list_nodes(ctx: Ctx, who: Who) -> NodeList:
     )
 
 
-@router.post("/nodes/{name:path}/drain", summary="Start nothing new on a node (administrators)")
+@router.post("/nodes/{name:path}/drain", summary="Start nothing new on a node (operators)")
 def drain(name: NodeName, request: DrainRequest, ctx: Ctx, who: Who) -> DrainChange:
     """What runs there goes on. It outlives the server."""
     return DrainChange(changed=ctx.lab.administration.drain(who, name, request.reason))
 
 
-@router.post("/nodes/{name:path}/undrain", summary="Let a node take jobs again (administrators)")
+@router.post("/nodes/{name:path}/undrain", summary="Let a node take jobs again (operators)")
 def undrain(name: NodeName, ctx: Ctx, who: Who) -> DrainChange:
     """Jobs that waited for it are placed at once."""
     return DrainChange(changed=ctx.lab.administration.undrain(who, name))

@@ -13,7 +13,7 @@ class UserRequest(Request):
     """Body of ``POST /api/v1/users`` (administrators)."""
 
     name: str
-    role: Literal["user", "admin"] = "user"
+    role: Literal["user", "manager", "operator", "admin"] = "user"
 
 
 class UserView(Response):
