@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from fastapi import FastAPI, Request
@@ -25,7 +26,9 @@ from carrel.gateway.context import Gateway, Pages, TrackingStatus
 from carrel.gateway.environments import Environments
 from carrel.gateway.errors import invalid_request, problem_of, problem_of_framework, problem_response
 from carrel.gateway.gate import Gate, Zone, Zones
+from carrel.gateway.hosts import Hosts
 from carrel.gateway.openapi import document
+from carrel.gateway.rates import Rates
 from carrel.gateway.routes import arrays, events, files, jobs, reservations
 from carrel.gateway.routes import environments as environment_routes
 from carrel.gateway.routes import lab as lab_routes
@@ -93,7 +96,16 @@ def create_app(
                 answer=answers.problem,
                 notices=lambda: storage_header(lab.storage),
             ),
-            Middleware(Gate, zones=zones, authenticate=lab.authenticate, sessions=pages, refuse=answers.error),
+            Middleware(Hosts, names=settings.names, refuse=answers.error),
+            Middleware(
+                Gate,
+                zones=zones,
+                authenticate=lab.authenticate,
+                sessions=pages,
+                refuse=answers.error,
+                actors=Rates(rate=settings.rate_limit, burst=settings.rate_burst, monotonic=time.monotonic),
+                strangers=Rates(rate=settings.stranger_rate, burst=settings.stranger_burst, monotonic=time.monotonic),
+            ),
         ],
     )
     app.openapi = lambda: document(app)  # type: ignore[method-assign]

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from carrel.domain.errors import CarrelError, Denied, Unauthenticated
 from carrel.domain.user import Caller
 from carrel.gateway.actions import action_of
+from carrel.gateway.rates import Rates
 from carrel.policy.access import Action, token_allows
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -91,12 +92,17 @@ class Gate:
         authenticate: Callable[[str], Caller],
         sessions: SignedIn | None,
         refuse: Callable[[Request, CarrelError], Awaitable[Response]],
+        actors: Rates,
+        strangers: Rates,
     ) -> None:
+        """`actors` counts the requests of those who are signed in, `strangers` those that come without a good token."""
         self._app = app
         self._zones = zones
         self._authenticate = authenticate
         self._sessions = sessions
         self._refuse = refuse
+        self._actors = actors
+        self._strangers = strangers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let through or answer."""
@@ -107,9 +113,12 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
             return
         zone = self._zones.of(scope["path"])
-        if zone is not Zone.PUBLIC:
+        if zone is not Zone.PUBLIC or scope["method"] not in _SAFE:
             try:
-                scope.setdefault("state", {})["grant"] = await self._grant(zone, scope)
+                if zone is Zone.PUBLIC:  # somebody tries to sign in
+                    self._strangers.take(_address(scope))
+                else:
+                    scope.setdefault("state", {})["grant"] = await self._grant(zone, scope)
             except CarrelError as error:
                 response = await self._refuse(Request(scope), error)
                 await response(scope, receive, send)
@@ -118,8 +127,13 @@ class Gate:
 
     async def _grant(self, zone: Zone, scope: Scope) -> Grant:
         headers = Headers(scope=scope)
-        recheck = self._credentials(zone, scope["method"], headers)
-        caller = await to_thread.run_sync(recheck)
+        try:
+            recheck = self._credentials(zone, scope["method"], headers)
+            caller = await to_thread.run_sync(recheck)
+        except Unauthenticated:
+            self._strangers.take(_address(scope))
+            raise
+        self._actors.take(f"{caller.user.subject}\0{caller.job_id or ''}")
         token_allows(caller, _action(zone, scope)).check()
         return Grant(caller=caller, recheck=recheck)
 
@@ -148,6 +162,11 @@ class Gate:
         if token is None:
             raise Unauthenticated("The session is over.", remedy="Sign in again.")
         return self._authenticate(token)
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def _action(zone: Zone, scope: Scope) -> Action | None:

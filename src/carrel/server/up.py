@@ -48,6 +48,7 @@ from carrel.server.elsewhere import Origin, check_database
 from carrel.server.home import LabHome
 from carrel.server.lending import Lender, NoLender
 from carrel.server.log import log_to
+from carrel.server.network import names, proxies, warnings
 from carrel.server.node_reports import NodeReports
 from carrel.server.notebooks import Notebooks
 from carrel.server.preload import library_for
@@ -56,6 +57,7 @@ from carrel.server.retention import RetentionService
 from carrel.server.serving import Server, listen, name_of
 from carrel.server.settings import Settings, read_settings
 from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
+from carrel.server.tls import Certificate
 from carrel.server.tracking import Tracking, artifacts_of
 from carrel.server.whereabouts import Answer, check, remember
 from carrel.snapshots import SnapshotStore
@@ -110,6 +112,7 @@ def run(*, home: Path, options: Mapping[str, Any], answer: Answer | None = None,
         return read_settings(place_.settings, os.environ, options)
 
     settings = read()
+    certificate = Certificate(Path(settings.tls_certificate), Path(settings.tls_key)) if settings.tls_certificate else None
     place_.create()
     log_to(place_.logs / "server.log")
     lock = place_.lock()
@@ -119,8 +122,10 @@ def run(*, home: Path, options: Mapping[str, Any], answer: Answer | None = None,
         copied = origin is not None and origin.answer is Answer.COPY
         with contextlib.closing(listen(settings, None if copied else place_.read_port())) as listener:
             url = f"http://{name_of(settings.host)}:{listener.getsockname()[1]}"
+            if certificate is not None:
+                url = settings.public_url.rstrip("/")
             rules = RuleBook(settings.rules, reread=lambda: read().rules)
-            return _serve(place_, settings, rules, listener, url, say, origin)
+            return _serve(place_, settings, rules, listener, url, say, origin, certificate)
     finally:
         os.close(lock)
 
@@ -297,6 +302,7 @@ def _serve(
     url: str,
     say: Callable[[str], None],
     origin: Origin | None,
+    certificate: Certificate | None = None,
 ) -> int:
     """Bring the parts up, serve until a signal comes, take them down."""
     running = open_lab(home, settings, url, rules, origin)
@@ -307,7 +313,13 @@ def _serve(
     notebooks = _notebooks(running, environments) if settings.sessions else None
     app = create_app(
         running.lab,
-        settings=GatewaySettings(uploads=home.snapshots, max_snapshot=settings.snapshot_limit),
+        settings=GatewaySettings(
+            uploads=home.snapshots,
+            max_snapshot=settings.snapshot_limit,
+            rate_limit=settings.rate_limit,
+            rate_burst=10 * settings.rate_limit,
+            names=names(settings.public_url, settings.slurm_url, url),
+        ),
         snapshots=running.code,
         run_of=running.store.outbox.run_of,
         tracking_status=tracking.status if tracking else lambda: TrackingStatus(state="off"),
@@ -337,6 +349,8 @@ def _serve(
             notebooks.in_front_of(app) if notebooks else app,
             listener,
             ready=lambda: _announce(running, f"{url}/login?ticket={ticket}", say),
+            certificate=certificate,
+            trusted_proxies=proxies(settings.trusted_proxies),
             closing=[part.aclose for part in (tracking.proxy if tracking else None, notebooks) if part is not None],
         )
         server.run()
@@ -384,6 +398,9 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None]) -> Non
     _log.info("The lab is up at %s.", running.url)
     say(f"  home      {running.home.path}")
     say(f"  this node {node.cpus} CPU{'' if node.cpus == 1 else 's'}, {format_size(node.memory)}, {node.describe_gpus()}")
+    for line in warnings(running.settings.host, tls=bool(running.settings.tls_certificate)):
+        say(f"  warning   {line}")
+        _log.warning("%s", line)
     for line in running.slurm.state():
         say(f"  Slurm     {line}")
         _log.info("Slurm: %s", line)
