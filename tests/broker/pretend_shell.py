@@ -113,8 +113,15 @@ class Shell:
         self.wake = NEVER
         self.pending, self.leaving = [], []
         known = set(self.core.book.tenants)
-        for effects in (self.core.started(self.now, sorted(known - self.clients.keys())), self.core.recover(self.now)):
-            self.carry_out(effects)
+        #: Helpers of the broker before are waited for: what that one began is taken up later, and the rest goes on meanwhile.
+        self.recovers = True
+        self.carry_out(self.core.started(self.now, sorted(known - self.clients.keys())))
+        if not self.crashes or self.dice.random() < 0.2:
+            self.recover()
+
+    def recover(self, *, crash: bool = False) -> None:
+        self.recovers = False
+        self.carry_out(self.core.recover(self.now), crash=crash)
 
     def crash(self) -> None:
         """Killed: what was written is all that is left. Those who are connected notice, and come again."""
@@ -135,6 +142,8 @@ class Shell:
             return
         self.wake = effects.wake
         self.pending.extend(effects.actions)
+        moving = [action.tenant for action in self.pending if isinstance(action, (Gather, MoveOut, MoveBack))]
+        assert len(moving) == len(set(moving)), "two moves of one state at once"
         for tenant, op, fields, member in effects.tells:
             if member:
                 if member in self.clients and self.clients[member].joined:
@@ -291,12 +300,14 @@ class Shell:
         client = dice.choice(there) if there else None
         self.now += dice.choice([0.0, 0.1, 3.0])
         if self.only_bus and dice.random() < 0.5:  # few processes, which live long and use their device by turns
-            what = "act" if self.pending else dice.choice(["answer", "use"])
+            what = "act" if self.pending or self.recovers else dice.choice(["answer", "use"])
         if what == "new" and len(there) < (3 if self.only_bus else 6):
             self.newcomer()
         elif what == "wake" and self.wake < NEVER:
             self.now = max(self.now, self.wake)
             self.carry_out(self.core.time_is_up(self.now), crash=crash)
+        elif what == "act" and self.recovers and dice.random() < 0.5:
+            self.recover(crash=crash)
         elif what == "act" and self.pending:
             self.act(self.pending.pop(dice.randrange(len(self.pending))), crash=crash)
         elif client is not None:
@@ -549,6 +560,8 @@ class Shell:
 
     def finish(self) -> None:
         """All go on well from now on: everybody who waits is served, or told why not."""
+        if self.recovers:
+            self.recover()
         for _round in range(400):
             while self.pending:
                 self.act(self.pending.pop(0), well=True)

@@ -28,6 +28,7 @@ from carrel.control.reservations import Reservations
 from carrel.control.retention import Retention
 from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
+from carrel.control.secrets import Secrets
 from carrel.control.sessions import NodeNews, Sessions, SessionStatus
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import Ended, Journaled, JournalRecord, Launch, LaunchPaths, Observation, Preparing, Started, StoredFile
@@ -296,6 +297,7 @@ def a_lab(
         files=LabFiles(spool=spool, blobs=home / "blobs", code=snapshots),
         retention=Retention(store=store.retention, collector=collector, quota=lambda: quota, clock=time.time),
         collecting=Collecting(store.jobs, LabWorkDirectories(spool, home / "blobs", 1024**3)),
+        secrets=Secrets(store=store.secrets(secret), clock=time.time),
         clock=time.time,
         secret=secret,
         lab_id=store.lab_id(),

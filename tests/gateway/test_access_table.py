@@ -16,7 +16,7 @@ from test_gateway_openapi import operations
 
 from carrel.domain.account import Account
 from carrel.domain.reservation import Reservation
-from carrel.domain.user import Role, User
+from carrel.domain.user import Caller, Role, User
 from carrel.environments.named import SITE, NamedEnvironments, Work
 from carrel.gateway.actions import ENDPOINTS
 from carrel.wire.v1 import API
@@ -81,7 +81,7 @@ def read_table() -> list[Row]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     from dataclasses import replace
 
-    with a_lab(tmp_path_factory.mktemp("access"), cpus=64) as rig, serve(rig.app) as url, client(url) as http:
+    with a_lab(tmp_path_factory.mktemp("access"), cpus=64, stranger_rate=0) as rig, serve(rig.app) as url, client(url) as http:
         rig.written.append(replace(RULES, accounts=ACCOUNTS))
         rig.lab.administration.apply_rules()
         tokens = {}
@@ -113,6 +113,7 @@ def fill(world: World) -> None:
         bodies[case] = (who, body)
     over = rig.engine.wait_started(world.jobs["private"])[1]
     running = world.send("owner", "POST", f"{API}/jobs", json={"snapshot": rig.upload("ada")}).raise_for_status().json()["id"]
+    world.jobs["running"] = running
     world.tokens["job"] = rig.engine.wait_started(running)[1]
     world.tokens["expired"] = over
     for case, (who, body) in bodies.items():  # whether these start or wait is nobody's question
@@ -145,6 +146,7 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("POST", "/sessions"): {"kind": "terminal"} if case != "path" else {"kind": "terminal", "directory": "/tmp"},
         ("PUT", "/sessions/{job_id}/hub"): {"variables": {}},
         ("POST", "/sessions/{job_id}/open"): {},
+        ("PUT", "/secrets/{name}"): {"value": "x"},
         ("POST", "/nodes/{name}/drain"): {"reason": "a test"},
         ("PUT", "/reservations/{name}"): FUTURE,
         ("POST", "/storage/collect"): {"dry_run": True},
@@ -167,9 +169,13 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         world.rig.lab.administration.reserve(world.rig.caller("root"), kept)
     if (method, path) == ("POST", "/users/{subject}/revoke"):
         world.rig.lab.administration.new_token("vera")
+    if (method, path) == ("DELETE", "/secrets/{name}"):
+        for name, _ in PEOPLE.values():
+            world.rig.lab.secrets.put(Caller(user=User(subject=name, name=name)), "KEY", "x")
     if case == "all":
         more["params"] = {"owner": "all"}
-    names = {"{name}": "bench" if "/nodes/" in path else "gone" if "/reservations/" in path else case}
+    places = {"/nodes/": "bench", "/secrets/": "KEY", "/reservations/": "gone"}
+    names = {"{name}": next((name for place, name in places.items() if place in path), case)}
     names |= {"{subject}": "vera", "{digest}": world.snapshot, "{path}": "model.pt"}
     for name in ("{job_id}", "{array_id}"):
         if name in path:

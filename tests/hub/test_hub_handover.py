@@ -45,6 +45,7 @@ class Waiting:
             }
         )
         self.desk = Desk(self.session)
+        self.told = False
         self.joined: list[Joined] = []
         self._thread = threading.Thread(target=lambda: self.joined.append(self.desk.wait(PATIENCE)))
         self._thread.start()
@@ -55,7 +56,9 @@ class Waiting:
     ) -> httpx.Response:
         headers = identity.headers(token, job_id=job, attempt=2, subject="ada", now=time.time())
         more = {"content": body} if isinstance(body, bytes) else {"json": body}
-        return self.http.put(path, headers=dict(headers), **more)
+        answer = self.http.put(path, headers=dict(headers), **more)
+        self.told = self.told or answer.is_success
+        return answer
 
     def take(self) -> Joined:
         self._thread.join(timeout=PATIENCE)
@@ -63,7 +66,7 @@ class Waiting:
         return self.joined[0]
 
     def close(self) -> None:
-        if not self.joined:
+        if not self.told:  # nobody serves the socket any more once it was; the thread may end a little later
             self.put(VARIABLES)
         self._thread.join(timeout=PATIENCE)
         self.http.close()

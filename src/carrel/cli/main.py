@@ -44,6 +44,7 @@ COMMANDS: dict[str, str] = {
     "gc": "gc",
     "simulate": "simulate",
     "env": "env",
+    "secret": "secret",
     "user": "user",
     "broker": "broker",
     "doctor": "doctor",

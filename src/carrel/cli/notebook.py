@@ -45,6 +45,10 @@ Time = Annotated[
 ]
 Class = Annotated[str | None, typer.Option("--qos", help="Class of service.", show_default=False)]
 Partition = Annotated[str | None, typer.Option("--partition", help="Part of the lab.", show_default=False)]
+Secrets = Annotated[
+    list[str] | None,
+    typer.Option("--secret", metavar="NAME", help="A secret of yours (`carrel secret`), for another session than one that runs."),
+]
 New = Annotated[bool, typer.Option("--new", help="Start another one even if one like it runs.", show_default=False)]
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the link only.", show_default=False)]
 
@@ -63,6 +67,7 @@ def _opener(kind: str, about: str) -> Callable[..., int]:
         time_limit: Time = None,
         qos: Class = None,
         partition: Partition = None,
+        secrets: Secrets = None,
         new: New = False,
         no_browser: NoBrowser = False,
         home: Home = None,
@@ -86,10 +91,11 @@ def _opener(kind: str, about: str) -> Callable[..., int]:
                 "cpus": cpus,
                 "memory": memory,
                 "time": time_limit,
+                "secrets": secrets or [],
             }
             request = SessionRequest.model_validate(asked)
             try:
-                session = (None if new else _running(client, request)) or client.start_session(request)
+                session = (None if new or secrets else _running(client, request)) or client.start_session(request)
                 session = _until_ready(client, session, line)
             except KeyboardInterrupt:
                 line.clear()

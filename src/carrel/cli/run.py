@@ -88,6 +88,10 @@ Variables = Annotated[
         help="A variable for the task, never a secret; without a value, that of here; may be repeated.",
     ),
 ]
+Secrets = Annotated[
+    list[str] | None,
+    typer.Option("--secret", metavar="NAME", help="A secret of yours for the task (`carrel secret`); may be repeated."),
+]
 Include = Annotated[
     list[str] | None,
     typer.Option("--with", metavar="PATH", help="A file or directory that travels with the code; may be repeated."),
@@ -130,6 +134,7 @@ def run_command(
     visible: Visible = None,
     experiment: Experiment = None,
     variables: Variables = None,
+    secrets: Secrets = None,
     include: Include = None,
     resolve_as_of: AsOf = None,
     launcher: Launcher = None,
@@ -186,6 +191,7 @@ def submit_command(
     visible: Visible = None,
     experiment: Experiment = None,
     variables: Variables = None,
+    secrets: Secrets = None,
     include: Include = None,
     resolve_as_of: AsOf = None,
     launcher: Launcher = None,
@@ -239,6 +245,7 @@ def _submit(client: Client, given: Mapping[str, Any]) -> tuple[JobView, Travelli
         visible=_visible(given["visible"]),
         experiment=given["experiment"],
         variables=_variables(given["variables"] or ()),
+        secret_names=given["secrets"] or (),
         launcher=given["launcher"],
         tasks_per_node=given["tasks_per_node"],
         resolve_as_of=given["resolve_as_of"],

@@ -18,6 +18,7 @@ from carrel.client.environments import EnvironmentCalls
 from carrel.client.following import Absence, Position
 from carrel.client.locate import locate
 from carrel.client.outputs import OutputCalls
+from carrel.client.secrets import SecretCalls
 from carrel.client.storage import StorageCalls
 from carrel.client.transport import LabUnreachable, Transport, plain, read_events
 from carrel.domain.errors import NotFound, Unavailable
@@ -34,7 +35,7 @@ _FIRST_PATIENCE = 1.5
 _STREAM = {"Accept": "text/event-stream"}
 
 
-class Client(ArrayCalls, EnvironmentCalls, OutputCalls, StorageCalls):
+class Client(ArrayCalls, EnvironmentCalls, OutputCalls, SecretCalls, StorageCalls):
     """A lab, as one user sees it.
 
     Without arguments it finds the lab as the command line does: CARREL_URL and CARREL_TOKEN, or the home directory of a lab on
@@ -197,6 +198,7 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, StorageCalls):
         visible: Literal["owner", "account"] | None = None,
         experiment: str | None = None,
         variables: Mapping[str, str] | None = None,
+        secret_names: Sequence[str] = (),
         launcher: str | None = None,
         tasks_per_node: int | None = None,
         resolve_as_of: str | None = None,
@@ -249,6 +251,7 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, StorageCalls):
                 visible=visible,
                 experiment=experiment,
                 variables=dict(variables or {}),
+                secrets=list(secret_names),
                 launcher=launcher,
                 tasks_per_node=tasks_per_node,
                 resolve_as_of=resolve_as_of,

@@ -28,6 +28,7 @@ from carrel.control.ports import (
     UserStore,
 )
 from carrel.control.retention import Retention
+from carrel.control.secrets import NoSecrets, Secrets
 from carrel.control.starting_after import settle_dependency
 from carrel.control.storage import AmpleStorage, Storage
 from carrel.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
@@ -111,6 +112,8 @@ class Lab:
     secret: bytes
     lab_id: str
     storage: Storage = field(default_factory=AmpleStorage)
+    #: What users keep for their jobs.
+    secrets: Secrets = field(default_factory=lambda: Secrets(store=NoSecrets(), clock=lambda: 0.0))
     #: What there is to tell the tracking server about a new job.
     describe_submission: Callable[[Job, TaskSpec, User], Sequence[OutboxEntry]] = nothing_submitted
     #: The same about a job that ended while it waited.
@@ -165,6 +168,7 @@ class Lab:
             raise NotFound(f"There is no code {spec.snapshot} of yours.", remedy="Upload the snapshot first.")
         if spec.session is None:
             self.retention.check_room(caller)
+        self.secrets.check(caller, spec, None if caller.job_id is None else self.task(caller, caller.job_id))
         indices = () if not array else read_array(array).indices if only is None else (only,)
         asked, owner = spec.slurm, caller.user.subject
         chosen = self.policy.check(resources, kind, qos, self.engine.nodes(), partition, asked, owner=owner)

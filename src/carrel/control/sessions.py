@@ -115,6 +115,8 @@ class Asked:
     cpus: int | None = None
     memory: int | None = None
     time: int | None = None
+    #: Names of the caller's secrets.
+    secrets: tuple[str, ...] = ()
     #: Address at a JupyterHub, "" for the lab's own.
     hub: str = ""
 
@@ -192,6 +194,7 @@ class Sessions:
             command=f"exec {_quoted(sys.executable)} -m carrel.notebooks.jupyter",
             snapshot="",
             outputs=(),
+            secrets=tuple(dict.fromkeys(asked.secrets)),
             session=replace(spec, gpus=gpus.gpus, shards=gpus.shards),
         )
         return self._lab.submit(

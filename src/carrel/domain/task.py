@@ -118,6 +118,8 @@ class TaskSpec:
     tasks_per_node: int = 1
     #: Environment variables that the submitter set; never secrets.
     variables: Mapping[str, str] = field(default_factory=dict)
+    #: Names of the owner's secrets, which the command finds in environment variables of the same names.
+    secrets: tuple[str, ...] = ()
     experiment: str | None = None
     tracking: TrackingTarget | None = None
     git: GitState | None = None

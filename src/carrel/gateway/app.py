@@ -33,6 +33,7 @@ from carrel.gateway.routes import arrays, events, files, jobs, reservations
 from carrel.gateway.routes import environments as environment_routes
 from carrel.gateway.routes import lab as lab_routes
 from carrel.gateway.routes import retention as retention_routes
+from carrel.gateway.routes import secrets as secret_routes
 from carrel.gateway.routes import sessions as session_routes
 from carrel.gateway.settings import GatewaySettings
 from carrel.gateway.streams import Doorbell, Streams
@@ -113,7 +114,10 @@ def create_app(
     app.state.close_streams = gateway.close
     answers.install(app)
     app.add_api_route("/health", _health, methods=["GET"], summary="Is the lab there, and has it room?", tags=["lab"])
-    for module in (lab_routes, reservations, jobs, arrays, files, events, session_routes, environment_routes, retention_routes):
+    for module in (
+        *(lab_routes, reservations, jobs, arrays, files, events),
+        *(session_routes, environment_routes, retention_routes, secret_routes),
+    ):
         app.include_router(module.router)
     if tracking_proxy is not None:
         app.add_api_route(settings.tracking_path, _to_directory, include_in_schema=False)

@@ -156,6 +156,7 @@ def _task(request: TaskRequest, config: BackendConfig, described: TaskDescriptio
         launcher=launcher,
         tasks_per_node=tasks_on_each_node(asked, launcher, resources, described.command),
         variables={**described.variables, **config.variables, **_variables(request.variables)},
+        secrets=tuple(dict.fromkeys([*described.secrets, *request.secrets])),
         experiment=_optional("experiment", _first(request.experiment, described.experiment)),
         tracking=TrackingTarget(run_id=tracking.run_id, experiment_id=tracking.experiment_id, uri=tracking.uri)
         if tracking

@@ -47,6 +47,8 @@ class Action(StrEnum):
     RELEASE = "release nodes"
     SEE_RESERVATION = "see for whom nodes are reserved"
     MANAGE_USERS = "manage users"
+    CHANGE_SECRETS = "change secrets"
+    READ_SECRETS = "read the secrets of this job"
     TRACK = "use the tracking server"
     #: The lab's pages, as a browser that is signed in.
     BROWSE = "use the lab's pages"
@@ -61,6 +63,8 @@ class Resource:
     #: The account that it is charged to.
     account: str | None = None
     visible: Visible = Visible.OWNER
+    #: Its number, of a job.
+    job: int | None = None
     #: Subjects with whom it is shared by name.
     users: frozenset[str] = frozenset()
     #: Shared with everybody in the lab.
@@ -116,6 +120,7 @@ EVERYBODY = Rule("everybody", lambda _actor, _resource: True)
 OWNER = Rule("owner", lambda actor, resource: resource.owner == actor.user.subject)
 MEMBER = Rule("shared with its account", _shared)
 NAMED = Rule("shared with them", lambda actor, resource: resource.everybody or actor.user.subject in resource.users)
+ITSELF = Rule("the job itself", lambda actor, resource: actor.job_id is not None and actor.job_id == resource.job)
 MANAGER = Rule("account manager", _manages)
 OPERATOR = Rule("operator", _has(Role.OPERATOR))
 ADMINISTRATOR = Rule("administrator", _has(Role.ADMIN))
@@ -148,6 +153,8 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.RELEASE: (OPERATOR, ADMINISTRATOR),
     Action.SEE_RESERVATION: (NAMED, OPERATOR, ADMINISTRATOR),
     Action.MANAGE_USERS: (ADMINISTRATOR,),
+    Action.CHANGE_SECRETS: (EVERYBODY,),
+    Action.READ_SECRETS: (ITSELF,),
     Action.TRACK: (OWNER, ADMINISTRATOR),
     Action.BROWSE: (EVERYBODY,),
 }
@@ -166,13 +173,13 @@ SCOPES: Mapping[str, frozenset[Action]] = {
     "sessions": _READ | {Action.START_SESSION, Action.ENTER_SESSION, Action.CANCEL_JOB},
     "tracking": frozenset({Action.TRACK}),
     #: The token of a job: look, submit further steps with their code, track.
-    JOB: _SUBMIT | {Action.TRACK, Action.SEE_SHARES, Action.SEE_STORAGE},
+    JOB: _SUBMIT | {Action.TRACK, Action.READ_SECRETS, Action.SEE_SHARES, Action.SEE_STORAGE},
 }
 
 #: Of things that belong to somebody: what shows that such a thing is there. Who may not even this is told that there is none.
 _SHOWS: Mapping[Action, Action] = {
     **dict.fromkeys((Action.SEE_JOB, Action.READ_JOB, Action.CANCEL_JOB, Action.CHANGE_JOB, Action.REPEAT_JOB), Action.SEE_JOB),
-    Action.ENTER_SESSION: Action.SEE_JOB,
+    **dict.fromkeys((Action.ENTER_SESSION, Action.READ_SECRETS), Action.SEE_JOB),
     Action.USE_CODE: Action.USE_CODE,
     Action.USE_ENVIRONMENT: Action.USE_ENVIRONMENT,
     Action.CHANGE_ENVIRONMENT: Action.CHANGE_ENVIRONMENT,
@@ -201,7 +208,7 @@ def token_allows(actor: Caller, action: Action | None) -> Verdict:
 
 def of_job(job: Job) -> Resource:
     """A job, as the rules see it."""
-    return Resource(owner=job.owner, account=job.account, visible=job.visible)
+    return Resource(owner=job.owner, account=job.account, visible=job.visible, job=job.id)
 
 
 def _scopes(actor: Caller) -> frozenset[str]:
@@ -230,4 +237,5 @@ def _refusal(actor: Caller, action: Action, resource: Resource) -> Verdict:
     hidden = shows is not None and not any(rule.holds(actor, resource) for rule in RULES[shows])
     who = [word for rule, word in _ASK.items() if rule in RULES[action] and not (rule is OWNER and resource.owner is None)]
     remedy = f"Ask {' or '.join(who)} of the lab." if who and who != ["its owner"] else "Its owner alone may."
+    remedy = "The job itself may, with its own token while it runs." if RULES[action] == (ITSELF,) else remedy
     return Verdict(False, RULES[action][-1].name, f"{actor.user.name} may not {action}.", remedy, hidden=hidden)

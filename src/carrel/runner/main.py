@@ -157,6 +157,7 @@ class Life:
         preparation = Preparation(
             directory=self._directory,
             launch=self._launch,
+            token=self._token,
             base=with_python({**self._around.more, **base_variables(self._around.environ)}, self._directory.path / "programs"),
             reporter=self._reporter,
             signals=self._signals,
@@ -166,6 +167,8 @@ class Life:
         try:
             self._signals.check()
             prepared = preparation.run()
+            if self._log is not None:
+                self._log.hide(prepared.secrets.values())
             tracking = self._tracking(preparation, prepared.lock, deadline)
             self._take_lease(preparation.report, deadline, elsewhere=True)
         except (Cancelled, Preempted, PreparationTimeout, CarrelError) as error:
@@ -245,7 +248,7 @@ class Life:
         launch = self._launch
         assert self._log is not None
         self._cgroup = self._make_cgroup()
-        variables = command_variables(prepared.activated, launch, self._token, tracking, prepared.places)
+        variables = command_variables(prepared.activated, launch, self._token, tracking, prepared.places, prepared.secrets)
         arguments = shell(prepared.command)
         started_with: Mapping[str, str] = variables
         if launch.is_group:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,8 @@ class Prepared:
     activated: Mapping[str, str]
     #: The environment's lock as text, "" without one.
     lock: str
+    #: Values of the owner's secrets by name; in variables and nowhere else.
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,8 @@ class Preparation:
 
     directory: AttemptDirectory
     launch: Launch
+    #: The job's, for what only the lab has.
+    token: str = field(repr=False)
     base: Mapping[str, str]
     reporter: Reporter
     signals: Signals
@@ -66,15 +70,16 @@ class Preparation:
     def run(self) -> Prepared:
         """Prepare."""
         task = self.launch.task
+        secrets = self._secrets() if task.secrets else {}
         if task.session is not None:
-            return self._session(task.session)
+            return replace(self._session(task.session), secrets=secrets)
         with self._interruptible():
             work = self._unpack()
         cwd = _below(work, task.directory)
         activated, lock = self._environment(cwd)
         if task.inputs or task.path_parameters:
             with self._interruptible():
-                self._stage(cwd)
+                self._stage(cwd, secrets)
         else:
             self.reporter.record(InputsReady(digests={}), ring=False)
         with suppress(FileExistsError):  # the code may bring a file or a link of that name
@@ -86,7 +91,13 @@ class Preparation:
             checkpoint=self.directory.checkpoint,
             attempt=self._elsewhere,
         )
-        return Prepared(command=task.command, directory=cwd, places=places, activated=activated, lock=lock)
+        return Prepared(command=task.command, directory=cwd, places=places, activated=activated, lock=lock, secrets=secrets)
+
+    def _secrets(self) -> Mapping[str, str]:
+        from carrel.runner.secrets import fetch_secrets
+
+        with self._interruptible():
+            return fetch_secrets(self.launch, self.token, self.report, self.monotonic, self.deadline)
 
     @property
     def _elsewhere(self) -> Path | None:
@@ -200,8 +211,11 @@ class Preparation:
         )
         return activate(environment, self.base), environment.lock
 
-    def _stage(self, cwd: Path) -> None:
+    def _stage(self, cwd: Path, secrets: Mapping[str, str]) -> None:
         from carrel.runner.inputs import stage_inputs
+
+        # This process lives for one job, and what reads buckets looks for its keys in the environment.
+        os.environ.update(secrets)
 
         task = self.launch.task
         # The command names the places of path parameters already.

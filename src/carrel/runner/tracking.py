@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from carrel.domain.launch import Launch, LaunchTracking
+from carrel.runner.asking import PAUSE, ask
 
 if TYPE_CHECKING:
     from carrel.domain.ports import Clock
 
 #: Seconds that the gateway is asked to wait for the run.
 _WAIT = 20
-#: Seconds between two tries while the gateway does not answer.
-_PAUSE = 1.0
 _MLFLOW = re.compile(r"^\s*(?:name\s*=\s*[\"'])?mlflow(?:-skinny)?(?:[\"'\s=<>!~\[;@]|$)", re.MULTILINE)
 
 
@@ -38,7 +35,7 @@ def wait_for_run(
     refusals = 0
     while monotonic() < deadline:
         started = monotonic()
-        status, body = _ask(launch, token)
+        status, body = ask(launch, token, f"run?wait={_WAIT}", patience=_WAIT + 10)
         if status == 200:
             answer = json.loads(body)
             uri = answer.get("uri") or (launch.tracking.uri if launch.tracking else "")
@@ -47,23 +44,6 @@ def wait_for_run(
             refusals += 1
             if refusals >= 3:
                 return None
-        if monotonic() - started < _PAUSE:
-            time.sleep(_PAUSE)
+        if monotonic() - started < PAUSE:
+            time.sleep(PAUSE)
     return None
-
-
-def _ask(launch: Launch, token: str) -> tuple[int, bytes]:
-    address = urlsplit(launch.gateway)
-    secure = address.scheme == "https"
-    connection_type = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = connection_type(address.hostname or "localhost", address.port, timeout=_WAIT + 10)
-    try:
-        connection.request(
-            "GET", f"{address.path}/api/v1/jobs/{launch.job_id}/run?wait={_WAIT}", headers={"Authorization": f"Bearer {token}"}
-        )
-        response = connection.getresponse()
-        return response.status, response.read()
-    except (OSError, http.client.HTTPException):  # the lab is down or restarting: it comes back
-        return 0, b""
-    finally:
-        connection.close()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from carrel.domain.launch import Launch, LaunchTracking
 from carrel.domain.session import SessionSpec
@@ -92,12 +93,17 @@ def with_python(variables: Mapping[str, str], directory: Path) -> dict[str, str]
 
 
 def command_variables(
-    activated: Mapping[str, str], launch: Launch, token: str, tracking: LaunchTracking | None, places: Places
+    activated: Mapping[str, str],
+    launch: Launch,
+    token: str,
+    tracking: LaunchTracking | None,
+    places: Places,
+    secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Return the variables of the command.
 
-    `activated` are those of the base after the environment was activated. What the task sets goes before what the lab
-    suggests; the names by which a job is known and the devices that it was given can be set by nobody else.
+    `activated` are those of the base after the environment was activated. What the task sets, and its owner's `secrets`, goes
+    before what the lab suggests; the names by which a job is known and the devices that it was given can be set by nobody else.
     """
     variables = {
         **activated,
@@ -108,6 +114,7 @@ def command_variables(
         **_tracking_variables(launch, token, tracking),
         **launch.variables,
         **launch.task.variables,
+        **secrets,
         "TMPDIR": str(places.temporary),
         "CARREL_JOB_ID": str(launch.job_id),
         "CARREL_ATTEMPT": str(launch.attempt),

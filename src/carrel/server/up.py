@@ -27,6 +27,7 @@ from carrel.control.loop import ControlLoop
 from carrel.control.reservations import Reservations
 from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
+from carrel.control.secrets import Secrets
 from carrel.control.storage import StorageWatch
 from carrel.devices import discover, this_node
 from carrel.domain.errors import CarrelError
@@ -255,6 +256,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
             ),
         ),
         storage=storage,
+        secrets=Secrets(store=store.secrets(secret), clock=time.time),
         clock=time.time,
         secret=secret,
         lab_id=lab_id,

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from carrel.domain.units import format_size
 
+#: Characters of the shortest secret that is starred out.
+_LEAST = 8
 _STARS = b"********"
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 #: Bytes that wait in memory while the disk is full.
@@ -27,7 +29,8 @@ class LogWriter:
     def __init__(self, path: Path, *, limit: int, secrets: Sequence[str] = ()) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._limit = limit
-        self._secrets = tuple(secret.encode() for secret in secrets if len(secret) >= 8)
+        self._secrets: tuple[bytes, ...] = ()
+        self.hide(secrets)
         self._held = b""
         self._waiting = b""
         self._ends_line = True
@@ -38,6 +41,13 @@ class LogWriter:
         self.lost = 0
         #: Bytes in the file.
         self.size = os.fstat(self._fd).st_size
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Star out these, too: each whole, and the lines of one that has several. Short ones would star out words."""
+        parts = {part for secret in secrets for part in (secret, *secret.splitlines()) if len(part) >= _LEAST}
+        known = {*self._secrets, *(part.encode(errors="surrogatepass") for part in parts)}
+        # The longest first: a part of one must not keep the whole from being found.
+        self._secrets = tuple(sorted(known, key=lambda secret: (-len(secret), secret)))
 
     @property
     def unsettled(self) -> bool:

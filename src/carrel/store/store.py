@@ -17,6 +17,7 @@ from carrel.store.people import UserTable
 from carrel.store.reservations import ReservationTable
 from carrel.store.retention import RetentionTable
 from carrel.store.schema import upgrade
+from carrel.store.secrets import SecretTable
 from carrel.store.tables import lab
 
 
@@ -47,6 +48,10 @@ class Store:
         """Be another lab from now on: this database is a copy."""
         with self.database.write() as connection:
             connection.execute(sa.delete(lab).where(lab.c.key == "lab_id"))
+
+    def secrets(self, key: bytes) -> SecretTable:
+        """What users keep for their jobs, sealed under a key of the lab's."""
+        return SecretTable(self.database, key)
 
     def close(self) -> None:
         """Close all connections."""

@@ -12,6 +12,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -72,6 +73,17 @@ tokens = Table(
     Column("created_at", Double, nullable=False),
     Column("revoked_at", Double),
     Index(None, "subject"),
+)
+
+#: What users keep for their jobs, sealed (`carrel.store.secrets`).
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("subject", ForeignKey("users.subject"), primary_key=True),
+    Column("name", String(128), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("set_at", Double, nullable=False),
+    Column("used_at", Double),
 )
 
 #: Who has uploaded which code: the same content is stored once, but only its uploaders may use it by digest.

@@ -47,6 +47,7 @@ class TaskDescription:
     account: str | None = None
     experiment: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
     launcher: Launcher | None = None
     tasks_per_node: int | None = None
     array: str | None = None
@@ -108,6 +109,7 @@ def describe(
         account=section.account,
         experiment=section.experiment,
         variables=section.variables,
+        secrets=section.secrets,
         launcher=section.launcher,
         tasks_per_node=section.tasks_per_node,
         array=section.array,

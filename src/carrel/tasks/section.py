@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from carrel.domain.array import read_array
 from carrel.domain.errors import Invalid
+from carrel.domain.secret import check_secret_name
 from carrel.domain.slurm import SlurmRequest
 from carrel.domain.task import InputSpec, Launcher
 from carrel.domain.units import parse_duration, parse_size
@@ -21,7 +22,7 @@ from carrel.tasks.shape import SAME_GPUS, read_launcher
 #: Keys of the section, and of its parts. `docs/tasks.md` describes each one.
 SECTION_KEYS = (
     *("resources", "qos", "partition", "account", "experiment"),
-    *("inputs", "outputs", "retries", "requeue", "warning", "preemptible", "variables", "slurm"),
+    *("inputs", "outputs", "retries", "requeue", "warning", "preemptible", "variables", "secrets", "slurm"),
     *("launcher", "tasks_per_node", "array", "resolve_as_of"),
 )
 RESOURCE_KEYS = ("nodes", "gpus", "gpus_per_node", "gpu_type", "gpu_memory", "cpus", "memory", "time")
@@ -57,6 +58,8 @@ class Section:
     preemptible: bool | None = None
     slurm: SlurmRequest = field(default_factory=SlurmRequest)
     variables: Mapping[str, str] = field(default_factory=dict)
+    #: Names of the submitter's secrets.
+    secrets: tuple[str, ...] = ()
     launcher: Launcher | None = None
     tasks_per_node: int | None = None
     #: As `carrel.domain.array` reads it.
@@ -87,6 +90,7 @@ def read_section(value: Value) -> Section:
         slurm=_slurm(said["slurm"]) if "slurm" in said else SlurmRequest(),
         preemptible=said["preemptible"].truth() if "preemptible" in said else None,
         variables=_variables(said["variables"]) if "variables" in said else {},
+        secrets=tuple(dict.fromkeys(_secret(item) for item in said["secrets"].items())) if "secrets" in said else (),
         launcher=_launcher(said["launcher"]) if "launcher" in said else None,
         tasks_per_node=_at_least_one(said["tasks_per_node"]) if "tasks_per_node" in said else None,
         array=_array(said["array"]) if "array" in said else None,
@@ -248,3 +252,11 @@ def _variables(value: Value) -> dict[str, str]:
         if "\0" in variables[name]:
             raise item.wrong(f'the value of "{name}" has a zero byte.')
     return variables
+
+
+def _secret(value: Value) -> str:
+    try:
+        check_secret_name(value.text())
+    except Invalid as error:
+        raise value.wrong(error.message, error.remedy) from None
+    return value.text()

@@ -88,6 +88,7 @@ class Core:
             if lease.pausing:  # nobody waits for the answer any more; the processes say it again
                 lease.pausing = False
                 self.book.touch(lease)
+        self._moves.started()
         self.lender.look()
         self._holding.finish(now)
         return self._settle(now)

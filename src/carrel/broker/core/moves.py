@@ -23,6 +23,7 @@ from carrel.suspension.ports import Ending, Moved, Target
 PREPARE_SECONDS = 5.0
 #: Seconds until a move that did not begin is tried again, doubled each time, and the longest pause.
 _RETRY, _LONGEST_RETRY = 2.0, 60.0
+_MOVING = frozenset({Residency.SUSPENDING, Residency.SPILLING, Residency.RESUMING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Moves:
         self._ids = itertools.count(1)
         #: Idle processes that were asked to let go of what they need not keep, by the id of the question.
         self._asked: dict[str, _Asked] = {}
+        #: Tenants whose moves an earlier broker had begun, until `recover`: its last calls of the driver may still go on.
+        self._begun_before: frozenset[str] = frozenset()
         self.actions: list[Action] = []
 
     def due(self) -> float:
@@ -372,9 +375,14 @@ class Moves:
 
     # --- after a restart ----------------------------------------------------------------------------------------------------
 
+    def started(self) -> None:
+        """Remember what an earlier broker had begun, before anything is decided."""
+        self._begun_before = frozenset(row.id for row in self._book.tenants.values() if row.residency in _MOVING)
+
     def recover(self) -> None:
         """Repeat the moves that an earlier broker had begun."""
-        for row in list(self._book.tenants.values()):
+        before, self._begun_before = self._begun_before, frozenset()
+        for row in [row for row in self._book.tenants.values() if row.id in before]:
             active = [lease for lease in self._book.leases_of(row.id) if lease.state is LeaseState.ACTIVE]
             if row.residency is Residency.SUSPENDING:
                 self._begin_suspend(row.id, active[0].id if active else None)

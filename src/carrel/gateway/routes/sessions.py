@@ -47,6 +47,7 @@ def start(request: SessionRequest, ctx: Ctx, who: Who, base: Base, response: Res
         cpus=request.cpus,
         memory=None if request.memory is None else parse_size(request.memory),
         time=None if request.time is None else parse_duration(request.time),
+        secrets=tuple(request.secrets),
         hub=request.hub or "",
     )
     submitted = sessions.start(who, asked, key=key)

@@ -61,6 +61,7 @@ from carrel.wire.v1.nodes import (
     ReservationRequest,
     ReservationView,
 )
+from carrel.wire.v1.secrets import JobSecrets, SecretChange, SecretList, SecretRequest, SecretView
 from carrel.wire.v1.sessions import (
     DeviceShareView,
     HostView,
@@ -127,6 +128,7 @@ __all__ = [
     "HubView",
     "JobDetail",
     "JobPage",
+    "JobSecrets",
     "JobView",
     "LabView",
     "LeaseRequestView",
@@ -160,6 +162,10 @@ __all__ = [
     "Response",
     "RoomView",
     "RunView",
+    "SecretChange",
+    "SecretList",
+    "SecretRequest",
+    "SecretView",
     "SessionLink",
     "SessionList",
     "SessionRequest",

@@ -106,6 +106,8 @@ class TaskRequest(Request):
     visible: Literal["owner", "account"] | None = None
     experiment: str | None = None
     variables: dict[str, str] = Field(default_factory=dict)
+    #: Names of the submitter's secrets, which the task finds in its environment, beside those that its own file names.
+    secrets: list[str] = Field(default_factory=list)
     #: "torchrun", "mpi" or "none": what starts the task's processes.
     launcher: str | None = None
     #: Processes on each node; None: as the task's own file says, else with torchrun one for each GPU, else one.

@@ -32,6 +32,8 @@ class SessionRequest(Request):
     memory: str | None = None
     #: "12h"
     time: str | None = None
+    #: Names of the caller's secrets, which its kernels and terminals find in their environment.
+    secrets: list[str] = Field(default_factory=list)
     #: Address of the server at a JupyterHub that this session is to be; it then waits for ``PUT /api/v1/sessions/{id}/hub``.
     hub: str | None = None
 
