@@ -39,12 +39,20 @@ class Listener:
     caller: Caller
     which: Which
     bell: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Owners whose events the caller reads, or not, as was found: thousands of listeners are asked about each event.
+    reads: dict[str, bool] = field(default_factory=dict)
 
     def wants(self, event: Event) -> bool:
         """True when the event may matter to this listener; the last state of a job always does."""
         if self.which.job_id is None:
-            return self.which.wants(event) and bool(allowed(self.caller, Action.READ_JOB, Resource(owner=event.owner)))
+            return self.which.wants(event) and self._reads(event.owner)
         return self.which.job_id == event.job_id and (event.type == "state" or self.which.wants(event))
+
+    def _reads(self, owner: str) -> bool:
+        known = self.reads.get(owner)
+        if known is None:
+            known = self.reads[owner] = bool(allowed(self.caller, Action.READ_JOB, Resource(owner=owner)))
+        return known
 
 
 class Doorbell:

@@ -216,8 +216,9 @@ def _scopes(actor: Caller) -> frozenset[str]:
 
 
 def _token_suffices(actor: Caller, action: Action | None) -> bool:
-    scopes = _scopes(actor)
-    return ALL in scopes or any(action in SCOPES.get(scope, ()) for scope in scopes)
+    if actor.job_id is None and ALL in actor.scopes:
+        return True
+    return any(action in SCOPES.get(scope, ()) for scope in _scopes(actor) if scope != ALL)
 
 
 def _by_token(actor: Caller) -> Verdict:
