@@ -46,6 +46,7 @@ COMMANDS: dict[str, str] = {
     "env": "env",
     "secret": "secret",
     "user": "user",
+    "token": "token",
     "broker": "broker",
     "doctor": "doctor",
     "completion": "completion",

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Expires, Home, lifetime, open_client
+
+if TYPE_CHECKING:
+    from carrel.wire import v1
 
 user_command = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Add and list users, end tokens (administrators).",
+    help="Add and list users, give and end their tokens (administrators).",
 )
+
+Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="As `carrel user list` shows it.", show_default=False)]
 
 
 @user_command.command("add")
@@ -25,23 +30,36 @@ def add(
     role: Annotated[
         str, typer.Option("--role", metavar="ROLE", help="user, manager (of their accounts), operator or admin.")
     ] = "user",
+    expires: Expires = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Add a user, and print the token, which is not shown again."""
-    from carrel.cli.screen import paint, print_json
-
     with open_client(home) as client:
-        made, url = client.add_user(name, "admin" if admin else role), client.url
+        made, url = client.add_user(name, "admin" if admin else role, expires_in=lifetime(expires)), client.url
+    _hand_over(made, url, f"Added {made.user.name} ({made.user.role}).", as_json=as_json)
+    return OK
+
+
+@user_command.command("reset")
+def reset(subject: Subject, expires: Expires = None, home: Home = None, as_json: AsJson = False) -> int:
+    """Give a user who has lost their token a new one; all others of theirs are void from now on."""
+    with open_client(home) as client:
+        made, url = client.reset_user(subject, expires_in=lifetime(expires)), client.url
+    _hand_over(made, url, f"All tokens that {made.user.name} had are void.", as_json=as_json)
+    return OK
+
+
+def _hand_over(made: v1.NewUser, url: str, fact: str, *, as_json: bool) -> None:
+    from carrel.cli.screen import print_json
+    from carrel.cli.words import until
+
     if as_json:
         print_json(made)
-        return OK
-    print(f"Added {made.user.name} ({made.user.role}). Give them these two lines; the token is not shown again:")
+        return
+    print(f"{fact} Give them these two lines; the token is not shown again, and holds {until(made.expires_at)}:")
     print(f"  export CARREL_URL={url}")
     print(f"  export CARREL_TOKEN={made.token}")
-    if made.user.subject != made.user.name:
-        print(paint(f"  their subject, for `carrel user revoke`: {made.user.subject}", "dim"))
-    return OK
 
 
 @user_command.command("list")
@@ -62,7 +80,7 @@ def list_users(home: Home = None, as_json: AsJson = False) -> int:
 
 @user_command.command("revoke")
 def revoke(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="As `carrel user list` shows it.", show_default=False)],
+    subject: Subject,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

@@ -18,6 +18,7 @@ from carrel.client.environments import EnvironmentCalls
 from carrel.client.following import Absence, Position
 from carrel.client.locate import locate
 from carrel.client.outputs import OutputCalls
+from carrel.client.people import PeopleCalls
 from carrel.client.secrets import SecretCalls
 from carrel.client.storage import StorageCalls
 from carrel.client.transport import LabUnreachable, Transport, plain, read_events
@@ -35,7 +36,7 @@ _FIRST_PATIENCE = 1.5
 _STREAM = {"Accept": "text/event-stream"}
 
 
-class Client(ArrayCalls, EnvironmentCalls, OutputCalls, SecretCalls, StorageCalls):
+class Client(ArrayCalls, EnvironmentCalls, OutputCalls, PeopleCalls, SecretCalls, StorageCalls):
     """A lab, as one user sees it.
 
     Without arguments it finds the lab as the command line does: CARREL_URL and CARREL_TOKEN, or the home directory of a lab on
@@ -125,18 +126,6 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, SecretCalls, StorageCall
     def release(self, name: str) -> None:
         """End a reservation, or take back one that is to come (administrators)."""
         self._http.call("DELETE", f"/reservations/{quote(name, safe='')}")
-
-    def users(self) -> list[v1.UserView]:
-        """All users (administrators)."""
-        return self._http.get(v1.UserList, "/users").users
-
-    def add_user(self, name: str, role: str = "user") -> v1.NewUser:
-        """Add a user; the token in the answer is not shown again (administrators)."""
-        return self._http.post(v1.NewUser, "/users", v1.UserRequest.model_validate({"name": name, "role": role}))
-
-    def revoke_tokens(self, subject: str) -> None:
-        """No token of the user is valid any more (administrators)."""
-        self._http.call("POST", f"/users/{quote(subject, safe='')}/revoke")
 
     # ---- sessions
 

@@ -1,10 +1,8 @@
-"""What administrators do: users and tokens, rules, and which nodes take whose jobs."""
+"""What administrators do: rules, and which nodes take whose jobs. Users are in `users`."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,11 +15,9 @@ from carrel.domain.node import Drain, Node
 from carrel.domain.nodelist import check_nodelist
 from carrel.domain.ports import Clock
 from carrel.domain.reservation import Reservation
-from carrel.domain.user import Caller, Role, User
+from carrel.domain.user import Caller, User
 from carrel.policy.access import Action, Resource, allowed
 
-#: What a user's token starts with, so that a leaked one is recognised by people and by secret scanners.
-TOKEN_PREFIX = "carrel_"
 #: Characters of the reason for which a node is drained or reserved.
 LONGEST_REASON = 200
 #: Names of reservations, so that they can be typed.
@@ -44,32 +40,10 @@ class Administration:
 
     # ---- users
 
-    def add_user(self, caller: Caller, name: str, role: Role = Role.USER, subject: str | None = None) -> tuple[User, str]:
-        """Add a person and return them with their token, which is not shown again."""
-        allowed(caller, Action.MANAGE_USERS).check()
-        if not name or len(name) > 255 or not name.isprintable():
-            raise Invalid(f'"{name}" is not a user name.', remedy="Use 1 to 255 printable characters.")
-        user = User(subject=subject or name, name=name, role=role)
-        self.people.add(user, now=self.clock())
-        return user, self.new_token(user.subject)
-
-    def new_token(self, subject: str) -> str:
-        """Make a token for a user; only its digest is kept."""
-        token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        self.people.add_token(token_digest(token), subject, now=self.clock())
-        return token
-
     def users(self, caller: Caller) -> Sequence[User]:
         """All users."""
         allowed(caller, Action.MANAGE_USERS).check()
         return self.people.list()
-
-    def revoke_tokens(self, caller: Caller, subject: str) -> int:
-        """End the validity of all tokens of a user."""
-        allowed(caller, Action.MANAGE_USERS).check()
-        if self.people.get(subject) is None:
-            raise NotFound(f'There is no user "{subject}".', remedy="`carrel user list` shows all.")
-        return self.people.revoke_tokens(subject, now=self.clock())
 
     # ---- rules
 
@@ -168,11 +142,6 @@ class Administration:
                 among = allowed(caller, Action.SEE_RESERVATION, Resource(users=one.users))
                 shown.append(one if among else replace(one, users=frozenset(), by=""))
         return shown
-
-
-def token_digest(token: str) -> str:
-    """What the database keeps of a token. Tokens have 256 random bits, so a plain hash is enough."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _reason(text: str) -> str:

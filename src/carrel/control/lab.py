@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from carrel.control.administration import Administration, token_digest
+from carrel.control.administration import Administration
 from carrel.control.collecting import Collecting
 from carrel.control.lab_policy import LabPolicy
 from carrel.control.launching import read_job_token
@@ -31,10 +31,12 @@ from carrel.control.retention import Retention
 from carrel.control.secrets import NoSecrets, Secrets
 from carrel.control.starting_after import settle_dependency
 from carrel.control.storage import AmpleStorage, Storage
+from carrel.control.tokens import Tokens
+from carrel.control.users import Users
 from carrel.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
 from carrel.domain.account import Standing
 from carrel.domain.array import read_array
-from carrel.domain.errors import Invalid, NotFound, Unauthenticated
+from carrel.domain.errors import Denied, Invalid, NotFound, Unauthenticated
 from carrel.domain.job import Job, JobState, Reason, Visible
 from carrel.domain.launch import StoredFile
 from carrel.domain.node import Node
@@ -100,6 +102,8 @@ class Lab:
     jobs_store: JobStore
     event_store: EventStore
     people: UserStore
+    tokens: Tokens
+    users: Users
     administration: Administration
     engine: Engine
     loop: ControlLoop
@@ -132,10 +136,8 @@ class Lab:
             if job is not None and user is not None and job.attempt == named[1] and job.state.holds_resources:
                 return Caller(user=user, job_id=job.id, accounts=self.policy.accounts_of(user))
             raise Unauthenticated("The job that this token belongs to is over.", remedy="Use a token of your own.")
-        user = self.people.by_token(token_digest(token))
-        if user is None:
-            raise Unauthenticated("The token is not valid here.", remedy="Ask the lab's administrator for a new one.")
-        return Caller(user=user, accounts=self.policy.accounts_of(user))
+        caller = self.tokens.authenticate(token)
+        return replace(caller, accounts=self.policy.accounts_of(caller.user))
 
     # ---- jobs
 
@@ -178,7 +180,7 @@ class Lab:
             partition=chosen,
             kind=kind,
             owner=caller.user.subject,
-            account=self.policy.account(account, caller.user),
+            account=self._account(account, caller),
             name=name,
             qos=qos.name,
             resources=resources,
@@ -203,6 +205,14 @@ class Lab:
             self.loop.changed(*submitted.made)
         return submitted
 
+    def _account(self, name: str | None, caller: Caller) -> str:
+        if caller.account is not None and name not in (None, caller.account):
+            raise Denied(
+                f'This token is for account "{caller.account}" alone, and not for "{name}".',
+                remedy="Leave --account out, or use a token without an account.",
+            )
+        return self.policy.account(caller.account or name, caller.user)
+
     def rerun(self, caller: Caller, job_id: int) -> Job:
         """The same task again: same code, same environment lock, same parameters; under the caller's name."""
         job, task = self.job(caller, job_id, Action.REPEAT_JOB), self.task(caller, job_id)
@@ -220,7 +230,7 @@ class Lab:
             resources=job.resources,
             qos=qos,
             partition=self._partition_again(job, qos),
-            account=job.account if self.policy.admits(job.account, caller.user) else None,
+            account=job.account if self.policy.admits(job.account, caller.user) and caller.account is None else None,
             retries=job.retries_left + max(0, job.attempt - 1),
             preemptible=job.preemptible,
             visible=job.visible if job.owner == caller.user.subject else Visible.OWNER,

@@ -13,7 +13,7 @@ from carrel.domain.qos import JobKind
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
 from carrel.domain.task import TaskSpec
-from carrel.domain.user import User
+from carrel.domain.user import User, UserState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,7 +385,7 @@ class ReservationStore(Protocol):
 
 
 class UserStore(Protocol):
-    """Users, tokens, and who may use which snapshot."""
+    """Users, and who may use which snapshot."""
 
     def add(self, user: User, *, now: float) -> None:
         """Add a user; raises `Conflict` when the subject exists."""
@@ -399,16 +399,8 @@ class UserStore(Protocol):
         """All users by subject."""
         ...
 
-    def add_token(self, digest: str, subject: str, *, now: float) -> None:
-        """Remember a token by its digest."""
-        ...
-
-    def by_token(self, digest: str) -> User | None:
-        """Whose valid token it is, or None."""
-        ...
-
-    def revoke_tokens(self, subject: str, *, now: float) -> int:
-        """No token of the user is valid any more; returns how many were."""
+    def set_state(self, subject: str, state: UserState, *, reason: str, by: str, now: float) -> bool:
+        """The user is in that state from now on. False, and nothing has changed, when no administrator would be left."""
         ...
 
     def may_use_snapshot(self, subject: str, digest: str) -> bool:

@@ -17,6 +17,16 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
+class UserState(StrEnum):
+    """Whether a user may do anything now."""
+
+    ACTIVE = "active"
+    #: Nothing of theirs is accepted or starts, until an administrator lets them go on.
+    SUSPENDED = "suspended"
+    #: They are gone, and their records stay.
+    REMOVED = "removed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
     """A person. Identified by `subject` alone, which never changes; `name` is for display."""
@@ -26,6 +36,11 @@ class User:
     role: Role = Role.USER
     #: The research account that use is charged to when a task names none.
     account: str = "default"
+    state: UserState = UserState.ACTIVE
+    #: Why, by whom (a subject) and since when (Unix seconds) they are in that state.
+    state_reason: str = ""
+    state_by: str = ""
+    state_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,3 +54,7 @@ class Caller:
     accounts: frozenset[str] = frozenset()
     #: What the token that was shown is good for (`carrel.policy.access.SCOPES`).
     scopes: frozenset[str] = frozenset({"all"})
+    #: The number of that token; None for a job's.
+    token_id: int | None = None
+    #: The only account that the token's jobs are charged to; None: any of the user's.
+    account: str | None = None

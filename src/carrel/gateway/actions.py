@@ -32,6 +32,11 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/users"): Action.MANAGE_USERS,
     ("POST", "/users"): Action.MANAGE_USERS,
     ("POST", "/users/{subject}/revoke"): Action.MANAGE_USERS,
+    ("POST", "/users/{subject}/reset"): Action.MANAGE_USERS,
+    ("GET", "/tokens"): Action.MANAGE_TOKENS,
+    ("POST", "/tokens"): Action.MANAGE_TOKENS,
+    ("DELETE", "/tokens/current"): Action.SIGN_OUT,
+    ("DELETE", "/tokens/{token_id}"): Action.MANAGE_TOKENS,
     ("HEAD", "/snapshots/{digest}"): Action.LOOK,
     ("PUT", "/snapshots/{digest}"): Action.UPLOAD_CODE,
     ("POST", "/jobs"): Action.SUBMIT,
@@ -86,7 +91,8 @@ def _pattern(path: str) -> re.Pattern[str]:
 
 def _by_method() -> dict[str, list[tuple[re.Pattern[str], Action]]]:
     found: dict[str, list[tuple[re.Pattern[str], Action]]] = {}
-    for (method, path), action in sorted(ENDPOINTS.items(), key=lambda row: -row[0][1].count("/")):  # the longer ones first
+    # The longer ones first, then those without a name.
+    for (method, path), action in sorted(ENDPOINTS.items(), key=lambda row: (-row[0][1].count("/"), "{" in row[0][1])):
         found.setdefault(method, []).append((_pattern(path), action))
     return found
 

@@ -29,7 +29,7 @@ from carrel.gateway.gate import Gate, Zone, Zones
 from carrel.gateway.hosts import Hosts
 from carrel.gateway.openapi import document
 from carrel.gateway.rates import Rates
-from carrel.gateway.routes import arrays, events, files, jobs, reservations
+from carrel.gateway.routes import arrays, events, files, jobs, people, reservations
 from carrel.gateway.routes import environments as environment_routes
 from carrel.gateway.routes import lab as lab_routes
 from carrel.gateway.routes import retention as retention_routes
@@ -115,7 +115,7 @@ def create_app(
     answers.install(app)
     app.add_api_route("/health", _health, methods=["GET"], summary="Is the lab there, and has it room?", tags=["lab"])
     for module in (
-        *(lab_routes, reservations, jobs, arrays, files, events),
+        *(lab_routes, people, reservations, jobs, arrays, files, events),
         *(session_routes, environment_routes, retention_routes, secret_routes),
     ):
         app.include_router(module.router)

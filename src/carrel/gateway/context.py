@@ -59,6 +59,10 @@ class Gateway:
         if self.environments is not None:
             self.environments.close()
 
+    def tracking_url(self, base: str) -> str | None:
+        """Address of the tracking server under the lab's own address `base`, or None in a lab without one."""
+        return None if self.tracking_status().state == "off" else base.rstrip("/") + self.settings.tracking_path
+
     def run_url(self, base: str, run_id: str | None) -> str | None:
         """Address of a run in the tracking pages; `base` is the lab's own address, or "" for a link on its pages."""
         if run_id is None or self.tracking_status().state == "off":

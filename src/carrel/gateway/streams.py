@@ -74,12 +74,15 @@ class Doorbell:
         self._loop = asyncio.get_running_loop()
         unsubscribe = self._lab.subscribe(self._ring)
         unsubscribe_storage = self._lab.storage.subscribe(self._ring_all)
+        # Who was let in with what is void now is put out at once, and not at the next sign of life.
+        unsubscribe_tokens = self._lab.tokens.subscribe(self._ring_all)
         task = asyncio.create_task(self._dispatch())
         try:
             yield
         finally:
             unsubscribe()
             unsubscribe_storage()
+            unsubscribe_tokens()
             self.close()
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

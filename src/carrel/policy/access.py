@@ -49,6 +49,12 @@ class Action(StrEnum):
     MANAGE_USERS = "manage users"
     CHANGE_SECRETS = "change secrets"
     READ_SECRETS = "read the secrets of this job"
+    #: One's own, or as an administrator those of others.
+    MANAGE_TOKENS = "make, list and revoke tokens"
+    LIST_TOKENS = "list the tokens of others"
+    SIGN_OUT = "end the token that asks"
+    #: With an invitation.
+    ENTER = "turn an invitation into a token"
     TRACK = "use the tracking server"
     #: The lab's pages, as a browser that is signed in.
     BROWSE = "use the lab's pages"
@@ -155,15 +161,20 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.MANAGE_USERS: (ADMINISTRATOR,),
     Action.CHANGE_SECRETS: (EVERYBODY,),
     Action.READ_SECRETS: (ITSELF,),
+    Action.MANAGE_TOKENS: (OWNER, ADMINISTRATOR),
+    Action.LIST_TOKENS: (ADMINISTRATOR,),
+    Action.SIGN_OUT: (EVERYBODY,),
+    Action.ENTER: (EVERYBODY,),
     Action.TRACK: (OWNER, ADMINISTRATOR),
     Action.BROWSE: (EVERYBODY,),
 }
 
-_READ = frozenset({Action.LOOK, Action.SEE_JOB, Action.READ_JOB, Action.USE_ENVIRONMENT})
+_READ = frozenset({Action.LOOK, Action.SEE_JOB, Action.READ_JOB, Action.USE_ENVIRONMENT, Action.SIGN_OUT})
 _SUBMIT = _READ | {Action.SUBMIT, Action.UPLOAD_CODE, Action.USE_CODE}
 #: What a token is good for that is less than its person. A person's own token has the scope `ALL`.
 ALL = "all"
 JOB = "job"
+INVITATION = "invitation"
 SCOPES: Mapping[str, frozenset[Action]] = {
     ALL: frozenset(Action),
     #: Looking: one's own jobs, logs, outputs, environments, and the lab.
@@ -171,10 +182,14 @@ SCOPES: Mapping[str, frozenset[Action]] = {
     #: And submitting, repeating and cancelling tasks.
     "submit": _SUBMIT | {Action.CANCEL_JOB, Action.REPEAT_JOB, Action.CHANGE_JOB},
     "sessions": _READ | {Action.START_SESSION, Action.ENTER_SESSION, Action.CANCEL_JOB},
-    "tracking": frozenset({Action.TRACK}),
+    "tracking": frozenset({Action.TRACK, Action.SIGN_OUT}),
     #: The token of a job: look, submit further steps with their code, track.
     JOB: _SUBMIT | {Action.TRACK, Action.READ_SECRETS, Action.SEE_SHARES, Action.SEE_STORAGE},
+    #: An invitation is a token that is good for nothing but its own exchange.
+    INVITATION: frozenset({Action.ENTER}),
 }
+#: Those that a person may choose for a token.
+CHOICES = tuple(scope for scope in SCOPES if scope not in (JOB, INVITATION))
 
 #: Of things that belong to somebody: what shows that such a thing is there. Who may not even this is told that there is none.
 _SHOWS: Mapping[Action, Action] = {
@@ -183,6 +198,7 @@ _SHOWS: Mapping[Action, Action] = {
     Action.USE_CODE: Action.USE_CODE,
     Action.USE_ENVIRONMENT: Action.USE_ENVIRONMENT,
     Action.CHANGE_ENVIRONMENT: Action.CHANGE_ENVIRONMENT,
+    Action.MANAGE_TOKENS: Action.MANAGE_TOKENS,
 }
 _ASK = {ADMINISTRATOR: "an administrator", OPERATOR: "an operator", MANAGER: "the account's manager", OWNER: "its owner"}
 #: Answers that allow, made once: every event of every stream asks.
@@ -192,7 +208,7 @@ _YES = {rule: Verdict(True, rule.name) for rules in RULES.values() for rule in r
 def allowed(actor: Caller, action: Action, resource: Resource = Resource()) -> Verdict:
     """Whether `actor` may do `action` with `resource`, and by which rule."""
     if not _token_suffices(actor, action):
-        return _by_token(actor)
+        return _by_token(actor, action)
     for rule in RULES[action]:
         if rule.holds(actor, resource):
             return _YES[rule]
@@ -203,7 +219,7 @@ def token_allows(actor: Caller, action: Action | None) -> Verdict:
     """Whether the token that `actor` showed is good for `action` at all; None stands for anything that has no name here."""
     if _token_suffices(actor, action):
         return Verdict(True, "token")
-    return _by_token(actor)
+    return _by_token(actor, action)
 
 
 def of_job(job: Job) -> Resource:
@@ -221,7 +237,7 @@ def _token_suffices(actor: Caller, action: Action | None) -> bool:
     return any(action in SCOPES.get(scope, ()) for scope in _scopes(actor) if scope != ALL)
 
 
-def _by_token(actor: Caller) -> Verdict:
+def _by_token(actor: Caller, action: Action | None) -> Verdict:
     if actor.job_id is not None:
         return Verdict(
             False,
@@ -230,7 +246,11 @@ def _by_token(actor: Caller) -> Verdict:
             "A job may look at its owner's jobs and submit further steps; do the rest with your own token.",
         )
     scopes = ", ".join(sorted(actor.scopes)) or "nothing"
-    return Verdict(False, "scope of the token", f"This token is for {scopes} only.", "Use a token that is for this too.")
+    enough = " or ".join(scope for scope in CHOICES if action in SCOPES[scope]) or ALL
+    remedy = f"Use one that is for this too ({enough}): `carrel token create --scope` makes it."
+    if INVITATION in actor.scopes:
+        remedy = "Turn it into a token first: `carrel login URL --invitation CODE`."
+    return Verdict(False, "scope of the token", f"This token is for {scopes} only.", remedy)
 
 
 def _refusal(actor: Caller, action: Action, resource: Resource) -> Verdict:

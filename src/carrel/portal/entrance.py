@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 from carrel.domain.errors import Denied, Invalid, Unauthenticated
 from carrel.gateway.context import Gateway
 from carrel.gateway.gate import same_origin
+from carrel.policy.access import Action, token_allows
 from carrel.portal.look import Look
 from carrel.portal.signin import COOKIE, SECURE_COOKIE, Sessions, Tickets, session_in
 
@@ -74,6 +75,7 @@ class Entrance:
         caller = self._gateway.lab.authenticate(token)  # a token may have been revoked since its link was made
         if caller.job_id is not None:
             raise Unauthenticated("That is the token of a job.", remedy="Use a token of your own.")
+        token_allows(caller, Action.BROWSE).check()
         session = self._sessions.start(token)
         response.set_cookie(
             _name(request),

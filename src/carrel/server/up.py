@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from carrel.control.administration import Administration, token_digest
+from carrel.control.administration import Administration
 from carrel.control.borrowing import Borrowing
 from carrel.control.collecting import Collecting
 from carrel.control.drains import Drains
@@ -29,6 +29,8 @@ from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
 from carrel.control.secrets import Secrets
 from carrel.control.storage import StorageWatch
+from carrel.control.tokens import Tokens
+from carrel.control.users import Users
 from carrel.devices import discover, this_node
 from carrel.domain.errors import CarrelError
 from carrel.domain.launch import LaunchLimits, LaunchPaths
@@ -98,6 +100,7 @@ class RunningLab:
         self.loop.stop()
         self.engine.close()
         self.borrowing.close()
+        self.lab.tokens.close()
         self.store.close()
 
 
@@ -223,10 +226,22 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         history=partial(newest_ended, store.jobs),
     )
     retention = RetentionService(home, settings, store, artifacts_of(home.path) if settings.tracking else None)
+    policy = LabPolicy(
+        rules=rules,
+        cluster=slurm.nodes,
+        unix_user=slurm.users.of,
+        understood=check_request,
+        preparable=Preparable(
+            EnvironmentStore(home.environments, settings=EnvironmentSettings(download_python=settings.download_python))
+        ).check,
+    )
+    tokens = Tokens(store=store.tokens, clock=time.time, check_account=policy.account)
     lab = Lab(
         jobs_store=store.jobs,
         event_store=store.events,
         people=store.people,
+        tokens=tokens,
+        users=Users(people=store.people, tokens=tokens, clock=time.time),
         administration=Administration(
             people=store.people,
             rules=rules,
@@ -238,15 +253,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         ),
         engine=engine,
         loop=loop,
-        policy=LabPolicy(
-            rules=rules,
-            cluster=slurm.nodes,
-            unix_user=slurm.users.of,
-            understood=check_request,
-            preparable=Preparable(
-                EnvironmentStore(home.environments, settings=EnvironmentSettings(download_python=settings.download_python))
-            ).check,
-        ),
+        policy=policy,
         files=LabFiles(spool=spool, blobs=home.blobs, code=code),
         retention=retention.retention,
         collecting=Collecting(
@@ -289,11 +296,14 @@ def _know_the_owner(home: LabHome, lab: Lab) -> None:
     name = getpass.getuser()
     if lab.people.get(name) is None:
         lab.people.add(User(subject=name, name=name, role=Role.ADMIN), now=time.time())
-    token = home.first_token(lambda: lab.administration.new_token(name))
-    if lab.people.by_token(token_digest(token)) is None:
+
+    def make() -> str:
+        return lab.tokens.hand_out(name, name="of the lab's home", by=name, lifetime=None)[1]
+
+    if not lab.tokens.is_valid(home.first_token(make)):
         # The database is new, or the token was revoked on purpose or by accident: a fresh one replaces it.
         home.token.unlink()
-        home.first_token(lambda: lab.administration.new_token(name))
+        home.first_token(make)
 
 
 def _serve(

@@ -38,15 +38,11 @@ from carrel.wire.v1.lab import (
     DiskView,
     HealthView,
     LabView,
-    NewUser,
     PartitionView,
     QoSView,
     Reloaded,
     ShareView,
     StandingView,
-    UserList,
-    UserRequest,
-    UserView,
 )
 from carrel.wire.v1.nodes import (
     ClusterNodeView,
@@ -60,6 +56,17 @@ from carrel.wire.v1.nodes import (
     ReservationList,
     ReservationRequest,
     ReservationView,
+)
+from carrel.wire.v1.people import (
+    NewTokenView,
+    NewUser,
+    ResetRequest,
+    TokenList,
+    TokenRequest,
+    TokenView,
+    UserList,
+    UserRequest,
+    UserView,
 )
 from carrel.wire.v1.secrets import JobSecrets, SecretChange, SecretList, SecretRequest, SecretView
 from carrel.wire.v1.sessions import (
@@ -139,6 +146,7 @@ __all__ = [
     "MoveView",
     "NamedEnvironmentList",
     "NamedEnvironmentView",
+    "NewTokenView",
     "NewUser",
     "NodeLendingView",
     "NodeList",
@@ -157,6 +165,7 @@ __all__ = [
     "ReservationList",
     "ReservationRequest",
     "ReservationView",
+    "ResetRequest",
     "ResourceRequest",
     "ResourceView",
     "Response",
@@ -180,6 +189,9 @@ __all__ = [
     "StretchView",
     "TaskRequest",
     "TenantView",
+    "TokenList",
+    "TokenRequest",
+    "TokenView",
     "TrackingRequest",
     "UsageView",
     "UserList",
