@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from command_line import CommandLine
+import stat
+import subprocess
+from pathlib import Path
+
+from command_line import CARREL, CommandLine
 
 from carrel.testing.lab_process import LabProcess
 
@@ -49,3 +53,55 @@ def test_a_lab_without_tracking_has_nothing_to_export(other: CommandLine) -> Non
     assert (refused.code, "without tracking" in refused.err) == (5, True)
     given = dict(word.split("=", 1) for word in other("token", "--env", "--scope", "submit").out.split())
     assert sorted(given) == ["CARREL_TOKEN", "CARREL_URL"]
+
+
+def test_an_invitation_becomes_a_token_that_the_command_line_keeps(lab: LabProcess, carrel: CommandLine, tmp_path: Path) -> None:
+    invited = carrel("user", "invite", "newcomer")
+    (line,) = [line.split() for line in invited.out.splitlines() if "carrel login" in line]
+    newcomer = CommandLine({"XDG_CONFIG_HOME": str(tmp_path / "config"), "XDG_DATA_HOME": str(tmp_path / "data")})
+    done = newcomer(*line[1:])
+    assert (done.code, "as newcomer" in done.out) == (0, True), done.err
+    (file,) = (tmp_path / "config/carrel/tokens").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    token = file.read_text().strip()
+    assert token not in invited.out + done.out + done.err
+    # Nothing else is said: the lab that was signed in to.
+    assert newcomer("lab", "--json").json["caller"]["subject"] == "newcomer"
+    again = newcomer(*line[1:])
+    assert (again.code, "used or taken back" in again.err, "carrel user invite newcomer" in again.err) == (4, True, True)
+    opened = as_holder_of(line[-1], lab)("ps")
+    assert (opened.code, "used or taken back" in opened.err) == (4, True)
+    assert newcomer("logout").out == f"Signed out of {lab.url}.\n"
+    assert not file.exists()
+    assert newcomer("ps").code == 6
+    assert "was revoked" in as_holder_of(token, lab)("ps").err
+
+
+def test_a_token_is_piped_in_and_others_must_not_read_it(lab: LabProcess, tmp_path: Path) -> None:
+    mine = CommandLine({"XDG_CONFIG_HOME": str(tmp_path / "config"), "XDG_DATA_HOME": str(tmp_path / "data")})
+    words = [*CARREL, "login", lab.url]
+    piped = subprocess.run(words, input=lab.token, capture_output=True, text=True, env=mine.environment(), check=False)
+    assert piped.returncode == 0, piped.stderr
+    (file,) = (tmp_path / "config/carrel/tokens").iterdir()
+    assert file.read_text().strip() == lab.token
+    file.chmod(0o644)
+    assert "Others may read" in mine("ps").err
+
+
+def test_a_suspended_user_reads_why_and_goes_on_later(lab: LabProcess, carrel: CommandLine) -> None:
+    mine = as_holder_of(carrel("user", "add", "paused", "--json").json["token"], lab)
+    assert "what runs goes on" in carrel("user", "suspend", "paused", "--reason", "The course is over.").out
+    refused = mine("ps")
+    assert (refused.code, "paused is suspended since" in refused.err, "The course is over." in refused.err) == (4, True, True)
+    assert "suspended" in carrel("user", "list").out
+    assert "may go on" in carrel("user", "resume", "paused").out
+    assert mine("ps").code == 0
+    assert "is removed, and 0 jobs" in carrel("user", "remove", "paused").out
+    assert mine("ps").code == 4
+    reused = carrel("user", "add", "paused")
+    assert (reused.code, "kept under this name" in reused.err) == (5, True)
+    me = carrel("lab", "--json").json["caller"]["subject"]
+    for what in ("suspend", "remove"):
+        last = carrel("user", what, me)
+        assert (last.code, "only administrator" in last.err) == (5, True)

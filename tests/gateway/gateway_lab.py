@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from carrel.control.administration import Administration
 from carrel.control.collecting import Collecting
 from carrel.control.drains import Drains
+from carrel.control.held_users import HeldUsers
 from carrel.control.lab import Lab, LabFiles
 from carrel.control.lab_policy import LabPolicy
 from carrel.control.launching import LaunchSettings
@@ -269,14 +270,19 @@ def a_lab(
     engine = ScriptedEngine(spool, (node,))
     secret = secrets.token_bytes(32)
     paths = LaunchPaths(environments=str(home / "env"), snapshots=str(home / "snapshots"), blobs=str(home / "blobs"))
-    drains, reservations = Drains(store.drains), Reservations(store.reservations)
+    drains, reservations, held = Drains(store.drains), Reservations(store.reservations), HeldUsers(store.people)
     loop = ControlLoop(
         jobs=store.jobs,
         events=store.events,
         engine=engine,
         clock=time.time,
         settings=LoopSettings(
-            rules=rules, launch=LaunchSettings(paths=paths), secret=secret, drained=drains.apply, reserved=reservations.all
+            rules=rules,
+            launch=LaunchSettings(paths=paths),
+            secret=secret,
+            drained=drains.apply,
+            reserved=reservations.all,
+            held=held.current,
         ),
     )
     places = Places(spool=home / "spool", snapshots=home / "snapshots", blobs=home / "blobs")
@@ -287,7 +293,8 @@ def a_lab(
         event_store=store.events,
         people=store.people,
         tokens=tokens_of_lab,
-        users=Users(people=store.people, tokens=tokens_of_lab, clock=clock),
+        users=Users(people=store.people, tokens=tokens_of_lab, jobs=store.jobs, held=held, changed=loop.changed, clock=clock),
+        held=held.current,
         administration=Administration(
             people=store.people,
             rules=rules,

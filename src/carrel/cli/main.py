@@ -45,6 +45,8 @@ COMMANDS: dict[str, str] = {
     "simulate": "simulate",
     "env": "env",
     "secret": "secret",
+    "login": "login",
+    "logout": "login",
     "user": "user",
     "token": "token",
     "broker": "broker",

@@ -42,6 +42,28 @@ class PeopleCalls:
         """Give a user a new token in the place of all others (administrators)."""
         return self._http.post(v1.NewUser, self._user(subject, "reset"), v1.ResetRequest(expires_in=expires_in))
 
+    def suspend_user(self, subject: str, reason: str = "", *, cancel_running: bool = False) -> v1.UserChange:
+        """Accept and start nothing of a user's any more (administrators)."""
+        request = v1.SuspendRequest(reason=reason, cancel_running=cancel_running)
+        return self._http.post(v1.UserChange, self._user(subject, "suspend"), request)
+
+    def resume_user(self, subject: str) -> v1.UserChange:
+        """Let a user go on who was suspended or removed (administrators)."""
+        return self._http.post(v1.UserChange, self._user(subject, "resume"))
+
+    def remove_user(self, subject: str) -> v1.UserChange:
+        """End everything of a user's but their records (administrators)."""
+        return self._http.delete(v1.UserChange, f"/users/{quote(subject, safe='')}")
+
+    def invite_user(self, name: str, role: str = "user", *, expires_in: int | None = None) -> v1.Invitation:
+        """Make a code that somebody can exchange once for a token of their own (administrators)."""
+        asked = {"name": name, "role": role, "expires_in": expires_in}
+        return self._http.post(v1.Invitation, "/invitations", v1.InvitationRequest.model_validate(asked))
+
+    def redeem_invitation(self, name: str = "") -> v1.NewTokenView:
+        """Exchange the invitation that this client has as its token."""
+        return self._http.post(v1.NewTokenView, "/invitations/current/redeem", v1.RedeemRequest(name=name))
+
     def revoke_tokens(self, subject: str) -> None:
         """No token of the user is valid any more (administrators)."""
         self._http.call("POST", self._user(subject, "revoke"))

@@ -31,7 +31,7 @@ from carrel.control.retention import Retention
 from carrel.control.secrets import NoSecrets, Secrets
 from carrel.control.starting_after import settle_dependency
 from carrel.control.storage import AmpleStorage, Storage
-from carrel.control.tokens import Tokens
+from carrel.control.tokens import Tokens, check_state
 from carrel.control.users import Users
 from carrel.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
 from carrel.domain.account import Standing
@@ -115,6 +115,8 @@ class Lab:
     #: Key of the job tokens.
     secret: bytes
     lab_id: str
+    #: Why nothing of a user's starts, by their subjects.
+    held: Callable[[], Mapping[str, Reason]] = dict
     storage: Storage = field(default_factory=AmpleStorage)
     #: What users keep for their jobs.
     secrets: Secrets = field(default_factory=lambda: Secrets(store=NoSecrets(), clock=lambda: 0.0))
@@ -166,6 +168,7 @@ class Lab:
         """
         allowed(caller, Action.SUBMIT if spec.session is None else Action.START_SESSION).check()
         self.storage.check()
+        check_state(caller.user)  # a job of somebody who is suspended goes on, and starts nothing
         if spec.session is None and not self.has_snapshot(caller, spec.snapshot):
             raise NotFound(f"There is no code {spec.snapshot} of yours.", remedy="Upload the snapshot first.")
         if spec.session is None:
@@ -319,6 +322,11 @@ class Lab:
     def waiting(self, job_id: int) -> Hold | None:
         """Where a waiting job stood when the last cycle looked, or None."""
         return self.loop.hold_of(job_id)
+
+    def as_told(self, job: Job) -> Job:
+        """The job with the reason that people are told while its owner is suspended."""
+        reason = self.held().get(job.owner) if job.state is JobState.PENDING else None
+        return job if reason is None else replace(job, reason=reason)
 
     def attempts(self, caller: Caller, job_id: int) -> Sequence[AttemptRow]:
         """All attempts, first to last."""

@@ -7,12 +7,12 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from carrel.control.last_use import LastUse
 from carrel.control.token_port import NewToken, TokenStore
-from carrel.domain.errors import Denied, Invalid, NotFound, Unauthenticated
+from carrel.domain.errors import Conflict, Denied, Invalid, NotFound, Unauthenticated
 from carrel.domain.ports import Clock
 from carrel.domain.token import Token
 from carrel.domain.user import Caller, User, UserState
@@ -20,6 +20,10 @@ from carrel.policy.access import ALL, CHOICES, INVITATION, SCOPES, Action, Resou
 
 #: What a user's token starts with, so that a leaked one is recognised by people and by secret scanners.
 TOKEN_PREFIX = "carrel_"
+#: What an invitation starts with.
+INVITATION_PREFIX = "carrel_invitation_"
+#: How long an invitation can be used: a week.
+INVITED_FOR = 7 * 86400.0
 #: How long a token holds when its maker does not say: those that people make, and those that an administrator hands out.
 DEFAULT_LIFETIME, HANDED_OUT_LIFETIME = 30 * 86400.0, 365 * 86400.0
 #: Characters of a token's name.
@@ -152,6 +156,23 @@ class Tokens:
         self.announce()
         return made, text
 
+    def invite(self, subject: str, *, by: str, lifetime: float) -> tuple[Token, str]:
+        """Make a code that its bearer can exchange once for a token of the user's."""
+        text, now = _new_text(INVITATION_PREFIX), self.clock()
+        new = self._full(text, subject, name="an invitation", by=by, lifetime=lifetime)
+        return self.store.add(replace(new, scopes=(INVITATION,)), now=now), text
+
+    def redeem(self, caller: Caller, *, name: str) -> tuple[Token, str]:
+        """Exchange the invitation that the caller has shown; it is void from now on. Raises `Conflict` if it is none."""
+        if caller.token_id is None or INVITATION not in caller.scopes:
+            raise Conflict("This is a token already, and no invitation.", remedy="Use it as it is.")
+        me, text = caller.user.subject, _new_text()
+        new = self._full(text, me, name=_name(name or "by invitation"), by=me, lifetime=HANDED_OUT_LIFETIME)
+        made = self.store.replace(new, by=me, now=self.clock(), token_id=caller.token_id)
+        if made is None:
+            raise Unauthenticated("This invitation was used just now.", remedy="Ask an administrator for another.")
+        return made, text
+
     def revoke_all(self, subject: str, *, by: str) -> int:
         """No token of the user is valid any more; returns how many were."""
         number = self.store.revoke(by=by, now=self.clock(), subject=subject)
@@ -233,8 +254,8 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _new_text() -> str:
-    return TOKEN_PREFIX + secrets.token_urlsafe(32)
+def _new_text(prefix: str = TOKEN_PREFIX) -> str:
+    return prefix + secrets.token_urlsafe(32)
 
 
 def _name(text: str) -> str:

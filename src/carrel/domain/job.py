@@ -108,6 +108,7 @@ REASONS: dict[str, str] = {
     "BeginTime": "Its earliest start has not come yet (the pause before a retry).",
     "Dependency": "It starts after other jobs, and what it waits for has not happened yet.",
     "DependencyNeverSatisfied": "What it waited for can never happen any more.",
+    "JobHeldAdmin": "An administrator has suspended its owner, and it is not placed.",
     "PartitionDown": "Its partition does not exist in this lab any more.",
     "InvalidQOS": "Its QoS does not exist in this lab any more.",
     "Preempting": "It gives way to a job of another QoS: it is being ended or stopped.",

@@ -72,7 +72,7 @@ class Gateway:
     def show(self, job: Job, base: str) -> JobView:
         """The job as the wire has it, with its place in the queue."""
         hold = None if job.state.ended else self.lab.waiting(job.id)
-        return job_view(job, hold, self.run_url(base, job.run_id))
+        return job_view(self.lab.as_told(job), hold, self.run_url(base, job.run_id))
 
 
 class Pages(SignedIn, Protocol):

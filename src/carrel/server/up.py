@@ -19,6 +19,7 @@ from carrel.control.administration import Administration
 from carrel.control.borrowing import Borrowing
 from carrel.control.collecting import Collecting
 from carrel.control.drains import Drains
+from carrel.control.held_users import HeldUsers
 from carrel.control.history import newest_ended
 from carrel.control.lab import Lab, LabFiles, blob_file, nothing_submitted, nothing_withdrawn
 from carrel.control.lab_policy import LabPolicy
@@ -202,7 +203,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         ),
     )
     storage = StorageWatch(home.path, home.parts, floor=settings.disk_floor)
-    drains, reservations = Drains(store.drains), Reservations(store.reservations)
+    drains, reservations, held = Drains(store.drains), Reservations(store.reservations), HeldUsers(store.people)
     describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
     if origin is not None:
         origin.end_jobs(home, store, describer if settings.tracking else None)
@@ -220,6 +221,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
             reserved=reservations.all,
             withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
             halted=storage.halted,
+            held=held.current,
         ),
         make_room=storage.make_room,
         describe=describer.change if settings.tracking else None,
@@ -241,7 +243,16 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         event_store=store.events,
         people=store.people,
         tokens=tokens,
-        users=Users(people=store.people, tokens=tokens, clock=time.time),
+        users=Users(
+            people=store.people,
+            tokens=tokens,
+            jobs=store.jobs,
+            held=held,
+            changed=loop.changed,
+            clock=time.time,
+            withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+        ),
+        held=held.current,
         administration=Administration(
             people=store.people,
             rules=rules,

@@ -6,13 +6,28 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from carrel.control.tokens import DEFAULT_LIFETIME, HANDED_OUT_LIFETIME
+from carrel.control.tokens import DEFAULT_LIFETIME, HANDED_OUT_LIFETIME, INVITED_FOR
 from carrel.domain.errors import NotFound
 from carrel.domain.token import Token
 from carrel.domain.user import Role
 from carrel.gateway.context import LARGEST, NO_ZERO, Base, Ctx, Who
 from carrel.gateway.views import moment, token_view, user_view
-from carrel.wire.v1 import API, NewTokenView, NewUser, ResetRequest, TokenList, TokenRequest, TokenView, UserList, UserRequest
+from carrel.wire.v1 import (
+    API,
+    Invitation,
+    InvitationRequest,
+    NewTokenView,
+    NewUser,
+    RedeemRequest,
+    ResetRequest,
+    SuspendRequest,
+    TokenList,
+    TokenRequest,
+    TokenView,
+    UserChange,
+    UserList,
+    UserRequest,
+)
 
 router = APIRouter(prefix=API, tags=["people"])
 
@@ -50,6 +65,41 @@ def reset(subject: Subject, request: ResetRequest, ctx: Ctx, who: Who) -> NewUse
     lifetime = lifetime_of(request.expires_in, HANDED_OUT_LIFETIME)
     user, made, token = ctx.lab.users.reset(who, subject, lifetime=lifetime)
     return NewUser(user=user_view(user), token=token, expires_at=moment(made.expires_at))
+
+
+@router.post("/users/{subject:path}/suspend", summary="Accept and start nothing of a user's (administrators)")
+def suspend(subject: Subject, request: SuspendRequest, ctx: Ctx, who: Who) -> UserChange:
+    """What runs goes on unless `cancel_running`; what waits keeps its place in line for later. They are told the reason."""
+    user, ended = ctx.lab.users.suspend(who, subject, request.reason, cancel_running=request.cancel_running)
+    return UserChange(user=user_view(user), cancelled=ended)
+
+
+@router.post("/users/{subject:path}/resume", summary="Let a user go on who was suspended or removed (administrators)")
+def resume(subject: Subject, ctx: Ctx, who: Who) -> UserChange:
+    """Tokens that were revoked stay so."""
+    return UserChange(user=user_view(ctx.lab.users.resume(who, subject)))
+
+
+@router.delete("/users/{subject:path}", summary="Remove a user (administrators)")
+def remove(subject: Subject, ctx: Ctx, who: Who) -> UserChange:
+    """Their tokens are void and their jobs end; their records stay, and nobody else gets the name."""
+    user, ended = ctx.lab.users.remove(who, subject)
+    return UserChange(user=user_view(user), cancelled=ended)
+
+
+@router.post("/invitations", status_code=201, summary="Invite somebody (administrators)")
+def invite(request: InvitationRequest, ctx: Ctx, who: Who) -> Invitation:
+    """Adds them if there is nobody of this name. The answer holds a code that can be exchanged once; it is not shown again."""
+    lifetime = INVITED_FOR if request.expires_in is None else request.expires_in
+    user, made, code = ctx.lab.users.invite(who, request.name, Role(request.role), lifetime=lifetime)
+    return Invitation(user=user_view(user), code=code, expires_at=moment(made.expires_at))
+
+
+@router.post("/invitations/current/redeem", status_code=201, summary="Exchange an invitation for a token")
+def redeem(request: RedeemRequest, ctx: Ctx, who: Who, base: Base) -> NewTokenView:
+    """Asked with the invitation's code as the access token. It is void from then on."""
+    made, token = ctx.lab.tokens.redeem(who, name=request.name)
+    return NewTokenView(token=token, about=_view(ctx, made), tracking_url=ctx.tracking_url(base))
 
 
 @router.get("/tokens", summary="List one's tokens")

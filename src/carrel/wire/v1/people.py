@@ -28,6 +28,31 @@ class ResetRequest(Request):
     expires_in: int | None = Field(None, ge=0, le=LONGEST)
 
 
+class SuspendRequest(Request):
+    """Body of ``POST /api/v1/users/{subject}/suspend`` (administrators)."""
+
+    #: The user reads it.
+    reason: str = Field("", max_length=200)
+    #: Cancel what runs too.
+    cancel_running: bool = False
+
+
+class InvitationRequest(Request):
+    """Body of ``POST /api/v1/invitations`` (administrators)."""
+
+    name: str
+    role: Literal["user", "manager", "operator", "admin"] = "user"
+    #: Seconds for which it can be used. Left out: a week.
+    expires_in: int | None = Field(None, ge=1, le=LONGEST)
+
+
+class RedeemRequest(Request):
+    """Body of ``POST /api/v1/invitations/current/redeem``."""
+
+    #: What the token is called in lists.
+    name: str = ""
+
+
 class UserView(Response):
     """A user."""
 
@@ -47,6 +72,22 @@ class NewUser(Response):
     user: UserView
     token: str
     #: None: it has no end.
+    expires_at: datetime | None = None
+
+
+class UserChange(Response):
+    """A user whose state has changed."""
+
+    user: UserView
+    #: Jobs of theirs whose end was asked for.
+    cancelled: int = 0
+
+
+class Invitation(Response):
+    """A code that can be exchanged once for a token; it is shown this once."""
+
+    user: UserView
+    code: str
     expires_at: datetime | None = None
 
 
