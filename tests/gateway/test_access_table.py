@@ -88,12 +88,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         for actor, (name, role) in PEOPLE.items():
             if rig.lab.people.get(name) is None:
                 rig.lab.people.add(User(subject=name, name=name.title(), role=role), now=time.time())
-            tokens[actor] = rig.lab.administration.new_token(name)
+            tokens[actor] = fresh(rig, name)
             rig.tokens = {**rig.tokens, name: tokens[actor]}
         world = World(rig=rig, http=http, tokens=tokens, jobs={}, sessions={}, arrays={}, snapshot="")
         fill(world)
-        assert rig.lab.people.revoke_tokens("vera", now=time.time()) == 1
+        assert rig.lab.tokens.revoke_all("vera", by="root") == 1
         yield world
+
+
+def fresh(rig: Rig, name: str) -> str:
+    return rig.lab.tokens.hand_out(name, name="of a test", by="root")[1]
 
 
 def fill(world: World) -> None:
@@ -151,6 +155,11 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         ("PUT", "/reservations/{name}"): FUTURE,
         ("POST", "/storage/collect"): {"dry_run": True},
         ("POST", "/users"): {"name": f"new-{secrets.token_hex(4)}"},
+        ("POST", "/users/{subject}/reset"): {},
+        ("POST", "/users/{subject}/suspend"): {"reason": "a test"},
+        ("POST", "/invitations"): {"name": f"new-{secrets.token_hex(4)}"},
+        ("POST", "/invitations/current/redeem"): {},
+        ("POST", "/tokens"): {"scopes": ["read"]},
         ("POST", "/environments"): {
             "own": {"name": "x", "source": "nothing"},
             "site": {"name": "site/x", "source": "nothing"},
@@ -168,14 +177,20 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         kept = Reservation(name="gone", begin=4e9, end=4.1e9, nodes=("bench",), reason="x", by="root")
         world.rig.lab.administration.reserve(world.rig.caller("root"), kept)
     if (method, path) == ("POST", "/users/{subject}/revoke"):
-        world.rig.lab.administration.new_token("vera")
+        fresh(world.rig, "vera")
     if (method, path) == ("DELETE", "/secrets/{name}"):
         for name, _ in PEOPLE.values():
             world.rig.lab.secrets.put(Caller(user=User(subject=name, name=name)), "KEY", "x")
     if case == "all":
-        more["params"] = {"owner": "all"}
+        more["params"] = {"all": True} if path == "/tokens" else {"owner": "all"}
     places = {"/nodes/": "bench", "/secrets/": "KEY", "/reservations/": "gone"}
     names = {"{name}": next((name for place, name in places.items() if place in path), case)}
+    if path == "/tokens/{token_id}":
+        fresh(world.rig, "ada")
+        names["{token_id}"] = str(world.rig.lab.tokens.list(world.rig.caller("ada"))[-1].id)
+    if path == "/tokens/current" and actor in PEOPLE and actor != "revoked":  # the one that the next rows need stays
+        token = fresh(world.rig, PEOPLE[actor][0])
+        return world.http.request(method, f"{API}{path}", headers={"Authorization": f"Bearer {token}"})
     names |= {"{subject}": "vera", "{digest}": world.snapshot, "{path}": "model.pt"}
     for name in ("{job_id}", "{array_id}"):
         if name in path:
