@@ -6,7 +6,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from command_line import CARREL, CommandLine
+from command_line import CARREL, CommandLine, script
 
 from carrel.testing.lab_process import LabProcess
 
@@ -105,3 +105,37 @@ def test_a_suspended_user_reads_why_and_goes_on_later(lab: LabProcess, carrel: C
     for what in ("suspend", "remove"):
         last = carrel("user", what, me)
         assert (last.code, "only administrator" in last.err) == (5, True)
+
+
+LOOKS_FOR_ITS_TOKEN = """\
+import os, pathlib
+token = os.environ["CARREL_TOKEN"]
+print("plain", token)
+words = [path.read_bytes() for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
+print("arguments with it:", sum(token.encode() in said for said in words))
+print("reversed", token[::-1])
+"""
+
+
+def test_no_token_is_in_anything_that_the_lab_wrote(lab: LabProcess, lab_home: Path, carrel: CommandLine, tmp_path: Path) -> None:
+    task = script(tmp_path / "code", LOOKS_FOR_ITS_TOKEN, name="look.py")
+    planted = {}
+    for case, options in (("task", ()), ("group", ("--tasks-per-node", "2"))):
+        done = carrel("run", task, *options)
+        assert done.code == 0, done.err
+        assert "arguments with it: 0" in done.out
+        # What a task prints of it is not shown, nor kept.
+        (backwards,) = {line.split()[-1] for line in done.out.splitlines() if "reversed" in line}
+        planted[f"of the {case}"] = backwards[::-1]
+        assert backwards[::-1] not in done.out
+    planted["of a user"] = carrel("user", "add", "planted", "--json").json["token"]
+    planted["invitation"] = carrel("user", "invite", "planted", "--json").json["code"]
+    holder = as_holder_of(planted["of a user"], lab)
+    planted["made by them"] = holder("token", "create").out.strip()
+    assert as_holder_of(planted["made by them"], lab)("ps").code == 0
+    assert as_holder_of(planted["invitation"], lab)("ps").code == 4
+    assert holder("token", "revoke", "999999").code == 3
+    files = [path for path in lab_home.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert any(path.name == "server.log" for path in files)
+    found = [(case, path) for path in files for case, token in planted.items() if token.encode() in path.read_bytes()]
+    assert found == []
