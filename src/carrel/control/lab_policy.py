@@ -14,7 +14,7 @@ from carrel.domain.resources import Resources
 from carrel.domain.slurm import SlurmRequest
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import User
-from carrel.policy.accounts import choose_account
+from carrel.policy.accounts import accounts_of, choose_account
 from carrel.policy.feasible import ClusterNodes, feasible, nothing_known
 from carrel.policy.partitions import choose_partitions, choose_qos_in, find_partition, refuse_without_cluster, without_harmless
 
@@ -82,6 +82,10 @@ class LabPolicy:
     def account(self, name: str | None, user: User) -> str:
         """The account that work of `user` is charged to. Raises `Invalid` and `Denied`."""
         return choose_account(name, user.subject, user.account, self.rules.current.accounts)
+
+    def accounts_of(self, user: User) -> frozenset[str]:
+        """The accounts that `user` is a member of now."""
+        return accounts_of(user.subject, user.account, self.rules.current.accounts)
 
     def admits(self, name: str, user: User) -> bool:
         """True when `user` may charge the account called `name` now."""

@@ -12,6 +12,7 @@ from carrel.domain.rules import LabRules
 from carrel.engines.slurm.rest_http import read_address
 from carrel.notebooks.address import read_ports
 from carrel.server.identity import deputy_command, read_identity
+from carrel.server.network import check_network
 from carrel.server.preload import check_choice
 from carrel.server.rules import TABLES, read_rules
 from carrel.server.toml import Setting, convert, known, read_toml
@@ -20,8 +21,13 @@ DEFAULT_PORT = 8642
 
 #: Every setting of `carrel.toml` (top level), of the environment (CARREL_ and the name in capitals) and of `carrel up`.
 SETTINGS: tuple[Setting, ...] = (
-    Setting("host", "text", "127.0.0.1", "Address to listen on; loopback unless a TLS proxy stands in front."),
+    Setting("host", "text", "127.0.0.1", "Address to listen on; others than loopback want TLS."),
     Setting("port", "int", DEFAULT_PORT, "Port to listen on; when another program has the default one, a free one is taken."),
+    Setting("public_url", "text", None, "Address by which people reach the lab; without it, as it listens."),
+    Setting("tls_certificate", "text", None, "File with the certificate (PEM) for TLS; read again when it was renewed."),
+    Setting("tls_key", "text", None, "File with its key."),
+    Setting("trusted_proxies", "text", "127.0.0.1,::1", "Proxies (addresses, networks) whose X-Forwarded-* count."),
+    Setting("rate_limit", "int", 200, "Requests a second of each user, and of each job; ten times as many at once. 0: no limit."),
     Setting("database", "text", None, "PostgreSQL URL (postgresql+psycopg://…); without it the lab keeps a SQLite file."),
     Setting("tracking", "flag", True, "Start the MLflow tracking server with the lab."),
     Setting("simulate_gpus", "int", None, "Offer this many simulated GPUs instead of the machine's own."),
@@ -121,6 +127,7 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
             values[name] = convert(_BY_NAME[name], value, f"--{name.replace('_', '-')}")
     named = {key: values[key] for key in ("preset", "default_qos", "session_qos")}
     rules = read_rules(ruled, str(file), **named)
+    check_network(values)
     check_choice(values["residency"])
     read_identity(values["slurm_identity"])
     read_address(values["slurm_rest"])
