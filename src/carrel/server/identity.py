@@ -18,6 +18,7 @@ from pathlib import Path
 
 from carrel.domain.errors import Denied, Invalid, Unavailable
 from carrel.domain.ports import Clock
+from carrel.spool.strict import check_file, open_trusted
 
 #: What `slurm_identity` may be.
 FORMS = '"owner", "lab", "same", "map:FILE" or "command:PROGRAM"'
@@ -125,17 +126,20 @@ class UnixUsers:
         path = Path(self._identity.path)
         with self._lock:
             try:
-                changed = path.stat().st_mtime
-                if self._file is None or self._file[0] != changed:
-                    table = tomllib.loads(path.read_text())
+                with os.fdopen(open_trusted(path), "rb") as file:
+                    changed = os.fstat(file.fileno()).st_mtime
+                    table = tomllib.load(file) if self._file is None or self._file[0] != changed else None
+                if table is not None:
                     if not all(isinstance(name, str) for name in table.values()):
                         raise Unavailable(
                             f"{path}: a value is not a text.", remedy='Write it like "alice@example.org" = "alice".'
                         )
                     self._file = (changed, table)
+            except Denied as error:
+                raise _untrusted(error) from error
             except (OSError, ValueError) as error:
                 raise Unavailable(f"{path} cannot be read: {error}.", remedy="It says who is who on the cluster.") from error
-            return self._file[1].get(subject)
+            return self._file[1].get(subject) if self._file else None
 
     def _told(self, subject: str) -> str | None:
         with self._lock:
@@ -144,9 +148,12 @@ class UnixUsers:
             return known[1]
         program = self._identity.path
         try:
+            check_file(Path(program))
             done = subprocess.run(
                 [program, "--", subject], capture_output=True, text=True, timeout=_PATIENCE, check=False, cwd="/"
             )
+        except Denied as error:
+            raise _untrusted(error) from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unavailable(f"{program} does not say who {subject} is: {error}.") from error
         lines = done.stdout.split()
@@ -157,3 +164,8 @@ class UnixUsers:
         with self._lock:
             self._answers[subject] = (self._monotonic(), answer)
         return answer
+
+
+def _untrusted(error: Denied) -> Unavailable:
+    """Whoever could change who is who could be anybody on the cluster."""
+    return Unavailable(f"Who is who on the cluster is not believed: {error.message}", remedy=error.remedy)

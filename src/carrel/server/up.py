@@ -98,19 +98,31 @@ class RunningLab:
         self.store.close()
 
 
-def run(*, home: Path, options: Mapping[str, Any], answer: Answer | None = None, say: Callable[[str], None] = print) -> int:
+def run(
+    *,
+    home: Path,
+    options: Mapping[str, Any],
+    answer: Answer | None = None,
+    strict: bool = True,
+    say: Callable[[str], None] = print,
+) -> int:
     """Run a lab in the foreground until SIGINT or SIGTERM; return the exit code.
 
     `options` are settings from the command line, by name. `answer` says what a home is that is not where it was. Raises
-    `Conflict` when a lab runs in `home` already, or when the home is elsewhere and nobody has said why.
+    `Conflict` when a lab runs in `home` already, or when the home is elsewhere and nobody has said why, and for `strict` `Denied`
+    when other Unix users could change it.
     """
     place_ = LabHome(home.expanduser().absolute())
 
     def read() -> Settings:
         return read_settings(place_.settings, os.environ, options)
 
+    if strict:
+        place_.check()  # before its settings are believed
     settings = read()
     place_.create()
+    if strict:
+        place_.check()
     log_to(place_.logs / "server.log")
     lock = place_.lock()
     try:
