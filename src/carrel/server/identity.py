@@ -79,8 +79,10 @@ def deputy_command(template: str | None, user: str) -> Sequence[str]:
 class UnixUsers:
     """Maps users of the lab. Thread-safe."""
 
-    def __init__(self, identity: Identity, *, monotonic: Clock = time.monotonic) -> None:
+    def __init__(self, identity: Identity, *, as_lab: bool = False, monotonic: Clock = time.monotonic) -> None:
+        """`as_lab`: others than who runs the lab may be the lab's own user, too."""
         self._identity = identity
+        self._as_lab = as_lab
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._file: tuple[float, dict[str, str]] | None = None
@@ -114,7 +116,13 @@ class UnixUsers:
             raise Denied(f'{subject} would be "{name}" on the cluster, whom this machine does not know.', remedy=_ASK)
         if account.pw_uid == 0:
             raise Denied(f"{subject} would be root on the cluster.", remedy="Nobody is.")
-        return "" if account.pw_uid == os.geteuid() else name
+        if account.pw_uid != os.geteuid():
+            return name
+        if subject != getpass.getuser() and not self._as_lab:
+            raise Denied(
+                f"{subject} would be {name} on the cluster, who runs the lab and can read all that is in it.", remedy=_ASK
+            )
+        return ""
 
     def _same(self, subject: str) -> str | None:
         try:

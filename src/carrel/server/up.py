@@ -58,6 +58,7 @@ from carrel.server.settings import Settings, read_settings
 from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
 from carrel.server.tracking import Tracking, artifacts_of
 from carrel.server.whereabouts import Answer, check, remember
+from carrel.server.whose_code import check_safe
 from carrel.snapshots import SnapshotStore
 from carrel.spool import Spool
 from carrel.store import Database, Store
@@ -115,7 +116,9 @@ def run(
     place_ = LabHome(home.expanduser().absolute())
 
     def read() -> Settings:
-        return read_settings(place_.settings, os.environ, options)
+        settings = read_settings(place_.settings, os.environ, options)
+        check_safe(settings)
+        return settings
 
     if strict:
         place_.check()  # before its settings are believed
@@ -169,7 +172,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
     slurm = SlurmSide(
         home=home, lab_id=lab_id, rules=rules, settings=settings, url=slurm_url, environ=os.environ, news=reports.nodes
     )
-    engine = HybridEngine(local=local, slurm=slurm.engine)
+    engine = HybridEngine(local=local, slurm=slurm.engine, admit=slurm.whose_code.check_launch)
     launch = LaunchSettings(
         paths=LaunchPaths(
             environments=str(home.environments),
@@ -248,6 +251,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
             rules=rules,
             cluster=slurm.nodes,
             unix_user=slurm.users.of,
+            here=slurm.whose_code.check,
             understood=check_request,
             preparable=Preparable(
                 EnvironmentStore(home.environments, settings=EnvironmentSettings(download_python=settings.download_python))
