@@ -24,6 +24,10 @@ def the_labs_own(_subject: str) -> str:
     return ""
 
 
+def everybody_here(_subject: str) -> None:
+    """Everybody's code may run on the lab's own machine."""
+
+
 def everything_understood(_partition: SlurmPartition, _asked: SlurmRequest) -> None:
     """Slurm is left to refuse what it does not understand."""
 
@@ -41,6 +45,8 @@ class LabPolicy:
     cluster: ClusterNodes = nothing_known
     #: Tells who a user is where Slurm chooses the node. Raises `Denied` for somebody who is nobody there.
     unix_user: Callable[[str], str] = the_labs_own
+    #: Raises `Denied` for somebody whose code may not run on the lab's own machine.
+    here: Callable[[str], None] = everybody_here
     #: Raises `Invalid` for what a task of a cluster's partition cannot ask of Slurm.
     understood: Callable[[SlurmPartition, SlurmRequest], None] = everything_understood
     #: Raises `Impossible` for a task whose inputs or environment can never be had in a partition (None: the lab is one).
@@ -111,6 +117,7 @@ class LabPolicy:
         parts = self.partitions
         refuse_without_cluster(asked, None if partition is None else parts.get(partition), parts.values())
         if not parts and partition is None:
+            self.here(owner)
             feasible(resources, kind, qos, nodes, others=self.qos.values())
             return ""
         found = choose_partitions(partition, qos, parts)
@@ -123,8 +130,7 @@ class LabPolicy:
                     resources, kind, qos, nodes,
                     others=self.qos.values(), partition=part, partitions=parts.values(), cluster=self.cluster,
                 )  # fmt: skip
-                if part.cluster:
-                    self.unix_user(owner)
+                (self.unix_user if part.cluster else self.here)(owner)
             except (Impossible, Denied) as error:
                 refused = refused or error
             else:

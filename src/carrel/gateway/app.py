@@ -72,7 +72,7 @@ def create_app(
         run_of=run_of,
         tracking_status=tracking_status,
         sessions=sessions,
-        environments=None if environments is None else Environments(environments),
+        environments=None if environments is None else Environments(environments, may_build=lab.policy.here),
     )
     zones = _zones(settings, pages)
     answers = _Answers(zones, pages)

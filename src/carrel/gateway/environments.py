@@ -71,8 +71,10 @@ class TextFiles:
 class Environments:
     """What the routes do with named environments."""
 
-    def __init__(self, named: NamedEnvironments) -> None:
+    def __init__(self, named: NamedEnvironments, *, may_build: Callable[[str], None] = lambda _subject: None) -> None:
+        """`may_build` raises `Denied` for somebody whose packages' code may not run here, as it does while they are built."""
         self._named = named
+        self._may_build = may_build
         self._closing = threading.Event()
         self._builds = threading.BoundedSemaphore(_AT_ONCE)
 
@@ -107,6 +109,7 @@ class Environments:
 
     def creation(self, caller: Caller, request: v1.EnvironmentRequest) -> Callable[[Work], v1.NamedEnvironmentView]:
         """Check what is asked for; return what makes it."""
+        self._may_build(caller.user.subject)
         owner, name = _owner(caller, request.name)
         source = _source(caller, request)
         self._named.check_new(owner, name)
@@ -124,6 +127,7 @@ class Environments:
 
     def restoring(self, caller: Caller, name: str, which: str | None) -> Callable[[Work], v1.NamedEnvironmentView]:
         """Check what is asked for; return what goes back."""
+        self._may_build(caller.user.subject)
         owner, bare = _owner(caller, name)
         self._named.check_restore(owner, bare, which)
 

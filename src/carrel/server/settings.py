@@ -71,6 +71,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("slurm_identity", "text", "owner", "Who jobs in Slurm run as: owner, lab, same, map:FILE or command:PROGRAM."),
     Setting("slurm_deputy", "text", None, "Starts the process that acts as the Unix user {user}; without it, sudo does."),
     Setting(
+        "run_users_code_as_lab",
+        "flag",
+        False,
+        "Let users' code run as the Unix user who runs the lab, where jobs have owners in Slurm.",
+    ),
+    Setting(
         "slurm_session_ports", "text", "", "TCP ports of a cluster's nodes that sessions may listen on (40000-40999); else any."
     ),
     Setting("slurm_broker", "text", "", "Socket of `carrel broker` on a cluster's nodes; without it no cell borrows there."),

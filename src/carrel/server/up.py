@@ -64,6 +64,7 @@ from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
 from carrel.server.tls import Certificate
 from carrel.server.tracking import Tracking, artifacts_of
 from carrel.server.whereabouts import Answer, check, remember
+from carrel.server.whose_code import check_safe
 from carrel.snapshots import SnapshotStore
 from carrel.spool import Spool
 from carrel.store import Database, Store
@@ -105,20 +106,34 @@ class RunningLab:
         self.store.close()
 
 
-def run(*, home: Path, options: Mapping[str, Any], answer: Answer | None = None, say: Callable[[str], None] = print) -> int:
+def run(
+    *,
+    home: Path,
+    options: Mapping[str, Any],
+    answer: Answer | None = None,
+    strict: bool = True,
+    say: Callable[[str], None] = print,
+) -> int:
     """Run a lab in the foreground until SIGINT or SIGTERM; return the exit code.
 
     `options` are settings from the command line, by name. `answer` says what a home is that is not where it was. Raises
-    `Conflict` when a lab runs in `home` already, or when the home is elsewhere and nobody has said why.
+    `Conflict` when a lab runs in `home` already, or when the home is elsewhere and nobody has said why, and for `strict` `Denied`
+    when other Unix users could change it.
     """
     place_ = LabHome(home.expanduser().absolute())
 
     def read() -> Settings:
-        return read_settings(place_.settings, os.environ, options)
+        settings = read_settings(place_.settings, os.environ, options)
+        check_safe(settings)
+        return settings
 
+    if strict:
+        place_.check()  # before its settings are believed
     settings = read()
     certificate = Certificate(Path(settings.tls_certificate), Path(settings.tls_key)) if settings.tls_certificate else None
     place_.create()
+    if strict:
+        place_.check()
     log_to(place_.logs / "server.log")
     lock = place_.lock()
     try:
@@ -167,7 +182,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
     slurm = SlurmSide(
         home=home, lab_id=lab_id, rules=rules, settings=settings, url=slurm_url, environ=os.environ, news=reports.nodes
     )
-    engine = HybridEngine(local=local, slurm=slurm.engine)
+    engine = HybridEngine(local=local, slurm=slurm.engine, admit=slurm.whose_code.check_launch)
     launch = LaunchSettings(
         paths=LaunchPaths(
             environments=str(home.environments),
@@ -234,6 +249,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         rules=rules,
         cluster=slurm.nodes,
         unix_user=slurm.users.of,
+        here=slurm.whose_code.check,
         understood=check_request,
         preparable=Preparable(
             EnvironmentStore(home.environments, settings=EnvironmentSettings(download_python=settings.download_python))
