@@ -16,6 +16,8 @@ STATUS = {
     "conflict": 409,
     "unavailable": 503,
     "storage_full": 507,
+    "misdirected": 421,
+    "too_many": 429,
     "error": 500,
 }
 
@@ -33,4 +35,4 @@ def test_every_error_of_the_domain_has_its_status(cls: type[errors.CarrelError])
     assert (problem.status, problem.type) == (STATUS[cls.code], f"urn:carrel:problem:{cls.code}")
     assert (problem.detail, problem.remedy, problem.details) == ("Fact.", "Cure.", {"n": 1})
     assert ("WWW-Authenticate" in headers) == (problem.status == 401)
-    assert ("Retry-After" in headers) == (problem.status == 503)
+    assert ("Retry-After" in headers) == (problem.status in (429, 503))
