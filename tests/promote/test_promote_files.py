@@ -11,7 +11,7 @@ from promoting import run_script, write_notebook
 from carrel.domain.errors import Invalid
 from carrel.notebooks.promote import Promoted, Weight, promote
 from carrel.notebooks.promote.gather import digest_of
-from carrel.runner.inputs import fetch
+from carrel.staging.fetching import fetch
 
 
 def checks(made: Promoted) -> list[str]:

@@ -13,6 +13,7 @@ from carrel.domain.node import Device, Node
 from carrel.domain.partition import on_cluster
 from carrel.domain.qos import JobKind, Lends, QoS
 from carrel.domain.task import TaskSpec
+from carrel.domain.user import directory_name
 
 _PREFIX = "carrel-job"
 _LONGEST = 128
@@ -58,7 +59,7 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         task=task,
         resources=job.resources,
         devices=tuple(known.get(uuid) or _vanished(uuid) for uuid in job.devices),
-        paths=settings.paths,
+        paths=_paths(settings.paths, job.owner),
         limits=_limits(task, nodes, settings, job.resources.total_gpus if lends(job, qos) else 0),
         gateway=settings.gateway,
         tracking=_tracking(job, task, settings),
@@ -70,6 +71,10 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         element=job.element,
         variables=settings.variables,
     )
+
+
+def _paths(paths: LaunchPaths, owner: str) -> LaunchPaths:
+    return replace(paths, files=f"{paths.files}/{directory_name(owner)}") if paths.files else paths
 
 
 def lends(job: Job, qos: QoS | None) -> bool:

@@ -20,7 +20,7 @@ from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.session import SessionKind, SessionSpec
 from carrel.domain.task import TaskSpec
-from carrel.domain.user import Caller
+from carrel.domain.user import Caller, directory_name
 from carrel.policy.partitions import choose_partitions
 from carrel.policy.session_gpus import SessionGpus, check_gpus, gpus_on_cluster, gpus_on_own_nodes
 
@@ -154,7 +154,7 @@ class Sessions:
         check_gpus(asked.gpus, reserve=asked.reserve)
         spec = SessionSpec(
             kind=asked.kind,
-            directory=str(self._files / _file_name(caller.user.subject)),
+            directory=str(self._files / directory_name(caller.user.subject)),
             environment=self._environment(caller, asked.environment),
             reserve=asked.reserve,
             idle_time=qos.idle_time,
@@ -373,12 +373,6 @@ def _blank(row: Mapping[str, Any], caller: Caller) -> Mapping[str, Any]:
         # What a process says of itself is for its owner; others read words of ours.
         hidden["why_not"] = str(row.get("stays", ""))
     return {**row, **hidden, "job": None, "pid": 0, "mine": False}
-
-
-def _file_name(subject: str) -> str:
-    """A directory name for a user: their subject where it is a plain name, else its characters in hexadecimal."""
-    plain = subject.isascii() and subject.replace("-", "").replace("_", "").replace(".", "").isalnum() and subject[0].isalnum()
-    return subject if plain and len(subject) <= 64 else "x" + subject.encode().hex()[:128]
 
 
 def _quoted(path: str) -> str:

@@ -42,6 +42,10 @@ class LaunchPaths:
     broker: str = ""
     #: The residency library, which programs that borrow or lend devices load (LD_PRELOAD); "": none.
     residency: str = ""
+    #: Directories of the lab's own: no input may name what lies there, although the runner can read it.
+    closed: tuple[str, ...] = ()
+    #: The owner's own files among them; "" where there are none.
+    files: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,3 +40,9 @@ class Caller:
     def may_see(self, owner: str) -> bool:
         """True when things of `owner` exist for this caller."""
         return self.is_admin or self.user.subject == owner
+
+
+def directory_name(subject: str) -> str:
+    """The name of a user's own directory: their subject where it is a plain name, else its characters in hexadecimal."""
+    plain = subject.isascii() and subject.replace("-", "").replace("_", "").replace(".", "").isalnum() and subject[0].isalnum()
+    return subject if plain and len(subject) <= 64 else "x" + subject.encode().hex()[:128]

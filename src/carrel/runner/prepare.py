@@ -212,7 +212,8 @@ class Preparation:
         return activate(environment, self.base), environment.lock
 
     def _stage(self, cwd: Path, secrets: Mapping[str, str]) -> None:
-        from carrel.runner.inputs import stage_inputs
+        from carrel.staging.fetching import Closed, stage_inputs
+        from carrel.staging.lab import LabFiles
 
         # This process lives for one job, and what reads buckets looks for its keys in the environment.
         os.environ.update(secrets)
@@ -220,7 +221,11 @@ class Preparation:
         task = self.launch.task
         # The command names the places of path parameters already.
         parameters = tuple(InputSpec(path=path, uri=uri) for path, uri in sorted(task.path_parameters.items()))
-        self.reporter.record(InputsReady(digests=stage_inputs(task.inputs + parameters, cwd, self.report)))
+        lab = LabFiles(self.launch.gateway, self.token)
+        paths = self.launch.paths
+        closed = Closed(tuple(Path(place) for place in paths.closed), Path(paths.files) if paths.files else None)
+        found = stage_inputs(task.inputs + parameters, cwd, self.report, lab=lab, closed=closed)
+        self.reporter.record(InputsReady(digests=found))
 
 
 def make_temporary(path: Path) -> Path:

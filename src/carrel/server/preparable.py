@@ -8,7 +8,8 @@ from carrel.domain.errors import Impossible
 from carrel.domain.partition import Partition
 from carrel.domain.task import EnvironmentKind, TaskSpec
 from carrel.environments import EnvironmentFailed, EnvironmentStore
-from carrel.runner.inputs import InputFailed, check_uri
+from carrel.staging.failed import InputFailed
+from carrel.staging.fetching import check_uri
 
 
 @dataclass(frozen=True, slots=True)

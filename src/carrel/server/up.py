@@ -166,6 +166,8 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
             blobs=str(home.blobs),
             broker=lender.socket,
             residency=library_for(settings.residency, node.devices) if lends else "",
+            closed=tuple(dict.fromkeys([str(home.path), *(os.path.realpath(part) for part in home.parts.values())])),
+            files=str(home.files),
         ),
         limits=LaunchLimits(
             prepare=settings.prepare_time,

@@ -1,31 +1,57 @@
-"""Staging inputs: from where they are to where the task wants them, with their digests.
+"""Staging inputs: each from where it is to where the task wants it.
 
 `fsspec` (and what stands behind its protocols) is imported only when an input needs it; plain files are copied directly.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, cast
-from urllib.parse import unquote, urlsplit, urlunsplit
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.task import InputSpec
 from carrel.spool.disk import full_at, is_full
+from carrel.staging.arriving import Arriving, News, manifest
+from carrel.staging.failed import InputFailed, shown
+from carrel.staging.lab import SCHEMES, LabFiles, check_lab_uri
 
-_CHUNK = 1024**2
-
-
-class InputFailed(CarrelError):
-    """An input could not be staged."""
-
-    code = "input_failed"
+_NOWHERE = LabFiles("", "")
 
 
-def stage_inputs(inputs: tuple[InputSpec, ...], directory: Path, report: Callable[[str], None]) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Directories of the lab's own, which the process that stages may read and the owner of the job may not."""
+
+    places: tuple[Path, ...] = ()
+    #: The owner's own files among them.
+    own: Path | None = None
+
+    def check(self, real: Path, called: Path) -> None:
+        """Raise `InputFailed` when the file at `real` (without links) is the lab's."""
+        if self.own is not None and real.is_relative_to(os.path.realpath(self.own)):
+            return
+        if any(real.is_relative_to(os.path.realpath(place)) for place in self.places):
+            raise InputFailed(
+                f"The input {called} lies in the lab's own directory, and is nobody's to read by its path.",
+                remedy="Outputs of your jobs are job:ID/outputs/NAME.",
+            )
+
+
+NOTHING_CLOSED = Closed()
+
+
+def stage_inputs(
+    inputs: tuple[InputSpec, ...],
+    directory: Path,
+    report: Callable[[str], None],
+    *,
+    lab: LabFiles = _NOWHERE,
+    closed: Closed = NOTHING_CLOSED,
+) -> dict[str, str]:
     """Put every input where it belongs below `directory` and return the digests by path.
 
     A directory's digest is that of its sorted list of paths and digests. Raises `InputFailed` or `StorageFull`.
@@ -33,8 +59,8 @@ def stage_inputs(inputs: tuple[InputSpec, ...], directory: Path, report: Callabl
     digests = {}
     for item in inputs:
         target = _inside(directory, item.path)
-        report(f"fetching the input {item.path} from {shown(item.uri)}")
-        found = fetch(item.uri, target)
+        news = News(f"fetching the input {item.path} from {shown(item.uri)}", report)
+        found = fetch(item.uri, target, news, lab=lab, closed=closed)
         if item.digest is not None and item.digest != found:
             raise InputFailed(
                 f"The input {item.path} from {shown(item.uri)} has the digest {found}, and the task expects {item.digest}.",
@@ -44,15 +70,24 @@ def stage_inputs(inputs: tuple[InputSpec, ...], directory: Path, report: Callabl
     return digests
 
 
-def fetch(uri: str, target: Path) -> str:
+def fetch(uri: str, target: Path, news: News | None = None, *, lab: LabFiles = _NOWHERE, closed: Closed = NOTHING_CLOSED) -> str:
     """Copy what is at `uri` (a file or a directory) to `target` and return its digest. Raises `InputFailed`, `StorageFull`."""
+    told = news or News("", lambda _message: None)
     try:
         parts = urlsplit(uri)
         if parts.scheme in ("", "file"):
-            return _copy_local(Path(unquote(parts.path) if parts.scheme else uri), target)
+            return _copy_local(Path(unquote(parts.path) if parts.scheme else uri), target, told, closed)
         if parts.scheme in ("http", "https"):
-            return _copy_http(uri, target)
-        return _copy_remote(uri, target)
+            from carrel.staging.web import copy_http
+
+            return copy_http(uri, target, told)
+        if parts.scheme in SCHEMES:
+            return lab.copy(uri, target, told)
+        if parts.scheme == "doi":
+            from carrel.staging.doi import copy_doi
+
+            return copy_doi(uri, target, told)
+        return _copy_remote(uri, target, told)
     except CarrelError:
         raise
     except OSError as error:
@@ -70,6 +105,15 @@ def check_uri(uri: str) -> None:
 
     Nobody is asked whether it is there.
     """
+    scheme = uri.partition(":")[0]
+    if scheme in SCHEMES:
+        check_lab_uri(uri)
+        return
+    if scheme == "doi":
+        from carrel.staging.doi import check_doi
+
+        check_doi(uri)
+        return
     # fsspec writes what reads through what with "::", such as "simplecache::s3://bucket/key".
     for part in uri.split("::"):
         protocol = part.partition("://")[0] if "://" in part else part.partition(":")[0]
@@ -95,13 +139,6 @@ def _check_protocol(protocol: str, uri: str) -> None:
         ) from None
 
 
-def shown(uri: str) -> str:
-    """Return `uri` without user, password and query, which may hold secrets."""
-    parts = urlsplit(uri)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
-
-
 def _inside(directory: Path, path: str) -> Path:
     """Return where `path` is below `directory`; raise `InputFailed` when it leaves it, links in the code included."""
     target = directory / path
@@ -113,13 +150,18 @@ def _inside(directory: Path, path: str) -> Path:
     return target
 
 
-def _copy_local(source: Path, target: Path) -> str:
+def _copy_local(source: Path, target: Path, news: News, closed: Closed) -> str:
     if source.is_dir():
-        return _manifest(
-            (str(file.relative_to(source)), _copy_local(file, target / file.relative_to(source))) for file in _files(source)
+        files = _files(source)
+        return manifest(
+            (str(file.relative_to(source)), _copy_local(file, target / file.relative_to(source), news, closed)) for file in files
         )
-    with open(source, "rb", buffering=0) as file:
-        return _write(cast(BinaryIO, file), target)
+    with source.open("rb", buffering=0) as file:
+        # By the descriptor: a link may lead elsewhere by the time it is looked at.
+        closed.check(Path(f"/proc/self/fd/{file.fileno()}").readlink(), source)
+        with Arriving(target, news, os.fstat(file.fileno()).st_size) as arriving:
+            arriving.take(file)
+        return arriving.digest
 
 
 def _files(directory: Path) -> list[Path]:
@@ -130,22 +172,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _copy_http(uri: str, target: Path) -> str:
-    from urllib.error import HTTPError
-    from urllib.request import urlopen
-
-    try:
-        with urlopen(uri, timeout=60) as response:
-            length = response.headers.get("Content-Length")
-            digest = _write(response, target)
-    except HTTPError as error:
-        raise InputFailed(f"The input {shown(uri)} could not be read: {error.code} {error.reason}.") from error
-    if length is not None and target.stat().st_size != int(length):
-        raise InputFailed(f"The input {shown(uri)} was cut off at {target.stat().st_size} of {length} bytes.")
-    return digest
-
-
-def _copy_remote(uri: str, target: Path) -> str:
+def _copy_remote(uri: str, target: Path, news: News) -> str:
     import fsspec
 
     filesystem: Any
@@ -153,30 +180,11 @@ def _copy_remote(uri: str, target: Path) -> str:
     if filesystem.isdir(path):
         names = sorted(name for name in filesystem.find(path) if not name.endswith("/"))
         inside = [(str(PurePosixPath(name).relative_to(path)), name) for name in names]
-        return _manifest((relative, _write_remote(filesystem, name, _inside(target, relative))) for relative, name in inside)
-    return _write_remote(filesystem, path, target)
+        return manifest((relative, _write_remote(filesystem, name, _inside(target, relative), news)) for relative, name in inside)
+    return _write_remote(filesystem, path, target, news)
 
 
-def _write_remote(filesystem: Any, path: str, target: Path) -> str:
-    with filesystem.open(path, "rb") as file:
-        return _write(file, target)
-
-
-def _write(source: BinaryIO, target: Path) -> str:
-    digest = hashlib.sha256()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)  # a file of the code gives way; a link is replaced, not followed
-    with open(target, "xb", buffering=0) as file:
-        while chunk := source.read(_CHUNK):
-            digest.update(chunk)
-            view = memoryview(chunk)
-            while view:
-                view = view[file.write(view) :]
-    return f"sha256:{digest.hexdigest()}"
-
-
-def _manifest(files: Iterator[tuple[str, str]]) -> str:
-    digest = hashlib.sha256()
-    for path, file_digest in files:
-        digest.update(f"{path}\0{file_digest}\n".encode(errors="surrogateescape"))
-    return f"sha256:{digest.hexdigest()}"
+def _write_remote(filesystem: Any, path: str, target: Path, news: News) -> str:
+    with filesystem.open(path, "rb") as file, Arriving(target, news) as arriving:
+        arriving.take(file)
+    return arriving.digest

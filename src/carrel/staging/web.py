@@ -1,0 +1,115 @@
+"""Inputs over HTTP: a connection that is cut goes on where it was cut (RFC 9110, 14: Range and If-Range)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from carrel.staging.arriving import Arriving, News
+from carrel.staging.failed import InputFailed, shown
+
+#: Seconds without a byte after which a connection counts as cut.
+_SILENCE = 60.0
+#: Tries in a row that bring nothing, and the first pause between two, in seconds; each one is twice as long as the one before.
+_TRIES, _PAUSE = 6, 0.25
+#: Answers after which trying again may help.
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+_JSON = 64 * 1024**2
+
+
+class _Home(HTTPRedirectHandler):
+    """Credentials are for the place that they were meant for, not for one that it sends us to."""
+
+    def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Request | None:
+        made = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if made is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
+            made.remove_header("Authorization")
+        return made
+
+
+_OPENER = build_opener(_Home)
+
+
+def copy_http(
+    uri: str, target: Path, news: News, *, headers: Mapping[str, str] | None = None, called: str = "", size: int | None = None
+) -> str:
+    """Fetch `uri` and return its digest; `called` is its name in messages, `size` what it must have. Raises `InputFailed`."""
+    name = called or shown(uri)
+    with Arriving(target, news, size) as arriving:
+        mark, fruitless, length = "", 0, None
+        while True:
+            before, trouble = arriving.size, ""
+            try:
+                with _open(uri, headers or {}, arriving.size, mark) as response:
+                    if arriving.size and response.status != http.client.PARTIAL_CONTENT:
+                        arriving.again()  # it changed meanwhile, or there are only whole ones
+                    found = response.headers.get("ETag", "")
+                    mark = response.headers.get("Last-Modified", "") if found.startswith("W/") or not found else found
+                    announced = response.headers.get("Content-Length")
+                    length = None if announced is None else arriving.size + int(announced)
+                    arriving.total = size if size is not None else length
+                    arriving.take(response)
+            except HTTPError as error:
+                with error:
+                    if error.code not in _PASSING:
+                        raise InputFailed(f"The input {name} could not be read: {error.code} {error.reason}.") from error
+                    trouble = f"{error.code} {error.reason}"
+            except (URLError, http.client.HTTPException, OSError) as error:
+                if isinstance(error, OSError) and not isinstance(error, (URLError, ConnectionError, TimeoutError)):
+                    raise  # the disk
+                trouble = str(getattr(error, "reason", error)) or type(error).__name__
+            wanted = size if size is not None else length
+            if not trouble and (wanted is None or arriving.size == wanted):
+                return arriving.digest
+            fruitless = 0 if arriving.size > before else fruitless + 1
+            if fruitless >= _TRIES or (wanted is not None and arriving.size > wanted):
+                had = f"It was cut off at {arriving.size} of {wanted} bytes" if wanted else f"{arriving.size} bytes came"
+                raise InputFailed(
+                    f"The input {name} could not be read: {had}{f' ({trouble})' if trouble else ''}, {fruitless} tries in a row.",
+                    remedy="Look whether the place answers, and submit again.",
+                )
+            time.sleep(_PAUSE * 2**fruitless)
+
+
+def read_json(uri: str, headers: Mapping[str, str] | None = None, *, called: str = "") -> Any:
+    """Return the JSON document at `uri`. Raises `InputFailed`."""
+    name = called or shown(uri)
+    trouble = ""
+    for attempt in range(_TRIES):
+        try:
+            with _open(uri, headers or {}, 0, "") as response:
+                return json.loads(response.read(_JSON))
+        except HTTPError as error:
+            with error:
+                if error.code not in _PASSING:
+                    raise InputFailed(f"{name} could not be read: {_said(error)}") from error
+                trouble = f"{error.code} {error.reason}."
+        except ValueError as error:
+            raise InputFailed(f"{name} could not be read: the answer is not JSON.") from error
+        except (URLError, http.client.HTTPException, OSError) as error:
+            trouble = f"{getattr(error, 'reason', error)}."
+        time.sleep(_PAUSE * 2**attempt)
+    raise InputFailed(f"{name} could not be read: {trouble}", remedy="Look whether the place answers, and submit again.")
+
+
+def _open(uri: str, headers: Mapping[str, str], offset: int, mark: str) -> Any:
+    asked = dict(headers)
+    if offset and mark:
+        asked |= {"Range": f"bytes={offset}-", "If-Range": mark}
+    return _OPENER.open(Request(uri, headers=asked), timeout=_SILENCE)
+
+
+def _said(error: HTTPError) -> str:
+    """What the lab, or another service, says of its refusal."""
+    try:
+        problem = json.loads(error.read(_JSON))
+        return str(problem.get("detail") or problem.get("message") or "").strip() or f"{error.code} {error.reason}."
+    except (ValueError, OSError, AttributeError):
+        return f"{error.code} {error.reason}."
