@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from carrel.control.administration import Administration
 from carrel.control.collecting import Collecting
 from carrel.control.drains import Drains
+from carrel.control.held_users import HeldUsers
 from carrel.control.lab import Lab, LabFiles
 from carrel.control.lab_policy import LabPolicy
 from carrel.control.launching import LaunchSettings
@@ -30,11 +31,13 @@ from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
 from carrel.control.secrets import Secrets
 from carrel.control.sessions import NodeNews, Sessions, SessionStatus
+from carrel.control.tokens import Tokens
+from carrel.control.users import Users
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import Ended, Journaled, JournalRecord, Launch, LaunchPaths, Observation, Preparing, Started, StoredFile
 from carrel.domain.node import Device, Node
 from carrel.domain.placement import GpuState
-from carrel.domain.ports import Attempt
+from carrel.domain.ports import Attempt, Clock
 from carrel.domain.qos import QoS
 from carrel.domain.retention import RetentionRules
 from carrel.domain.rules import LabRules
@@ -254,6 +257,7 @@ def a_lab(
     heartbeat: float = 15.0,
     keeps: RetentionRules = RetentionRules(),
     quota: int | None = None,
+    clock: Clock = time.time,
     **limits: int,
 ) -> Iterator[Rig]:
     home.mkdir(parents=True, exist_ok=True)
@@ -266,22 +270,31 @@ def a_lab(
     engine = ScriptedEngine(spool, (node,))
     secret = secrets.token_bytes(32)
     paths = LaunchPaths(environments=str(home / "env"), snapshots=str(home / "snapshots"), blobs=str(home / "blobs"))
-    drains, reservations = Drains(store.drains), Reservations(store.reservations)
+    drains, reservations, held = Drains(store.drains), Reservations(store.reservations), HeldUsers(store.people)
     loop = ControlLoop(
         jobs=store.jobs,
         events=store.events,
         engine=engine,
         clock=time.time,
         settings=LoopSettings(
-            rules=rules, launch=LaunchSettings(paths=paths), secret=secret, drained=drains.apply, reserved=reservations.all
+            rules=rules,
+            launch=LaunchSettings(paths=paths),
+            secret=secret,
+            drained=drains.apply,
+            reserved=reservations.all,
+            held=held.current,
         ),
     )
     places = Places(spool=home / "spool", snapshots=home / "snapshots", blobs=home / "blobs")
     collector = Collector(places, store.retention, rules=lambda: keeps, clock=time.time)
+    tokens_of_lab = Tokens(store=store.tokens, clock=clock, check_account=LabPolicy(rules=rules).account)
     lab = Lab(
         jobs_store=store.jobs,
         event_store=store.events,
         people=store.people,
+        tokens=tokens_of_lab,
+        users=Users(people=store.people, tokens=tokens_of_lab, jobs=store.jobs, held=held, changed=loop.changed, clock=clock),
+        held=held.current,
         administration=Administration(
             people=store.people,
             rules=rules,
@@ -305,7 +318,7 @@ def a_lab(
     tokens = {}
     for name, role in (("root", Role.ADMIN), ("ada", Role.USER), ("bob", Role.USER)):
         lab.people.add(User(subject=name, name=name.title(), role=role), now=time.time())
-        tokens[name] = lab.administration.new_token(name)
+        tokens[name] = lab.tokens.hand_out(name, name="of a test", by="root")[1]
     rig = Rig(home=home, lab=lab, store=store, engine=engine, snapshots=snapshots, app=FastAPI(), tokens=tokens, written=written)
     environments = NamedEnvironments(home / "environments")
     settings = GatewaySettings(uploads=home / "uploads", heartbeat=heartbeat, **limits)
@@ -330,6 +343,7 @@ def a_lab(
         yield rig
     finally:
         loop.stop()
+        lab.tokens.close()
         store.close()
 
 

@@ -47,6 +47,7 @@ def fill(path: str, job: int) -> str:
         "path:file": "x",
         "name:path": "x",
         "name": "x",
+        "token_id": "1",
     }
     return re.sub(r"{([^}]+)}", lambda match: known[match[1]], path)
 

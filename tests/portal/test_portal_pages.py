@@ -83,7 +83,7 @@ def test_a_token_signs_in_and_signing_out_ends_the_session(site: Site) -> None:
 
 def test_a_revoked_token_ends_its_sessions(site: Site) -> None:
     with site.browser("ada") as http:
-        site.rig.lab.administration.revoke_tokens(site.rig.caller("root"), "ada")
+        site.rig.lab.users.revoke_tokens(site.rig.caller("root"), "ada")
         assert http.get("/").status_code == 401
 
 

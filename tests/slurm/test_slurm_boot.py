@@ -105,3 +105,23 @@ def test_the_file_is_made_once_and_a_job_starts_without_it(tmp_path: Path, caplo
     assert command[0] == "/bin/false"
     assert "begin later" in caplog.text
     assert not Path(command[-1]).exists()
+
+
+def test_a_file_that_others_could_have_written_is_not_used(code: Path, tmp_path: Path) -> None:
+    open_to_all = tmp_path / "code"
+    open_to_all.write_bytes(code.read_bytes())
+    open_to_all.chmod(0o666)
+    assert run("-c", PROBE, open_to_all, check=False).stdout.splitlines()[0] == "False"
+
+
+def test_a_node_that_sees_an_attempt_where_others_can_write_does_not_begin_it(tmp_path: Path) -> None:
+    from carrel.engines.slurm.batch import STRICT
+
+    attempt = tmp_path / "spool" / "1" / "1"
+    attempt.mkdir(parents=True)
+    (attempt / "launch").write_text("{}")
+    (tmp_path / "spool").chmod(0o777)
+    refused = run(boot.__file__, tmp_path / "none", attempt, STRICT, check=False)
+    assert refused.returncode == 1
+    assert f"{tmp_path / 'spool'} may be written by everybody, who could put another 1 there" in refused.stderr
+    assert [file.name for file in attempt.iterdir()] == ["launch"]

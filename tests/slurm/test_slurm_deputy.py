@@ -389,15 +389,63 @@ def test_a_deputy_refuses_what_its_administrator_has_not_allowed(home, site, pyt
     assert 'directory is "carrel"' in last_words(ALICE, 'directory = "carrel"')
 
 
-def test_a_directory_that_is_somebody_elses_is_not_used(home, site, python):
-    (home.root / "users" / ALICE).mkdir(mode=0o777)
-    (home.root / "users" / ALICE).chmod(0o777)
-    site.run("mkdir", "-m", "777", str(home.root / "users" / ALICE / home.lab), user="bob")
+def refusal(home, site, python):
+    """What the lab is told when a deputy refuses to work in the directory that its user has."""
     engine = deputy_engine(home, site, python)
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, f"touch {home.root}/users/ran")
+        engine.start(launch, token=TOKEN)
+        story = ear.wait(launch, lambda story: any(isinstance(record, Preparing) for record in story.records))
+    finally:
+        engine.close()
+    assert not (home.root / "users" / "ran").exists()
+    return " ".join(record.message for record in story.records if isinstance(record, Preparing))
+
+
+def test_a_directory_that_somebody_else_made_first_is_not_used(home, site, python):
+    site.run("mkdir", "-m", "777", str(home.root / "users" / ALICE), user="bob")
+    assert f"{home.root}/users/{ALICE} belongs to {BOB}, who could put anything there" in refusal(home, site, python)
+
+
+def test_a_directory_of_ones_own_in_one_that_others_may_write_is_not_used(home, site, python):
+    (home.root / "users" / ALICE).mkdir()
+    (home.root / "users" / ALICE).chmod(0o777)
+    site.run("mkdir", "-m", "700", str(home.root / "users" / ALICE / home.lab), user="alice")
+    assert f"may be written by everybody, who could put another {home.lab} there" in refusal(home, site, python)
+
+
+def test_a_way_through_somebody_elses_link_is_not_used(home, site, python):
+    own = home.root / "users" / "own"
+    site.run("mkdir", "-m", "700", str(own), user="alice")
+    site.run("ln", "-s", str(own), str(home.root / "users" / ALICE), user="bob")
+    assert f"{home.root}/users/{ALICE} belongs to {BOB}" in refusal(home, site, python)
+
+
+def test_a_directory_that_is_opened_to_others_while_the_deputy_works_is_noticed(home, site, python, engine, ear):
+    first = make_launch(home, "true")
+    engine.start(first, token=TOKEN)
+    assert ear.ended(first).state is JobState.COMPLETED
+    (home.root / "users" / ALICE).chmod(0o777)
+    second = make_launch(home, "true", job_id=2)
+    engine.start(second, token=TOKEN)
+    ear.wait(second, lambda story: said(story, "may be written by everybody"))
+    assert not home.attempt(second).path.exists()
+    (home.root / "users" / ALICE).chmod(0o700)
+    assert ear.ended(second).state is JobState.COMPLETED
+
+
+def test_a_configuration_below_a_directory_of_somebody_else_is_not_believed(home, site, python):
+    command = command_of(home, site, python)
+    hers = home.root / "hers"
+    site.run("mkdir", str(hers), user="bob")
+    Path(command[-1]).rename(hers / "deputy.toml")
+    command[-1] = str(hers / "deputy.toml")
+    engine = deputy_engine(home, site, python, command=command)
     try:
         ear = Ear(engine)
         launch = make_launch(home, "true")
         engine.start(launch, token=TOKEN)
-        ear.wait(launch, lambda story: said(story, "is not a directory that only games can use"))
+        ear.wait(launch, lambda story: said(story, f"{hers} belongs to {BOB}"))
     finally:
         engine.close()

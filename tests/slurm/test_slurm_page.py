@@ -14,6 +14,7 @@ from carrel.engines.slurm.states import STATES
 from carrel.server.identity import FORMS, deputy_command
 from carrel.server.settings import read_settings
 from carrel.server.slurm import KEYS
+from carrel.server.whose_code import check_safe
 
 pytestmark = pytest.mark.quick
 
@@ -39,7 +40,9 @@ def test_the_examples_are_a_lab_with_a_partition_of_slurms_and_what_deputies_may
     file.write_text(textwrap.dedent(lab))
     settings = read_settings(file, {}, {})
     assert settings.slurm_url == "http://login1:8642"
-    assert [part.slurm and part.slurm.partition for part in settings.rules.partitions.values()] == [None, "gpu"]
+    assert [part.slurm and part.slurm.partition for part in settings.rules.partitions.values()] == ["gpu"]
+    file.write_text(f'slurm_identity = "same"\n{textwrap.dedent(lab)}')
+    check_safe(read_settings(file, {}, {}))
 
 
 def test_every_way_to_be_somebody_is_explained():

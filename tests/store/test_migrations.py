@@ -9,9 +9,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy.exc import IntegrityError
 
 import carrel.store.schema as schema
+from carrel.control.token_port import NewToken
 from carrel.domain.errors import Conflict
+from carrel.domain.user import Role, User
 from carrel.store import Database, Store
 from carrel.store.tables import metadata
 
@@ -75,4 +78,53 @@ def test_attempts_from_before_cells_were_charged_are_kept(database_url: str) -> 
         )
     store = Store(database)
     assert [(item.since, item.until, item.lease_seconds) for item in store.jobs.used(since=0.0)] == [(2.0, 9.0, 0.0)]
+    store.close()
+
+
+def test_users_from_before_there_were_operators_keep_their_tokens(database_url: str) -> None:
+    database = Database(database_url)
+    with database.write() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(Path(schema.__file__).parent / "migrations"))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0011")
+        connection.execute(sa.text("INSERT INTO users VALUES ('ada', 'Ada', 'admin', 'default', 1.0)"))
+        connection.execute(sa.text("INSERT INTO tokens VALUES ('digest', 'ada', 1.0, NULL)"))
+    store = Store(database)
+    found = store.tokens.find("digest")
+    assert found is not None
+    assert found[1].role is Role.ADMIN
+    store.people.add(User(subject="olga", name="Olga", role=Role.OPERATOR), now=2.0)
+    store.people.add(User(subject="mara", name="Mara", role=Role.MANAGER), now=2.0)
+    assert [user.role for user in store.people.list()] == [Role.ADMIN, Role.MANAGER, Role.OPERATOR]
+    with pytest.raises(IntegrityError), database.write() as connection:
+        connection.execute(
+            sa.text("INSERT INTO users (subject, name, role, account, created_at) VALUES ('eve', 'Eve', 'king', 'x', 1.0)")
+        )
+    store.close()
+
+
+def test_tokens_from_before_they_had_names_go_on_as_they_were(database_url: str) -> None:
+    database = Database(database_url)
+    with database.write() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(Path(schema.__file__).parent / "migrations"))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0011")
+        for name, role in (("ada", "user"), ("root", "admin")):
+            row = {"name": name, "role": role}
+            connection.execute(sa.text("INSERT INTO users VALUES (:name, :name, :role, 'default', 1.0)"), row)
+        for number, (who, revoked) in enumerate((("root", None), ("ada", None), ("ada", 5.0))):
+            row = {"digest": f"d{number}", "who": who, "at": float(number), "revoked": revoked}
+            connection.execute(sa.text("INSERT INTO tokens VALUES (:digest, :who, :at, :revoked)"), row)
+    store = Store(database)
+    found = [(one.id, one.subject, one.scopes, one.expires_at, one.valid(9.0)) for one in store.tokens.list(None)]
+    assert found == [
+        (1, "root", ("all",), None, True),
+        (2, "ada", ("all",), None, True),
+        (3, "ada", ("all",), None, False),
+    ]
+    assert store.tokens.find("d1") is not None
+    new = NewToken(digest="d9", subject="ada", name="new", scopes=("read",), created_by="ada")
+    assert store.tokens.add(new, now=9).id == 4
     store.close()

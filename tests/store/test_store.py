@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.exc import IntegrityError
 
 from carrel.control.news import interpret
 from carrel.control.ports import AttemptChange, JobFilter, NewEvent, NewJob, OutboxEntry, PreemptOrder, StartOrder
+from carrel.control.token_port import NewToken
 from carrel.domain.array import read_array
 from carrel.domain.errors import Conflict, StorageFull
 from carrel.domain.job import Job, JobState, Preemption, Reason
@@ -20,7 +23,7 @@ from carrel.domain.node import Drain
 from carrel.domain.qos import JobKind, PreemptMode
 from carrel.domain.resources import Resources
 from carrel.domain.task import GitState, TaskSpec
-from carrel.domain.user import Role, User
+from carrel.domain.user import Role, User, UserState
 from carrel.store import Database, Store
 
 ALICE, BOB = User(subject="alice", name="Alice", role=Role.ADMIN), User(subject="bob", name="Bob")
@@ -354,14 +357,53 @@ def test_the_outbox_keeps_order_until_told(store: Store) -> None:
     assert store.outbox.run_of(job.id) == ("r1", "7")
 
 
+def new_token(digest: str, subject: str = "bob", **more: Any) -> NewToken:
+    return NewToken(digest=digest, subject=subject, name="n", scopes=("read", "tracking"), created_by="alice", **more)
+
+
 def test_tokens_are_known_by_digest_and_can_be_revoked(store: Store) -> None:
-    store.people.add_token("d1", "bob", now=1)
-    assert store.people.by_token("d1") == BOB
-    assert store.people.by_token("d2") is None
-    assert store.people.revoke_tokens("bob", now=2) == 1
-    assert store.people.by_token("d1") is None
-    with pytest.raises(Conflict, match='"bob" exists'):
+    made = store.tokens.add(new_token("d1", expires_at=9.0, account="optics"), now=1)
+    assert store.tokens.find("d1") == (made, BOB)
+    assert store.tokens.find("d2") is None
+    assert (made.scopes, made.account, made.valid(8.9), made.valid(9.0)) == (("read", "tracking"), "optics", True, False)
+    store.tokens.used({made.id: 5.0, 99: 6.0})
+    assert store.tokens.get(made.id) == replace(made, last_used_at=5.0)
+    other = store.tokens.add(new_token("d3"), now=2)
+    assert store.tokens.revoke(by="alice", now=3, token_id=made.id) == 1
+    assert store.tokens.revoke(by="alice", now=4, token_id=made.id) == 0
+    assert [(one.id, one.revoked_at, one.revoked_by) for one in store.tokens.list("bob")] == [
+        (made.id, 3.0, "alice"),
+        (other.id, None, None),
+    ]
+    assert store.tokens.list("alice") == []
+    assert store.tokens.revoke(by="bob", now=5, subject="bob") == 1
+    with pytest.raises(Conflict, match='"bob" exists.*carrel user reset bob'):
         store.people.add(BOB, now=3)
+
+
+def test_a_token_takes_the_place_of_others_in_one_step(store: Store) -> None:
+    first, second = (store.tokens.add(new_token(digest), now=1) for digest in ("d1", "d2"))
+    third = store.tokens.replace(new_token("d3"), by="alice", now=2, token_id=first.id)
+    assert third is not None
+    assert store.tokens.replace(new_token("d4"), by="alice", now=3, token_id=first.id) is None
+    assert store.tokens.find("d4") is None
+    store.tokens.replace(new_token("d5"), by="alice", now=4)
+    assert [one.revoked_at for one in store.tokens.list("bob")] == [2.0, 4.0, 4.0, None]
+    assert second.id < third.id
+
+
+def test_the_last_administrator_stays(store: Store) -> None:
+    change = partial(store.people.set_state, reason="away", by="alice", now=2.0)
+    assert not change("alice", UserState.SUSPENDED)
+    assert not change("alice", UserState.REMOVED)
+    assert store.people.get("alice") == ALICE
+    assert change("bob", UserState.SUSPENDED)
+    assert store.people.get("bob") == replace(
+        BOB, state=UserState.SUSPENDED, state_reason="away", state_by="alice", state_since=2.0
+    )
+    store.people.add(User(subject="root", name="Root", role=Role.ADMIN), now=3)
+    assert change("alice", UserState.SUSPENDED)
+    assert not change("root", UserState.SUSPENDED)
 
 
 def test_a_snapshot_belongs_to_those_who_uploaded_it(store: Store) -> None:

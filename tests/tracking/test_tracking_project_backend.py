@@ -289,3 +289,30 @@ def test_where_another_plugin_is_called_slurm_it_is_that_one_and_doctor_says_so(
     (check,) = [check for check in json.loads(doctor.stdout)["checks"] if check["name"] == "backends"]
     assert check["status"] == "warn"
     assert "other-slurm" in check["message"]
+
+
+LOGS_A_RUN = """
+import mlflow
+with mlflow.start_run() as run:
+    mlflow.log_metric("loss", 0.25)
+print(run.info.run_id)
+"""
+
+
+def test_an_exported_token_lets_a_plain_mlflow_client_track_and_nothing_else(lab: RealLab) -> None:
+    shell = f'export $({PROGRAMS}/carrel token --env --home {lab.home}) && exec {sys.executable} -c "$0"'
+    done = subprocess.run(
+        ["sh", "-c", shell, LOGS_A_RUN], capture_output=True, text=True, env=clean(), timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert lab.run(done.stdout.split()[-1])["data"]["metrics"][0]["value"] == 0.25
+    words = [f"{PROGRAMS}/carrel", "token", "--env", "--home", str(lab.home)]
+    printed = subprocess.run(words, capture_output=True, text=True, env=clean(), timeout=PATIENCE, check=True).stdout
+    given = dict(word.split("=", 1) for word in printed.split())
+    assert set(given) == {"CARREL_URL", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"}
+    answer = httpx.get(
+        f"{given['CARREL_URL']}/api/v1/jobs", headers={"Authorization": f"Bearer {given['MLFLOW_TRACKING_TOKEN']}"}
+    )
+    assert (answer.status_code, "for tracking only" in answer.json()["detail"]) == (403, True)
+    newest = lab.client.tokens()[-1]
+    assert (newest.scopes, newest.expires_at is not None, newest.name.startswith("a shell on ")) == (["tracking"], True, True)

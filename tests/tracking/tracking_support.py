@@ -22,6 +22,9 @@ PEOPLE = {
     "alice-token": Caller(user=User(subject="alice", name="Alice")),
     "bob-token": Caller(user=User(subject="bob", name="Bob")),
     "root-token": Caller(user=User(subject="root", name="Root", role=Role.ADMIN)),
+    "cora-token": Caller(user=User(subject="cora", name="Cora")),
+    "mara-token": Caller(user=User(subject="mara", name="Mara", role=Role.MANAGER), accounts=frozenset({"default"})),
+    "olga-token": Caller(user=User(subject="olga", name="Olga", role=Role.OPERATOR)),
     "root-job-token": Caller(user=User(subject="root", name="Root", role=Role.ADMIN), job_id=7),
     "alice-job-token": Caller(user=User(subject="alice", name="Alice"), job_id=8),
 }

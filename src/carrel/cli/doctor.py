@@ -135,6 +135,7 @@ def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[C
     from carrel.server.home import LabHome
     from carrel.server.settings import read_settings
     from carrel.server.slurm import missing_programs
+    from carrel.server.whose_code import check_safe
 
     home = LabHome(place)
     try:
@@ -150,6 +151,10 @@ def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[C
         )
         return
     yield Check("programs", "ok", "sbatch, squeue, scontrol, scancel and sacct are here")
+    try:
+        check_safe(settings)
+    except CarrelError as error:
+        yield Check("safety", "fail", error.message, error.remedy)
     yield from _identity(settings.slurm_identity, settings.slurm_deputy, person)
     home.create()
     rules = settings.rules

@@ -157,6 +157,7 @@ def _print_job(job: JobDetail, others: Sequence[JobView], *, simulated: bool) ->
             ("state", f"{paint(job.state, STATE_STYLES.get(job.state, ''))}  {clean(why)}"),
             ("reason", job.reason),
             ("owner", f"{job.owner} (account {job.account})"),
+            ("visible", f"to the members of account {job.account}" if job.visible == "account" else ""),
             ("qos", job.qos if job.preemptible else f"{job.qos}, never interrupted"),
             ("partition", job.partition),
             ("resources", words.resources(job, simulated=simulated)),

@@ -24,6 +24,18 @@ Home = Annotated[
     typer.Option("--home", metavar="DIR", help="The lab's home directory.  [CARREL_HOME or ~/.local/share/carrel]"),
 ]
 
+Expires = Annotated[
+    str | None,
+    typer.Option("--expires", metavar="TIME", help='For how long it holds: "30d", "12h", or "never".', show_default=False),
+]
+
+
+def lifetime(text: str | None) -> int | None:
+    """Seconds for which a token is to hold, 0 for "never"; None where the lab is to say."""
+    from carrel.domain.units import parse_duration
+
+    return None if text is None else 0 if text.strip().lower() == "never" else parse_duration(text)
+
 
 def job_number(text: str) -> int:
     """A job's number, as a person types it."""

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -75,6 +75,10 @@ Modules = Annotated[
     list[str] | None, typer.Option("--module", metavar="NAME", help="An environment module of the cluster; may be repeated.")
 ]
 NoPreempt = Annotated[bool, typer.Option("--no-preempt", help="It cannot be interrupted: nobody takes its place while it runs.")]
+Visible = Annotated[
+    str | None,
+    typer.Option(metavar="WHO", help="Who may read its log, outputs and record: owner, or account (the members of its account)."),
+]
 Experiment = Annotated[str | None, typer.Option(metavar="NAME", help="Experiment in the tracking server.")]
 Variables = Annotated[
     list[str] | None,
@@ -127,6 +131,7 @@ def run_command(
     slurm_options: SlurmOptions = None,
     modules: Modules = None,
     no_preempt: NoPreempt = False,
+    visible: Visible = None,
     experiment: Experiment = None,
     variables: Variables = None,
     secrets: Secrets = None,
@@ -183,6 +188,7 @@ def submit_command(
     slurm_options: SlurmOptions = None,
     modules: Modules = None,
     no_preempt: NoPreempt = False,
+    visible: Visible = None,
     experiment: Experiment = None,
     variables: Variables = None,
     secrets: Secrets = None,
@@ -236,6 +242,7 @@ def _submit(client: Client, given: Mapping[str, Any]) -> tuple[JobView, Travelli
         array=given["array"],
         slurm=_slurm(given["slurm_options"] or (), given["modules"] or ()),
         preemptible=False if given["no_preempt"] else None,
+        visible=_visible(given["visible"]),
         experiment=given["experiment"],
         variables=_variables(given["variables"] or ()),
         secret_names=given["secrets"] or (),
@@ -325,6 +332,16 @@ def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
             raise Invalid(f'{option} gives "{name}" twice.', remedy="Give it once.")
         found[name] = value
     return found
+
+
+def _visible(text: str | None) -> Literal["owner", "account"] | None:
+    if text == "owner":
+        return "owner"
+    if text == "account":
+        return "account"
+    if text is None:
+        return None
+    raise Invalid(f'A job cannot be visible to "{text}".', remedy="Say owner or account.")
 
 
 def _variables(given: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ _LOGS = "carrel logs ID prints what a job wrote; carrel logs -f ID goes on until
 _NODES = "carrel nodes shows the machines; carrel lab the partitions and classes of service."
 _OUTPUTS = "carrel outputs ID DIR fetches what a job stored."
 _NOTEBOOK = "carrel notebook opens JupyterLab, carrel terminal a terminal."
-_WHO = "carrel lab says who one is; CARREL_URL and CARREL_TOKEN lead to a lab."
+_WHO = "carrel lab says who one is; carrel login URL leads to another lab."
 
 #: Word -> what to type instead.
 SYNONYMS: dict[str, str] = {
@@ -31,7 +31,7 @@ SYNONYMS: dict[str, str] = {
     **dict.fromkeys(("shell", "ssh", "bash", "sh"), "carrel terminal opens a terminal in the lab."),
     **dict.fromkeys(("serve", "server", "init"), "carrel up starts a lab."),
     **dict.fromkeys(("down", "shutdown", "exit", "quit"), "Ctrl-C where carrel up runs stops the lab; tasks go on."),
-    **dict.fromkeys(("whoami", "login", "logout", "auth-status"), _WHO),
+    **dict.fromkeys(("whoami", "auth-status"), _WHO),
     **dict.fromkeys(("users", "useradd", "adduser"), "carrel user list lists users; carrel user add NAME adds one."),
     **dict.fromkeys(("envs", "environment", "environments", "conda", "venv"), "carrel env list lists environments."),
     **dict.fromkeys(("check", "diagnose"), "carrel doctor checks this machine and the lab."),

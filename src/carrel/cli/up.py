@@ -36,6 +36,9 @@ def up_command(
     copy: Annotated[
         bool, typer.Option("--copy", help="The home is a copy: become a lab of its own, and leave the original's jobs to it.")
     ] = False,
+    strict_modes: Annotated[
+        bool, typer.Option(help="Refuse a home that other Unix users could write to, or put another in the place of.")
+    ] = True,
     as_json: AsJson = False,
 ) -> int:
     """Run a lab on this machine, until Ctrl-C.
@@ -75,6 +78,7 @@ def up_command(
         home=place,
         options={k: v for k, v in options.items() if v is not None},
         answer=Answer.MOVED if moved else Answer.COPY if copy else None,
+        strict=strict_modes,
         say=_json_say(place) if as_json else _say,
     )
 

@@ -2,43 +2,142 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from carrel.cli.endings import OK
-from carrel.cli.options import AsJson, Home, open_client
+from carrel.cli.options import AsJson, Expires, Home, lifetime, open_client
+from carrel.cli.words import count
+
+if TYPE_CHECKING:
+    from carrel.wire import v1
 
 user_command = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Add and list users, end tokens (administrators).",
+    help="Add, invite, list, suspend and remove users, give and end their tokens (administrators).",
 )
+
+Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="As `carrel user list` shows it.", show_default=False)]
 
 
 @user_command.command("add")
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.", show_default=False)],
     admin: Annotated[bool, typer.Option("--admin", help="Make an administrator of them.")] = False,
+    role: Annotated[
+        str, typer.Option("--role", metavar="ROLE", help="user, manager (of their accounts), operator or admin.")
+    ] = "user",
+    expires: Expires = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Add a user, and print the token, which is not shown again."""
-    from carrel.cli.screen import paint, print_json
+    with open_client(home) as client:
+        made, url = client.add_user(name, "admin" if admin else role, expires_in=lifetime(expires)), client.url
+    _hand_over(made, url, f"Added {made.user.name} ({made.user.role}).", as_json=as_json)
+    return OK
+
+
+@user_command.command("reset")
+def reset(subject: Subject, expires: Expires = None, home: Home = None, as_json: AsJson = False) -> int:
+    """Give a user who has lost their token a new one; all others of theirs are void from now on."""
+    with open_client(home) as client:
+        made, url = client.reset_user(subject, expires_in=lifetime(expires)), client.url
+    _hand_over(made, url, f"All tokens that {made.user.name} had are void.", as_json=as_json)
+    return OK
+
+
+@user_command.command("invite")
+def invite(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user, new or not.", show_default=False)],
+    role: Annotated[
+        str, typer.Option("--role", metavar="ROLE", help="user, manager (of their accounts), operator or admin.")
+    ] = "user",
+    expires: Annotated[
+        str | None, typer.Option("--expires", metavar="TIME", help="For how long it can be used.  [7d]", show_default=False)
+    ] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Invite somebody: they turn a code, once, into a token that nobody else has seen."""
+    from carrel.cli.screen import print_json
+    from carrel.cli.words import until
+    from carrel.domain.units import parse_duration
 
     with open_client(home) as client:
-        made, url = client.add_user(name, "admin" if admin else "user"), client.url
+        made = client.invite_user(name, role, expires_in=None if expires is None else parse_duration(expires))
+        url = client.url
     if as_json:
         print_json(made)
         return OK
-    print(f"Added {made.user.name} ({made.user.role}). Give them these two lines; the token is not shown again:")
+    print(f"Give {made.user.name} this line; it works once, {until(made.expires_at)}:")
+    print(f"  carrel login {url} --invitation {made.code}")
+    return OK
+
+
+@user_command.command("suspend")
+def suspend(
+    subject: Subject,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why: the user reads it.")] = "",
+    cancel_running: Annotated[bool, typer.Option("--cancel-running", help="Cancel what runs too.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Accept nothing of a user's any more, and start nothing; what runs goes on."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        change = client.suspend_user(subject, reason, cancel_running=cancel_running)
+    if as_json:
+        print_json(change)
+        return OK
+    running = f"{count(change.cancelled, 'job')} that ran will end" if cancel_running else "what runs goes on"
+    print(f"{change.user.name} is suspended; {running}. `carrel user resume {subject}` lets them go on.")
+    return OK
+
+
+@user_command.command("resume")
+def resume(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
+    """Let a user go on who was suspended or removed."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        change = client.resume_user(subject)
+    if as_json:
+        print_json(change)
+    else:
+        print(f"{change.user.name} may go on. If they have no token any more: `carrel user reset {subject}`.")
+    return OK
+
+
+@user_command.command("remove")
+def remove(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
+    """End a user's tokens and jobs; their records stay, and nobody else gets the name."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        change = client.remove_user(subject)
+    if as_json:
+        print_json(change)
+    else:
+        print(f"{change.user.name} is removed, and {count(change.cancelled, 'job')} of theirs will end. Records stay.")
+    return OK
+
+
+def _hand_over(made: v1.NewUser, url: str, fact: str, *, as_json: bool) -> None:
+    from carrel.cli.screen import print_json
+    from carrel.cli.words import until
+
+    if as_json:
+        print_json(made)
+        return
+    print(f"{fact} Give them these two lines; the token is not shown again, and holds {until(made.expires_at)}:")
     print(f"  export CARREL_URL={url}")
     print(f"  export CARREL_TOKEN={made.token}")
-    if made.user.subject != made.user.name:
-        print(paint(f"  their subject, for `carrel user revoke`: {made.user.subject}", "dim"))
-    return OK
 
 
 @user_command.command("list")
@@ -49,17 +148,18 @@ def list_users(home: Home = None, as_json: AsJson = False) -> int:
     with open_client(home) as client:
         users = client.users()
     if as_json:
-        print_json({"users": [user.model_dump() for user in users]})
+        print_json({"users": [user.model_dump(mode="json") for user in users]})
     else:
         print_table(
-            ("SUBJECT", "NAME", "ROLE", "ACCOUNT"), [(user.subject, user.name, user.role, user.account) for user in users]
+            ("SUBJECT", "NAME", "ROLE", "ACCOUNT", "STATE"),
+            [(user.subject, user.name, user.role, user.account, user.state) for user in users],
         )
     return OK
 
 
 @user_command.command("revoke")
 def revoke(
-    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="As `carrel user list` shows it.", show_default=False)],
+    subject: Subject,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:

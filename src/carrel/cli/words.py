@@ -26,6 +26,11 @@ def local(moment: datetime | None) -> str:
     return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
+def until(moment: datetime | None) -> str:
+    """Until when something holds."""
+    return "without an end" if moment is None else f"until {local(moment)}"
+
+
 def spent(job: v1.JobView | v1.AttemptView, now: datetime) -> str:
     """How long it ran, or has been running; "" when it has not started."""
     if job.started_at is None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 from carrel.client.arrays import ArrayCalls
@@ -18,6 +18,7 @@ from carrel.client.environments import EnvironmentCalls
 from carrel.client.following import Absence, Position
 from carrel.client.locate import locate
 from carrel.client.outputs import OutputCalls
+from carrel.client.people import PeopleCalls
 from carrel.client.secrets import SecretCalls
 from carrel.client.storage import StorageCalls
 from carrel.client.transport import LabUnreachable, Transport, plain, read_events
@@ -35,7 +36,7 @@ _FIRST_PATIENCE = 1.5
 _STREAM = {"Accept": "text/event-stream"}
 
 
-class Client(ArrayCalls, EnvironmentCalls, OutputCalls, SecretCalls, StorageCalls):
+class Client(ArrayCalls, EnvironmentCalls, OutputCalls, PeopleCalls, SecretCalls, StorageCalls):
     """A lab, as one user sees it.
 
     Without arguments it finds the lab as the command line does: CARREL_URL and CARREL_TOKEN, or the home directory of a lab on
@@ -126,18 +127,6 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, SecretCalls, StorageCall
         """End a reservation, or take back one that is to come (administrators)."""
         self._http.call("DELETE", f"/reservations/{quote(name, safe='')}")
 
-    def users(self) -> list[v1.UserView]:
-        """All users (administrators)."""
-        return self._http.get(v1.UserList, "/users").users
-
-    def add_user(self, name: str, role: str = "user") -> v1.NewUser:
-        """Add a user; the token in the answer is not shown again (administrators)."""
-        return self._http.post(v1.NewUser, "/users", v1.UserRequest.model_validate({"name": name, "role": role}))
-
-    def revoke_tokens(self, subject: str) -> None:
-        """No token of the user is valid any more (administrators)."""
-        self._http.call("POST", f"/users/{quote(subject, safe='')}/revoke")
-
     # ---- sessions
 
     def start_session(self, request: v1.SessionRequest | None = None, *, key: str | None = None) -> v1.SessionView:
@@ -195,6 +184,7 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, SecretCalls, StorageCall
         array: str | None = None,
         slurm: v1.SlurmRequest | None = None,
         preemptible: bool | None = None,
+        visible: Literal["owner", "account"] | None = None,
         experiment: str | None = None,
         variables: Mapping[str, str] | None = None,
         secret_names: Sequence[str] = (),
@@ -247,6 +237,7 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, SecretCalls, StorageCall
                 array=array,
                 slurm=slurm,
                 preemptible=preemptible,
+                visible=visible,
                 experiment=experiment,
                 variables=dict(variables or {}),
                 secrets=list(secret_names),

@@ -1,4 +1,7 @@
-"""Which lab, and as whom: arguments, then CARREL_URL with CARREL_TOKEN or CARREL_TOKEN_FILE, then the home directory."""
+"""Which lab, and as whom: arguments, then CARREL_URL, then the home directory, then the lab that was signed in to last.
+
+The token for an address: CARREL_TOKEN, CARREL_TOKEN_FILE, what `carrel login` has kept, that of a home whose lab it is.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from carrel.client.stored_tokens import kept, usual_lab
 from carrel.domain.errors import Invalid, Unauthenticated, Unavailable
 
 
@@ -35,11 +39,17 @@ def locate(
     """Find lab and token. Raises `Unavailable` when no lab is known and `Unauthenticated` when there is no token."""
     remote = url or (environment.get("CARREL_URL") if home is None else None)
     directory = home or default_home(environment)
+    if remote is None and home is None and not environment.get("CARREL_HOME") and not (directory / "address.json").exists():
+        remote = usual_lab(environment)
     if remote:
         found = token or environment.get("CARREL_TOKEN") or _from_file(environment.get("CARREL_TOKEN_FILE"))
+        address = check_address(remote)
+        found = found or kept_token(address, environment) or _own_token(directory, address)
         if not found:
-            raise Unauthenticated(f"There is no token for {remote}.", remedy="Set CARREL_TOKEN or CARREL_TOKEN_FILE.")
-        return Lab(url=_checked(remote), token=_usable(found.strip(), "CARREL_TOKEN or its file"))
+            raise Unauthenticated(
+                f"There is no token for {address}.", remedy=f"`carrel login {address}` keeps one; or set CARREL_TOKEN."
+            )
+        return Lab(url=address, token=_usable(found.strip(), "CARREL_TOKEN or its file"))
     return Lab(url=_running_in(directory), token=_usable(token or read_token(directory / "token"), "the token file"))
 
 
@@ -62,6 +72,23 @@ def read_token(path: Path) -> str:
     return text
 
 
+def kept_token(url: str, environment: Mapping[str, str]) -> str | None:
+    """The token that `carrel login` has kept for the lab at this address, or None."""
+    found = kept(url, environment)
+    if found is None:
+        return None
+    token, path = found
+    return token if path is None else read_token(path)
+
+
+def _own_token(home: Path, url: str) -> str | None:
+    """The token of the lab in this home, where that is the one at this address."""
+    try:
+        return read_token(home / "token") if _running_in(home) == url else None
+    except (Unavailable, Unauthenticated):
+        return None
+
+
 def _from_file(path: str | None) -> str | None:
     return read_token(Path(path).expanduser()) if path else None
 
@@ -75,7 +102,7 @@ def _running_in(home: Path) -> str:
                 f"No lab is running in {home}: its address is that of the lab in {about.get('home')}, of which it is a copy.",
                 remedy="Start this one with `carrel up`, or name the other's home.",
             )
-        return _checked(str(about["url"]))
+        return check_address(str(about["url"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unavailable(
             f"No lab is running in {home}.",
@@ -83,7 +110,8 @@ def _running_in(home: Path) -> str:
         ) from error
 
 
-def _checked(url: str) -> str:
+def check_address(url: str) -> str:
+    """The address of a lab as it is used. Raises `Invalid` for what is none."""
     try:
         parts = urlsplit(url)
         right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()

@@ -28,6 +28,8 @@ _ERRORS: Mapping[str, type[errors.CarrelError]] = {
         errors.Conflict,
         errors.Unavailable,
         errors.StorageFull,
+        errors.TooMany,
+        errors.Misdirected,
     )
 }
 _LOOPBACK = ("localhost", "127.", "::1")

@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,8 +80,10 @@ def _become_contained(walls: Walls, arguments: Sequence[str], output: int, lifel
         contain(walls, lifeline, become, (output,))
     except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a second caller
         about = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
-        os.write(output, f"{about}{getattr(error, 'strerror', None) or error}".encode())
-    os._exit(125)
+        with suppress(OSError):
+            os.write(output, f"{about}{getattr(error, 'strerror', None) or error}".encode())
+    finally:
+        os._exit(125)
 
 
 def _gaps() -> tuple[str, ...]:
@@ -112,12 +115,17 @@ def _remedy() -> str:
 
 # --- attacks ------------------------------------------------------------------------------------------------------------------
 
-#: Runs inside. Its argument is what to try, its answer which of that got through.
+#: Runs inside, and nowhere else: among the attempts are some that would harm a machine on which they succeed, so it looks first
+#: whether it is in namespaces of its own. Its argument is what to try, its answer which of that got through.
 ATTACKS = r"""
 import ctypes, json, os, signal, socket, sys
 about = json.loads(sys.argv[1])
 through = {}
 libc = ctypes.CDLL(None, use_errno=True)
+if os.readlink("/proc/self/ns/mnt") == about["outside"] or os.readlink("/proc/self/ns/user") == about["outside_user"]:
+    # Whatever follows would be done to the machine itself.
+    print(json.dumps({"the walls": "there are none"}))
+    sys.exit()
 def attempt(name):
     def wrap(function):
         try:
@@ -283,6 +291,8 @@ def attack(
         "devices": list(devices),
         "hidden": list(walls.hidden),
         "writable": writable,
+        "outside": str(Path("/proc/self/ns/mnt").readlink()),
+        "outside_user": str(Path("/proc/self/ns/user").readlink()),
     }
     code, said = run_inside(walls, [python or os.path.realpath(sys.executable), "-I", "-c", ATTACKS, json.dumps(about)])
     try:

@@ -1,10 +1,8 @@
-"""What administrators do: users and tokens, rules, and which nodes take whose jobs."""
+"""What administrators do: rules, and which nodes take whose jobs. Users are in `users`."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,15 +10,14 @@ from carrel.control.drains import Drains
 from carrel.control.ports import UserStore
 from carrel.control.reservations import Reservations
 from carrel.control.rules import RuleBook
-from carrel.domain.errors import Denied, Invalid, NotFound
+from carrel.domain.errors import Invalid, NotFound
 from carrel.domain.node import Drain, Node
 from carrel.domain.nodelist import check_nodelist
 from carrel.domain.ports import Clock
 from carrel.domain.reservation import Reservation
-from carrel.domain.user import Caller, Role, User
+from carrel.domain.user import Caller, User
+from carrel.policy.access import Action, Resource, allowed
 
-#: What a user's token starts with, so that a leaked one is recognised by people and by secret scanners.
-TOKEN_PREFIX = "carrel_"
 #: Characters of the reason for which a node is drained or reserved.
 LONGEST_REASON = 200
 #: Names of reservations, so that they can be typed.
@@ -43,38 +40,16 @@ class Administration:
 
     # ---- users
 
-    def add_user(self, caller: Caller, name: str, role: Role = Role.USER, subject: str | None = None) -> tuple[User, str]:
-        """Add a person and return them with their token, which is not shown again."""
-        only_admin(caller, "add users")
-        if not name or len(name) > 255 or not name.isprintable():
-            raise Invalid(f'"{name}" is not a user name.', remedy="Use 1 to 255 printable characters.")
-        user = User(subject=subject or name, name=name, role=role)
-        self.people.add(user, now=self.clock())
-        return user, self.new_token(user.subject)
-
-    def new_token(self, subject: str) -> str:
-        """Make a token for a user; only its digest is kept."""
-        token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-        self.people.add_token(token_digest(token), subject, now=self.clock())
-        return token
-
     def users(self, caller: Caller) -> Sequence[User]:
         """All users."""
-        only_admin(caller, "list users")
+        allowed(caller, Action.MANAGE_USERS).check()
         return self.people.list()
-
-    def revoke_tokens(self, caller: Caller, subject: str) -> int:
-        """End the validity of all tokens of a user."""
-        only_admin(caller, "revoke tokens")
-        if self.people.get(subject) is None:
-            raise NotFound(f'There is no user "{subject}".', remedy="`carrel user list` shows all.")
-        return self.people.revoke_tokens(subject, now=self.clock())
 
     # ---- rules
 
     def reload_rules(self, caller: Caller) -> bool:
         """Put in force what the administrator has written now; return whether it differs. Raises `Invalid`, changing nothing."""
-        only_admin(caller, "reload the lab's rules")
+        allowed(caller, Action.RELOAD).check()
         return self.apply_rules()
 
     def apply_rules(self) -> bool:
@@ -91,7 +66,7 @@ class Administration:
 
         Raises `NotFound`, and `Invalid` without a reason.
         """
-        only_admin(caller, "drain nodes")
+        allowed(caller, Action.DRAIN).check()
         reason = _reason(reason)
         self._check_node(node)
         changed = self.drains.drain(Drain(node=node, reason=reason, by=caller.user.subject, since=self.clock()))
@@ -100,7 +75,7 @@ class Administration:
 
     def undrain(self, caller: Caller, node: str) -> bool:
         """Let a node take jobs again; return whether it was drained. Raises `NotFound`."""
-        only_admin(caller, "drain nodes")
+        allowed(caller, Action.DRAIN).check()
         removed = self.drains.undrain(node)
         if not removed:  # a node that is gone may be drained still
             self._check_node(node)
@@ -123,7 +98,7 @@ class Administration:
         One of the same name is replaced. Raises `Invalid` for what would keep nothing, and `NotFound` for nodes, users and
         accounts that do not exist.
         """
-        only_admin(caller, "reserve nodes")
+        allowed(caller, Action.RESERVE).check()
         if not _NAME.fullmatch(asked.name):
             raise Invalid(f'"{asked.name[:80]}" cannot be the name of a reservation.', remedy="Use letters, digits, . _ and -.")
         if not asked.begin < asked.end:
@@ -151,7 +126,7 @@ class Administration:
 
     def release(self, caller: Caller, name: str) -> None:
         """End a reservation, or take back one that is to come. Raises `NotFound`."""
-        only_admin(caller, "release nodes")
+        allowed(caller, Action.RELEASE).check()
         now = self.clock()
         if not self.reservations.remove(name, now=now):
             names = ", ".join(one.name for one in self.reservations.all() if one.end > now) or "none"
@@ -159,25 +134,14 @@ class Administration:
         self.look_again()
 
     def list_reservations(self, caller: Caller) -> Sequence[Reservation]:
-        """Those that are in force and those to come. Whom they are for is told to administrators and to who is among them."""
-        now, mine = self.clock(), caller.user
+        """Those that are in force and those to come. Whom they are for is told to those, operators, administrators."""
+        now = self.clock()
         shown = []
         for one in self.reservations.all():
             if one.end > now:
-                among = caller.is_admin or mine.subject in one.users
+                among = allowed(caller, Action.SEE_RESERVATION, Resource(users=one.users))
                 shown.append(one if among else replace(one, users=frozenset(), by=""))
         return shown
-
-
-def only_admin(caller: Caller, what: str) -> None:
-    """Raise `Denied` for everybody but administrators."""
-    if not caller.is_admin:
-        raise Denied(f"{caller.user.name} may not {what}.", remedy="Ask an administrator of the lab.")
-
-
-def token_digest(token: str) -> str:
-    """What the database keeps of a token. Tokens have 256 random bits, so a plain hash is enough."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _reason(text: str) -> str:

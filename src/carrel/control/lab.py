@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from carrel.control.administration import Administration, only_admin, token_digest
+from carrel.control.administration import Administration
 from carrel.control.collecting import Collecting
 from carrel.control.lab_policy import LabPolicy
 from carrel.control.launching import read_job_token
@@ -31,11 +31,13 @@ from carrel.control.retention import Retention
 from carrel.control.secrets import NoSecrets, Secrets
 from carrel.control.starting_after import settle_dependency
 from carrel.control.storage import AmpleStorage, Storage
+from carrel.control.tokens import Tokens, check_state
+from carrel.control.users import Users
 from carrel.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
 from carrel.domain.account import Standing
 from carrel.domain.array import read_array
-from carrel.domain.errors import Invalid, NotFound, Unauthenticated
-from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.errors import Denied, Invalid, NotFound, Unauthenticated
+from carrel.domain.job import Job, JobState, Reason, Visible
 from carrel.domain.launch import StoredFile
 from carrel.domain.node import Node
 from carrel.domain.placement import Hold
@@ -46,6 +48,7 @@ from carrel.domain.serial import to_plain
 from carrel.domain.task import TaskSpec
 from carrel.domain.units import format_size
 from carrel.domain.user import Caller, User
+from carrel.policy.access import Action, Resource, allowed, of_job
 from carrel.spool import Spool
 
 #: How far ahead people are told what keeping and releasing would do to their standing, in seconds.
@@ -99,6 +102,8 @@ class Lab:
     jobs_store: JobStore
     event_store: EventStore
     people: UserStore
+    tokens: Tokens
+    users: Users
     administration: Administration
     engine: Engine
     loop: ControlLoop
@@ -110,6 +115,8 @@ class Lab:
     #: Key of the job tokens.
     secret: bytes
     lab_id: str
+    #: Why nothing of a user's starts, by their subjects.
+    held: Callable[[], Mapping[str, Reason]] = dict
     storage: Storage = field(default_factory=AmpleStorage)
     #: What users keep for their jobs.
     secrets: Secrets = field(default_factory=lambda: Secrets(store=NoSecrets(), clock=lambda: 0.0))
@@ -129,12 +136,10 @@ class Lab:
             job = self.jobs_store.get(named[0])
             user = self.people.get(job.owner) if job is not None else None
             if job is not None and user is not None and job.attempt == named[1] and job.state.holds_resources:
-                return Caller(user=user, job_id=job.id)
+                return Caller(user=user, job_id=job.id, accounts=self.policy.accounts_of(user))
             raise Unauthenticated("The job that this token belongs to is over.", remedy="Use a token of your own.")
-        user = self.people.by_token(token_digest(token))
-        if user is None:
-            raise Unauthenticated("The token is not valid here.", remedy="Ask the lab's administrator for a new one.")
-        return Caller(user=user)
+        caller = self.tokens.authenticate(token)
+        return replace(caller, accounts=self.policy.accounts_of(caller.user))
 
     # ---- jobs
 
@@ -149,6 +154,7 @@ class Lab:
         account: str | None = None,
         retries: int = 0,
         preemptible: bool = True,
+        visible: Visible = Visible.OWNER,
         kind: JobKind = JobKind.TASK,
         partition: str | None = None,
         dependency: str = "",
@@ -160,7 +166,9 @@ class Lab:
 
         It can run here, its code is there, what it waits for can happen: otherwise it is refused now.
         """
+        allowed(caller, Action.SUBMIT if spec.session is None else Action.START_SESSION).check()
         self.storage.check()
+        check_state(caller.user)  # a job of somebody who is suspended goes on, and starts nothing
         if spec.session is None and not self.has_snapshot(caller, spec.snapshot):
             raise NotFound(f"There is no code {spec.snapshot} of yours.", remedy="Upload the snapshot first.")
         if spec.session is None:
@@ -175,14 +183,17 @@ class Lab:
             partition=chosen,
             kind=kind,
             owner=caller.user.subject,
-            account=self.policy.account(account, caller.user),
+            account=self._account(account, caller),
             name=name,
             qos=qos.name,
             resources=resources,
             retries=retries,
             task=spec,
             preemptible=preemptible,
-            dependency=settle_dependency(dependency, indices, self.jobs_store, lambda job: caller.may_see(job.owner)),
+            visible=visible,
+            dependency=settle_dependency(
+                dependency, indices, self.jobs_store, lambda job: bool(allowed(caller, Action.SEE_JOB, of_job(job)))
+            ),
             array=array,
             indices=indices,
         )
@@ -197,9 +208,17 @@ class Lab:
             self.loop.changed(*submitted.made)
         return submitted
 
+    def _account(self, name: str | None, caller: Caller) -> str:
+        if caller.account is not None and name not in (None, caller.account):
+            raise Denied(
+                f'This token is for account "{caller.account}" alone, and not for "{name}".',
+                remedy="Leave --account out, or use a token without an account.",
+            )
+        return self.policy.account(caller.account or name, caller.user)
+
     def rerun(self, caller: Caller, job_id: int) -> Job:
         """The same task again: same code, same environment lock, same parameters; under the caller's name."""
-        job, task = self.job(caller, job_id), self.task(caller, job_id)
+        job, task = self.job(caller, job_id, Action.REPEAT_JOB), self.task(caller, job_id)
         if task.session is not None:
             raise Invalid(f"Job {job_id} is a session.", remedy="Start another: `carrel notebook` finds the same files.")
         qos = self.policy.choose(job.qos if job.qos in self.policy.qos else None, job.kind)
@@ -214,9 +233,10 @@ class Lab:
             resources=job.resources,
             qos=qos,
             partition=self._partition_again(job, qos),
-            account=job.account if self.policy.admits(job.account, caller.user) else None,
+            account=job.account if self.policy.admits(job.account, caller.user) and caller.account is None else None,
             retries=job.retries_left + max(0, job.attempt - 1),
             preemptible=job.preemptible,
+            visible=job.visible if job.owner == caller.user.subject else Visible.OWNER,
             array=job.element.array if job.element is not None else "",
             only=job.element.index if job.element is not None else None,
         ).job
@@ -236,19 +256,23 @@ class Lab:
 
     def cancel(self, caller: Caller, job_id: int) -> Job:
         """Ask for the job's end. A waiting job ends at once, a running one when its processes are gone."""
-        return self._end(self.job(caller, job_id), by=caller.user.name)
+        return self._end(self.job(caller, job_id, Action.CANCEL_JOB), by=caller.user.name)
 
-    def array(self, caller: Caller, array_id: int, index: int | None = None) -> Sequence[Job]:
-        """The jobs of an array that is the caller's to see, by index, or that of one index."""
+    def array(self, caller: Caller, array_id: int, index: int | None = None, action: Action = Action.SEE_JOB) -> Sequence[Job]:
+        """The jobs of an array with which the caller may do `action`, by index, or that of one index."""
         found = self.jobs_store.elements(array_id, index)
-        if not found or not caller.may_see(found[0].owner):
-            what = f"array {array_id}" if index is None else f"element {index} of an array {array_id}"
-            raise NotFound(f"There is no {what}.", remedy="`carrel ps --all` lists your jobs.")
+        what = f"array {array_id}" if index is None else f"element {index} of an array {array_id}"
+        missing = NotFound(f"There is no {what}.", remedy="`carrel ps --all` lists your jobs.")
+        if not found:
+            raise missing
+        allowed(caller, action, of_job(found[0])).check(missing)
         return found
 
     def cancel_array(self, caller: Caller, array_id: int) -> Sequence[Job]:
         """Ask for the end of all elements, the last ones first, so that none of them takes the place of another."""
-        return [self._end(job, by=caller.user.name) for job in reversed(self.array(caller, array_id))][::-1]
+        return [self._end(job, by=caller.user.name) for job in reversed(self.array(caller, array_id, action=Action.CANCEL_JOB))][
+            ::-1
+        ]
 
     def end_idle(self, job: Job, *, by: str) -> None:
         """The lab itself asks for the end of a session that nobody uses; `by` says what for."""
@@ -262,30 +286,47 @@ class Lab:
         self.loop.changed(after)
         return after
 
-    def job(self, caller: Caller, job_id: int) -> Job:
-        """The job, if it is the caller's to see."""
+    def job(self, caller: Caller, job_id: int, action: Action = Action.SEE_JOB) -> Job:
+        """The job, if the caller may do `action` with it. Raises `NotFound`, and `Denied` if they may see it but not do that."""
+        missing = NotFound(f"There is no job {job_id}.", remedy="`carrel ps --all` lists your jobs.")
         job = self.jobs_store.get(job_id)
-        if job is None or not caller.may_see(job.owner):
-            raise NotFound(f"There is no job {job_id}.", remedy="`carrel ps --all` lists your jobs.")
+        if job is None:
+            raise missing
+        allowed(caller, action, of_job(job)).check(missing)
         return job
 
+    def may_read(self, caller: Caller, job_id: int) -> bool:
+        """True when the caller may read the log of this job, which they may see."""
+        return bool(allowed(caller, Action.READ_JOB, of_job(self.job(caller, job_id))))
+
     def task(self, caller: Caller, job_id: int) -> TaskSpec:
-        """What the job was asked to do."""
-        self.job(caller, job_id)
+        """What the job was asked to do. Who may see it but not read it is told the names of its variables, not their values."""
+        job = self.job(caller, job_id)
         task = self.jobs_store.task(job_id)
         if task is None:  # pragma: no cover - the column is NOT NULL
             raise NotFound(f"Job {job_id} has no description.")
+        if not allowed(caller, Action.READ_JOB, of_job(job)):
+            return replace(task, variables=dict.fromkeys(task.variables, ""))
         return task
 
     def jobs(self, caller: Caller, which: JobFilter, *, before: int | None = None, limit: int = 50) -> Sequence[Job]:
-        """Newest first. Only an administrator may ask for everybody's."""
-        if which.owner is None or not caller.may_see(which.owner):
-            only_admin(caller, "list the jobs of others")
+        """Newest first. Everybody's are those of their accounts for account managers."""
+        mine = which.owner == caller.user.subject
+        if not mine and not allowed(caller, Action.LIST_JOBS):
+            theirs = {name for name in caller.accounts if allowed(caller, Action.LIST_JOBS, Resource(account=name))}
+            if not theirs:
+                allowed(caller, Action.LIST_JOBS).check()
+            which = replace(which, accounts=frozenset(theirs))
         return self.jobs_store.list(which, before=before, limit=limit)
 
     def waiting(self, job_id: int) -> Hold | None:
         """Where a waiting job stood when the last cycle looked, or None."""
         return self.loop.hold_of(job_id)
+
+    def as_told(self, job: Job) -> Job:
+        """The job with the reason that people are told while its owner is suspended."""
+        reason = self.held().get(job.owner) if job.state is JobState.PENDING else None
+        return job if reason is None else replace(job, reason=reason)
 
     def attempts(self, caller: Caller, job_id: int) -> Sequence[AttemptRow]:
         """All attempts, first to last."""
@@ -296,12 +337,12 @@ class Lab:
 
     def outputs(self, caller: Caller, job_id: int) -> Sequence[StoredFile]:
         """Stored outputs of the last attempt."""
-        job = self.job(caller, job_id)
+        job = self.job(caller, job_id, Action.READ_JOB)
         return self.jobs_store.outputs(job_id, job.attempt)
 
     def collect_outputs(self, caller: Caller, job_id: int) -> Collected:
         """Store what the last attempt left in its working directory because it could not be stored at its end."""
-        return self.collecting.collect(self.job(caller, job_id))
+        return self.collecting.collect(self.job(caller, job_id, Action.CHANGE_JOB))
 
     def blob_path(self, caller: Caller, job_id: int, path: str) -> Path:
         """The file that holds the output `path` of the job."""
@@ -320,7 +361,7 @@ class Lab:
         self, caller: Caller, job_id: int, *, attempt: int | None = None, offset: int = 0, limit: int = 1 << 20
     ) -> LogChunk:
         """Up to `limit` bytes of the log of an attempt (default: the last), from `offset`; a negative one counts from the end."""
-        job = self.job(caller, job_id)
+        job = self.job(caller, job_id, Action.READ_JOB)
         number = job.attempt if attempt is None else attempt
         if number < 0 or number > job.attempt:
             raise NotFound(f"Job {job_id} has no attempt {number}.", remedy=f"It had {job.attempt}.")
@@ -345,7 +386,7 @@ class Lab:
 
     def record(self, caller: Caller, job_id: int) -> dict[str, Any]:
         """Everything needed to explain the job and to repeat it."""
-        job, task = self.job(caller, job_id), self.task(caller, job_id)
+        job, task = self.job(caller, job_id, Action.READ_JOB), self.task(caller, job_id)
         attempts = []
         for row in self.jobs_store.attempts(job_id):
             plain = to_plain(row)
@@ -367,12 +408,12 @@ class Lab:
     # ---- fair share
 
     def shares(self, caller: Caller) -> ShareReport:
-        """Where the caller stands on each of their accounts; an administrator sees everybody."""
+        """Where the caller stands on each of their accounts; administrators see everybody, managers those of their accounts."""
         now, rules, use = self.clock(), self.policy.rules.current, self.loop.use
         me = caller.user.subject
         others = [(self.policy.account(None, caller.user), me)]
         found = use.standings(now, others)
-        seen = [standing for standing in found if caller.is_admin or standing.user == me]
+        seen = [row for row in found if allowed(caller, Action.SEE_SHARES, Resource(owner=row.user, account=row.account))]
         return ShareReport(
             standings=seen,
             places={(standing.account, standing.user): place for place, standing in enumerate(found, start=1)},
@@ -390,7 +431,8 @@ class Lab:
         """Events with larger ids: of one job, or of all that the caller may see."""
         if job_id is not None:
             self.job(caller, job_id)
-        owner = None if caller.is_admin else caller.user.subject
+        everything = job_id is not None or allowed(caller, Action.READ_ALL)
+        owner = None if everything else caller.user.subject
         return self.event_store.after(after, job_id=job_id, owner=owner, limit=limit)
 
     def last_event_id(self) -> int:
@@ -405,10 +447,13 @@ class Lab:
 
     def has_snapshot(self, caller: Caller, digest: str) -> bool:
         """True when the caller has uploaded this code and it is still there."""
-        return self.people.may_use_snapshot(caller.user.subject, digest) and self.files.code.has(digest)
+        me = caller.user.subject
+        owner = me if self.people.may_use_snapshot(me, digest) else None
+        return bool(allowed(caller, Action.USE_CODE, Resource(owner=owner))) and self.files.code.has(digest)
 
     def add_snapshot(self, caller: Caller, digest: str, stream: BinaryIO) -> None:
         """Store code; the stream is read whole and checked even when the same content is there already."""
+        allowed(caller, Action.UPLOAD_CODE).check()
         self.storage.check()
         self.retention.check_room(caller)
         self.files.code.add(digest, stream)
@@ -452,7 +497,7 @@ class Lab:
         job = self.jobs_store.get(job_id) if job_id is not None else None
         if job is None or job.state is JobState.PENDING:
             return None
-        return job if caller.may_see(job.owner) else replace(job, name="", owner="")
+        return job if allowed(caller, Action.SEE_JOB, of_job(job)) else replace(job, name="", owner="")
 
 
 def _factors(standings: Sequence[Standing], user: str) -> Mapping[str, float]:

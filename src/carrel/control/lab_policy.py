@@ -14,7 +14,7 @@ from carrel.domain.resources import Resources
 from carrel.domain.slurm import SlurmRequest
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import User
-from carrel.policy.accounts import choose_account
+from carrel.policy.accounts import accounts_of, choose_account
 from carrel.policy.feasible import ClusterNodes, feasible, nothing_known
 from carrel.policy.partitions import choose_partitions, choose_qos_in, find_partition, refuse_without_cluster, without_harmless
 
@@ -22,6 +22,10 @@ from carrel.policy.partitions import choose_partitions, choose_qos_in, find_part
 def the_labs_own(_subject: str) -> str:
     """Everybody is who the lab itself is."""
     return ""
+
+
+def everybody_here(_subject: str) -> None:
+    """Everybody's code may run on the lab's own machine."""
 
 
 def everything_understood(_partition: SlurmPartition, _asked: SlurmRequest) -> None:
@@ -41,6 +45,8 @@ class LabPolicy:
     cluster: ClusterNodes = nothing_known
     #: Tells who a user is where Slurm chooses the node. Raises `Denied` for somebody who is nobody there.
     unix_user: Callable[[str], str] = the_labs_own
+    #: Raises `Denied` for somebody whose code may not run on the lab's own machine.
+    here: Callable[[str], None] = everybody_here
     #: Raises `Invalid` for what a task of a cluster's partition cannot ask of Slurm.
     understood: Callable[[SlurmPartition, SlurmRequest], None] = everything_understood
     #: Raises `Impossible` for a task whose inputs or environment can never be had in a partition (None: the lab is one).
@@ -83,6 +89,10 @@ class LabPolicy:
         """The account that work of `user` is charged to. Raises `Invalid` and `Denied`."""
         return choose_account(name, user.subject, user.account, self.rules.current.accounts)
 
+    def accounts_of(self, user: User) -> frozenset[str]:
+        """The accounts that `user` is a member of now."""
+        return accounts_of(user.subject, user.account, self.rules.current.accounts)
+
     def admits(self, name: str, user: User) -> bool:
         """True when `user` may charge the account called `name` now."""
         accounts = self.rules.current.accounts
@@ -107,6 +117,7 @@ class LabPolicy:
         parts = self.partitions
         refuse_without_cluster(asked, None if partition is None else parts.get(partition), parts.values())
         if not parts and partition is None:
+            self.here(owner)
             feasible(resources, kind, qos, nodes, others=self.qos.values())
             return ""
         found = choose_partitions(partition, qos, parts)
@@ -119,8 +130,7 @@ class LabPolicy:
                     resources, kind, qos, nodes,
                     others=self.qos.values(), partition=part, partitions=parts.values(), cluster=self.cluster,
                 )  # fmt: skip
-                if part.cluster:
-                    self.unix_user(owner)
+                (self.unix_user if part.cluster else self.here)(owner)
             except (Impossible, Denied) as error:
                 refused = refused or error
             else:

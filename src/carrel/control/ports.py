@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from carrel.domain.job import Job, JobState, Preemption, Reason
+from carrel.domain.job import Job, JobState, Preemption, Reason, Visible
 from carrel.domain.launch import StoredFile, Usage
 from carrel.domain.node import Drain, Share
 from carrel.domain.qos import JobKind
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
 from carrel.domain.task import TaskSpec
-from carrel.domain.user import User
+from carrel.domain.user import User, UserState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,7 @@ class NewJob:
     partition: str = ""
     #: False: nobody may take its place while it runs.
     preemptible: bool = True
+    visible: Visible = Visible.OWNER
     #: What it waits for, as `carrel.domain.dependency` reads it.
     dependency: str = ""
     #: It becomes an array: what was asked for, as `carrel.domain.array` reads it, and the indices of the jobs to make.
@@ -177,6 +178,8 @@ class JobFilter:
     kind: JobKind | None = None
     #: Only the elements of this array.
     array_id: int | None = None
+    #: Only those that are charged to these accounts.
+    accounts: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,7 +385,7 @@ class ReservationStore(Protocol):
 
 
 class UserStore(Protocol):
-    """Users, tokens, and who may use which snapshot."""
+    """Users, and who may use which snapshot."""
 
     def add(self, user: User, *, now: float) -> None:
         """Add a user; raises `Conflict` when the subject exists."""
@@ -396,16 +399,8 @@ class UserStore(Protocol):
         """All users by subject."""
         ...
 
-    def add_token(self, digest: str, subject: str, *, now: float) -> None:
-        """Remember a token by its digest."""
-        ...
-
-    def by_token(self, digest: str) -> User | None:
-        """Whose valid token it is, or None."""
-        ...
-
-    def revoke_tokens(self, subject: str, *, now: float) -> int:
-        """No token of the user is valid any more; returns how many were."""
+    def set_state(self, subject: str, state: UserState, *, reason: str, by: str, now: float) -> bool:
+        """The user is in that state from now on. False, and nothing has changed, when no administrator would be left."""
         ...
 
     def may_use_snapshot(self, subject: str, digest: str) -> bool:

@@ -91,6 +91,14 @@ class Queue:
         )
         return holding
 
+    def set_aside(self, job_id: int) -> None:
+        """A job that is in line is not in line any more, and not over either."""
+        before = self._waiting.pop(job_id, None)
+        if before is not None:
+            self._leave(before)
+            self._jobs.pop(job_id, None)
+            self._known.pop(job_id, None)
+
     def job(self, job_id: int) -> Job | None:
         """The job as last put, or None when it is over or unknown."""
         return self._jobs.get(job_id)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from carrel.control.administration import only_admin
 from carrel.domain.errors import Conflict, StorageFull
 from carrel.domain.job import Job
 from carrel.domain.ports import Clock
 from carrel.domain.retention import Collected, Kind, StorageReport, Stored
 from carrel.domain.units import format_size
 from carrel.domain.user import Caller
+from carrel.policy.access import Action, allowed, of_job
 
 
 class RetentionStore(Protocol):
@@ -47,9 +47,9 @@ class Retention:
 
     def report(self, caller: Caller) -> StorageReport:
         """How much the caller has; administrators see everybody's."""
-        me = caller.user.subject
-        found = self.store.stored(None if caller.is_admin else me)
-        return StorageReport(mine=found.get(me, Stored()), quota=self.quota(), users=found if caller.is_admin else {})
+        me, everybody = caller.user.subject, bool(allowed(caller, Action.SEE_STORAGE))
+        found = self.store.stored(None if everybody else me)
+        return StorageReport(mine=found.get(me, Stored()), quota=self.quota(), users=found if everybody else {})
 
     def check_room(self, caller: Caller) -> None:
         """Raise `StorageFull` when the caller has as much as a user may have: what is asked for would only add to it."""
@@ -70,13 +70,12 @@ class Retention:
         Returns how many outputs there were, and their bytes; the disk has them back with the next collection. Raises
         `Conflict` while the job goes on.
         """
-        if not caller.may_see(job.owner):  # the caller was asked for it before; this is the last word
-            only_admin(caller, "remove the outputs of others")
+        allowed(caller, Action.CHANGE_JOB, of_job(job)).check()
         if not job.state.ended:
             raise Conflict(f"Job {job.id} goes on.", remedy=f"Wait for its end, or `carrel cancel {job.id}`.")
         return self.store.drop_outputs_of(job.id, now=self.clock())
 
     def collect(self, caller: Caller, kinds: Collection[Kind], *, dry_run: bool) -> Sequence[Collected]:
         """Remove what the lab's rules do not keep, now."""
-        only_admin(caller, "remove what the lab keeps")
+        allowed(caller, Action.COLLECT).check()
         return self.collector.collect(kinds or tuple(Kind), dry_run=dry_run)

@@ -73,6 +73,8 @@ class LoopSettings:
     reserved: Callable[[], Sequence[Reservation]] = tuple
     #: What there is to tell the tracking server about a job that ended while it waited.
     withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: ()
+    #: Says why nothing of a user's may start, by their subjects; the very same answer while nothing has changed.
+    held: Callable[[], Mapping[str, Reason]] = dict
     #: Says why nothing may start at the moment (a disk is full), or None.
     halted: Callable[[], Reason | None] = lambda: None
     #: False where nobody asks why a job waits: then no picture of the queue is kept for the answer.
@@ -94,6 +96,9 @@ class Scheduler:
         self._dependents = Dependents(jobs)
         #: Jobs for which something has happened that they wait for.
         self._freed: deque[int] = deque()
+        #: Whose jobs are set aside, as the last cycle saw it, and these jobs.
+        self._held: Mapping[str, Reason] = {}
+        self._aside: dict[int, Job] = {}
         self._preempting = Preempting(jobs, engine, self._queue)
         self._placer = Placer()
         self._submit_limits = SubmitLimits(self._placer)
@@ -137,6 +142,7 @@ class Scheduler:
     def recover(self, now: float) -> tuple[Sequence[tuple[Attempt, Launch, str]], Sequence[Job]]:
         """Take up what an earlier server left: the attempts to adopt, and the jobs whose end or place somebody wants."""
         adopted, wanted = [], []
+        self._held = self._settings.held()
         nodes = self._engine.nodes()
         self.use.load(self._jobs.used(since=now - REMEMBERED * self._settings.rules.current.half_life))
         for job in self._jobs.active():
@@ -193,6 +199,7 @@ class Scheduler:
         while news.jobs:
             self._take_in(news.jobs[0], now)
             del news.jobs[0]
+        self._hold_back(now)
         self._record(news.observations, now)
         news.observations.clear()
         self._launch(now)
@@ -207,6 +214,26 @@ class Scheduler:
                 self._put(job, now)
                 self._newcomers.append(job.id)
             self._freed.popleft()
+
+    def _hold_back(self, now: float) -> None:
+        """Jobs of those whom an administrator has suspended leave the line; those of who goes on come back into it."""
+        held = self._settings.held()
+        if held is self._held:
+            return
+        self._held = held
+        for waiting in [one for one in self._queue.waiting.values() if one.owner in held]:
+            if (job := self._queue.job(waiting.id)) is not None:
+                self._put(job, now)
+        for job in [one for one in self._aside.values() if one.owner not in held]:
+            self._put(job, now)
+            self._newcomers.append(job.id)
+
+    def _set_aside(self, job: Job) -> None:
+        self._aside[job.id] = job
+        self._queue.set_aside(job.id)
+        self._placer.forget(job.id)
+        self._paused.pop(job.id, None)
+        self._told.pop(job.id, None)
 
     def _withdraw(self, job: Job, now: float) -> None:
         """What the job waits for can never happen."""
@@ -315,6 +342,10 @@ class Scheduler:
         if verdict is Verdict.NEVER:
             self._withdraw(job, now)
             return
+        if job.state is JobState.PENDING and job.owner in self._held:
+            self._set_aside(job)
+            return
+        self._aside.pop(job.id, None)
         known = self._queue.job(job.id)
         entry = self._queue.put(job, now=now, not_before=not_before)
         if not isinstance(entry, Holding):

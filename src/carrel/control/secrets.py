@@ -11,6 +11,7 @@ from carrel.domain.ports import Clock
 from carrel.domain.secret import Secret, check_secret_name, check_secret_value
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import Caller
+from carrel.policy.access import Action, Resource, allowed
 
 
 class SecretStore(Protocol):
@@ -62,7 +63,7 @@ class Secrets:
 
     def put(self, caller: Caller, name: str, value: str) -> bool:
         """Set a secret of the caller's; return whether it is new. Raises `Invalid`, `Denied` for a job, `Conflict`."""
-        _in_person(caller)
+        allowed(caller, Action.CHANGE_SECRETS).check()
         check_secret_name(name)
         check_secret_value(value)
         return self.store.put(caller.user.subject, name, value, now=self.clock())
@@ -73,7 +74,7 @@ class Secrets:
 
     def remove(self, caller: Caller, name: str) -> None:
         """Forget a secret of the caller's; jobs that run keep what they were given. Raises `NotFound`, `Denied`."""
-        _in_person(caller)
+        allowed(caller, Action.CHANGE_SECRETS).check()
         if not self.store.remove(caller.user.subject, name):
             raise NotFound(f"You have no secret {name[:80]}.", remedy="`carrel secret list` shows all.")
 
@@ -102,8 +103,7 @@ class Secrets:
 
     def of_job(self, caller: Caller, job_id: int, task: TaskSpec) -> Mapping[str, str]:
         """What job `job_id` was promised, for the job itself while it runs. Raises `Denied`, `NotFound`, `Conflict`."""
-        if caller.job_id != job_id:
-            raise Denied("The secrets of a job are for the job itself.", remedy="Use its own token, inside the job.")
+        allowed(caller, Action.READ_SECRETS, Resource(owner=caller.user.subject, job=job_id)).check()
         found = self.store.open(caller.user.subject, task.secrets, now=self.clock()) if task.secrets else {}
         missing = [name for name in task.secrets if name not in found]
         if missing:
@@ -112,8 +112,3 @@ class Secrets:
                 remedy=f"Set it (`carrel secret set {missing[0]}`) and submit the job again.",
             )
         return found
-
-
-def _in_person(caller: Caller) -> None:
-    if caller.job_id is not None:
-        raise Denied("A job cannot change secrets.", remedy="Use your own token.")

@@ -21,6 +21,7 @@ from carrel.domain.resources import Resources
 from carrel.domain.session import SessionKind, SessionSpec
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import Caller, directory_name
+from carrel.policy.access import Action, Resource, allowed, of_job
 from carrel.policy.partitions import choose_partitions
 from carrel.policy.session_gpus import SessionGpus, check_gpus, gpus_on_cluster, gpus_on_own_nodes
 
@@ -148,8 +149,7 @@ class Sessions:
 
     def start(self, caller: Caller, asked: Asked, *, key: str | None = None) -> Submitted:
         """Put a new session in line."""
-        if caller.job_id is not None:
-            raise Denied("A job cannot start a session.", remedy="Start it with your own token.")
+        allowed(caller, Action.START_SESSION).check()
         qos = self._lab.policy.choose(asked.qos, JobKind.SESSION, asked.partition)
         check_gpus(asked.gpus, reserve=asked.reserve)
         spec = SessionSpec(
@@ -233,8 +233,7 @@ class Sessions:
     def open(self, caller: Caller, job_id: int, *, base: str, path: str = "") -> str:
         """A link that lets one browser in, once. Only for its owner: inside, one acts as them."""
         job, session = self.get(caller, job_id)
-        if caller.user.subject != job.owner or caller.job_id is not None:
-            raise Denied(f"Session {job_id} can be opened by its owner alone.", remedy="Ask them.")
+        allowed(caller, Action.ENTER_SESSION, of_job(job)).check()
         if job.state.ended:
             raise Conflict(
                 f"Session {job_id} is {job.state}: {job.reason.message}", remedy="Start another; its files are still there."
@@ -246,8 +245,7 @@ class Sessions:
     def join_hub(self, caller: Caller, job_id: int, variables: Mapping[str, str]) -> int:
         """Hand a session what its JupyterHub has for it; returns the port on which its server listens. Nothing of it is kept."""
         job, session = self.get(caller, job_id)
-        if caller.user.subject != job.owner or caller.job_id is not None:
-            raise Denied(f"Session {job_id} takes this from its owner alone.", remedy="Send it with their token.")
+        allowed(caller, Action.ENTER_SESSION, of_job(job)).check()
         check_variables(variables)
         if not session.hub:
             raise Conflict(f"Session {job_id} is not run for a JupyterHub.", remedy='Start one with "hub".')
@@ -321,7 +319,7 @@ class Sessions:
             raise Invalid(f'"{asked[:200]}" is not an absolute path.', remedy="Name a directory by its absolute path.")
         if self._runs_as_owner(caller, partition):
             return os.path.normpath(asked)  # whether it is there only a process of theirs can tell
-        if not caller.is_admin:
+        if not allowed(caller, Action.NAME_PATH):
             raise Denied(
                 f"{caller.user.name} may not choose the directory of a session.",
                 remedy="Leave it out: your own directory of files is used. "
@@ -341,7 +339,7 @@ class Sessions:
             return False  # they are refused there anyway, in better words
 
     def _environment(self, caller: Caller, asked: str) -> str:
-        if posixpath.isabs(asked) and not caller.is_admin:
+        if posixpath.isabs(asked) and not allowed(caller, Action.NAME_PATH):
             raise Denied(
                 f"{caller.user.name} may not name an environment by its path.",
                 remedy="Make one of your own: `carrel env create`.",
@@ -366,7 +364,7 @@ def _blanked(status: Mapping[str, Any], caller: Caller) -> Mapping[str, Any]:
 
 def _blank(row: Mapping[str, Any], caller: Caller) -> Mapping[str, Any]:
     mine = row.get("owner") == caller.user.subject
-    if mine or caller.may_see(str(row.get("owner", ""))):
+    if allowed(caller, Action.SEE_JOB, Resource(owner=str(row.get("owner", "")))):
         return {**row, "mine": mine}
     hidden = {name: "" for name in ("owner", "label", "kernel", "cell") if name in row}
     if "why_not" in row:

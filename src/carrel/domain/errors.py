@@ -64,6 +64,12 @@ class Denied(CarrelError):
     code = "denied"
 
 
+class Misdirected(CarrelError):
+    """The request is for a name that is not the lab's: use its own address."""
+
+    code = "misdirected"
+
+
 class NotFound(CarrelError):
     """It does not exist, or is not the caller's to see; the two are not told apart."""
 
@@ -86,3 +92,13 @@ class StorageFull(Unavailable):
     """A disk or a quota is full; nothing was written."""
 
     code = "storage_full"
+
+
+class TooMany(Unavailable):
+    """Somebody asks more often than the lab allows: wait `retry_after` seconds."""
+
+    code = "too_many"
+
+    def __init__(self, message: str, *, remedy: str = "", retry_after: int = 1) -> None:
+        super().__init__(message, remedy=remedy, details={"retry_after": retry_after})
+        self.retry_after = retry_after

@@ -12,6 +12,14 @@ from carrel.domain.qos import JobKind, PreemptMode
 from carrel.domain.resources import Resources
 
 
+class Visible(StrEnum):
+    """Who may read a job's log, outputs and record beside its owner; nobody else may ever change anything of it."""
+
+    OWNER = "owner"
+    #: The members of its account.
+    ACCOUNT = "account"
+
+
 class JobState(StrEnum):
     """Slurm's words (squeue(1), JOB STATE CODES)."""
 
@@ -100,6 +108,7 @@ REASONS: dict[str, str] = {
     "BeginTime": "Its earliest start has not come yet (the pause before a retry).",
     "Dependency": "It starts after other jobs, and what it waits for has not happened yet.",
     "DependencyNeverSatisfied": "What it waited for can never happen any more.",
+    "JobHeldAdmin": "An administrator has suspended its owner, and it is not placed.",
     "PartitionDown": "Its partition does not exist in this lab any more.",
     "InvalidQOS": "Its QoS does not exist in this lab any more.",
     "Preempting": "It gives way to a job of another QoS: it is being ended or stopped.",
@@ -203,6 +212,7 @@ class Job:
     element: ArrayElement | None = None
     #: False: it cannot be interrupted, and nobody takes its place while it runs.
     preemptible: bool = True
+    visible: Visible = Visible.OWNER
     #: Set while it has to give way to another job, and until it has its devices again.
     preemption: Preemption | None = None
     #: Seconds for which the present or last attempt was suspended before, and since when it is, or None.

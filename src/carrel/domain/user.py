@@ -10,7 +10,21 @@ class Role(StrEnum):
     """What a user may do beyond their own work."""
 
     USER = "user"
+    #: Sees and cancels the jobs of the accounts that they are a member of.
+    MANAGER = "manager"
+    #: Sees and cancels everybody's jobs, drains and reserves nodes; reads nobody's files or logs, manages no users.
+    OPERATOR = "operator"
     ADMIN = "admin"
+
+
+class UserState(StrEnum):
+    """Whether a user may do anything now."""
+
+    ACTIVE = "active"
+    #: Nothing of theirs is accepted or starts, until an administrator lets them go on.
+    SUSPENDED = "suspended"
+    #: They are gone, and their records stay.
+    REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,24 +36,28 @@ class User:
     role: Role = Role.USER
     #: The research account that use is charged to when a task names none.
     account: str = "default"
+    state: UserState = UserState.ACTIVE
+    #: Why, by whom (a subject) and since when (Unix seconds) they are in that state.
+    state_reason: str = ""
+    state_by: str = ""
+    state_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who makes a call: a user, or one job of a user with no more than that job needs."""
+    """Who makes a call: a user, or one job of a user. `carrel.policy.access` says what they may."""
 
     user: User
     #: The job whose token was shown, or None for the user in person.
     job_id: int | None = None
-
-    @property
-    def is_admin(self) -> bool:
-        """True for an administrator in person; a job of theirs is not one."""
-        return self.user.role is Role.ADMIN and self.job_id is None
-
-    def may_see(self, owner: str) -> bool:
-        """True when things of `owner` exist for this caller."""
-        return self.is_admin or self.user.subject == owner
+    #: Accounts that they are a member of.
+    accounts: frozenset[str] = frozenset()
+    #: What the token that was shown is good for (`carrel.policy.access.SCOPES`).
+    scopes: frozenset[str] = frozenset({"all"})
+    #: The number of that token; None for a job's.
+    token_id: int | None = None
+    #: The only account that the token's jobs are charged to; None: any of the user's.
+    account: str | None = None
 
 
 def directory_name(subject: str) -> str:

@@ -180,6 +180,7 @@ def clear(directory: AttemptDirectory) -> None:
     """Remove what only a running job needs. Journal, log and claim stay, and what the runner left in the working directory."""
     with suppress(OSError):
         directory.token.unlink(missing_ok=True)
+        directory.group.unlink(missing_ok=True)  # the token is in it, among the variables
         directory.preempt.unlink(missing_ok=True)
         directory.cgroup.unlink(missing_ok=True)
         directory.session_address.unlink(missing_ok=True)

@@ -13,6 +13,10 @@ from carrel.domain.placement import GpuState
 from carrel.domain.ports import Attempt, Engine
 
 
+def everybody_admitted(_launch: Launch) -> None:
+    """Whoever may submit may run here."""
+
+
 class HybridEngine:
     """`carrel.domain.ports.Engine` over the lab's own machine and Slurm.
 
@@ -20,9 +24,12 @@ class HybridEngine:
     there whose partition the rules do not name any more.
     """
 
-    def __init__(self, *, local: Engine, slurm: Callable[[], Engine]) -> None:
-        """`slurm` makes the engine for Slurm; it is called once, or never."""
+    def __init__(
+        self, *, local: Engine, slurm: Callable[[], Engine], admit: Callable[[Launch], None] = everybody_admitted
+    ) -> None:
+        """`slurm` makes the engine for Slurm; it is called once, or never. `admit` raises for what may not begin here."""
         self._local = local
+        self._admit = admit
         self._make_slurm = slurm
         self._slurm: Engine | None = None
         self._receivers: list[Callable[[Sequence[Observation]], None]] = []
@@ -53,6 +60,7 @@ class HybridEngine:
     def start(self, launch: Launch, *, token: str) -> None:
         """Start the attempt where it was placed. Raises as the engine there does."""
         if not on_cluster(launch.node):
+            self._admit(launch)
             self._local.start(launch, token=token)
             return
         self._there.add((launch.job_id, launch.attempt))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from fastapi import FastAPI, Request
@@ -25,8 +26,10 @@ from carrel.gateway.context import Gateway, Pages, TrackingStatus
 from carrel.gateway.environments import Environments
 from carrel.gateway.errors import invalid_request, problem_of, problem_of_framework, problem_response
 from carrel.gateway.gate import Gate, Zone, Zones
+from carrel.gateway.hosts import Hosts
 from carrel.gateway.openapi import document
-from carrel.gateway.routes import arrays, events, files, jobs, reservations
+from carrel.gateway.rates import Rates
+from carrel.gateway.routes import arrays, events, files, jobs, people, reservations
 from carrel.gateway.routes import environments as environment_routes
 from carrel.gateway.routes import lab as lab_routes
 from carrel.gateway.routes import retention as retention_routes
@@ -69,7 +72,7 @@ def create_app(
         run_of=run_of,
         tracking_status=tracking_status,
         sessions=sessions,
-        environments=None if environments is None else Environments(environments),
+        environments=None if environments is None else Environments(environments, may_build=lab.policy.here),
     )
     zones = _zones(settings, pages)
     answers = _Answers(zones, pages)
@@ -94,7 +97,16 @@ def create_app(
                 answer=answers.problem,
                 notices=lambda: storage_header(lab.storage),
             ),
-            Middleware(Gate, zones=zones, authenticate=lab.authenticate, sessions=pages, refuse=answers.error),
+            Middleware(Hosts, names=settings.names, refuse=answers.error),
+            Middleware(
+                Gate,
+                zones=zones,
+                authenticate=lab.authenticate,
+                sessions=pages,
+                refuse=answers.error,
+                actors=Rates(rate=settings.rate_limit, burst=settings.rate_burst, monotonic=time.monotonic),
+                strangers=Rates(rate=settings.stranger_rate, burst=settings.stranger_burst, monotonic=time.monotonic),
+            ),
         ],
     )
     app.openapi = lambda: document(app)  # type: ignore[method-assign]
@@ -103,7 +115,7 @@ def create_app(
     answers.install(app)
     app.add_api_route("/health", _health, methods=["GET"], summary="Is the lab there, and has it room?", tags=["lab"])
     for module in (
-        *(lab_routes, reservations, jobs, arrays, files, events),
+        *(lab_routes, people, reservations, jobs, arrays, files, events),
         *(session_routes, environment_routes, retention_routes, secret_routes),
     ):
         app.include_router(module.router)

@@ -59,6 +59,10 @@ class Gateway:
         if self.environments is not None:
             self.environments.close()
 
+    def tracking_url(self, base: str) -> str | None:
+        """Address of the tracking server under the lab's own address `base`, or None in a lab without one."""
+        return None if self.tracking_status().state == "off" else base.rstrip("/") + self.settings.tracking_path
+
     def run_url(self, base: str, run_id: str | None) -> str | None:
         """Address of a run in the tracking pages; `base` is the lab's own address, or "" for a link on its pages."""
         if run_id is None or self.tracking_status().state == "off":
@@ -68,7 +72,7 @@ class Gateway:
     def show(self, job: Job, base: str) -> JobView:
         """The job as the wire has it, with its place in the queue."""
         hold = None if job.state.ended else self.lab.waiting(job.id)
-        return job_view(job, hold, self.run_url(base, job.run_id))
+        return job_view(self.lab.as_told(job), hold, self.run_url(base, job.run_id))
 
 
 class Pages(SignedIn, Protocol):

@@ -23,6 +23,7 @@ from carrel.environments.named import SITE, SITE_WORD, NamedEnvironments, NamedI
 from carrel.environments.named.records import split_name
 from carrel.gateway.errors import problem_of, problem_of_incident
 from carrel.gateway.views import moment
+from carrel.policy.access import Action, Resource, allowed
 from carrel.tasks.environment import read_pyproject, read_requirements, read_uv_lock
 from carrel.wire import v1
 
@@ -70,8 +71,10 @@ class TextFiles:
 class Environments:
     """What the routes do with named environments."""
 
-    def __init__(self, named: NamedEnvironments) -> None:
+    def __init__(self, named: NamedEnvironments, *, may_build: Callable[[str], None] = lambda _subject: None) -> None:
+        """`may_build` raises `Denied` for somebody whose packages' code may not run here, as it does while they are built."""
         self._named = named
+        self._may_build = may_build
         self._closing = threading.Event()
         self._builds = threading.BoundedSemaphore(_AT_ONCE)
 
@@ -106,6 +109,7 @@ class Environments:
 
     def creation(self, caller: Caller, request: v1.EnvironmentRequest) -> Callable[[Work], v1.NamedEnvironmentView]:
         """Check what is asked for; return what makes it."""
+        self._may_build(caller.user.subject)
         owner, name = _owner(caller, request.name)
         source = _source(caller, request)
         self._named.check_new(owner, name)
@@ -123,6 +127,7 @@ class Environments:
 
     def restoring(self, caller: Caller, name: str, which: str | None) -> Callable[[Work], v1.NamedEnvironmentView]:
         """Check what is asked for; return what goes back."""
+        self._may_build(caller.user.subject)
         owner, bare = _owner(caller, name)
         self._named.check_restore(owner, bare, which)
 
@@ -218,14 +223,14 @@ def _owner(caller: Caller, text: str) -> tuple[str, str]:
     """Whose environment `text` is, when `caller` is to change it, and its name alone."""
     said, name = split_name(text)
     if said == SITE:
-        if not caller.is_admin:
+        if not allowed(caller, Action.CHANGE_ENVIRONMENT_OF_SITE):
             raise Denied(
                 "Environments of the site are made and changed by administrators.",
                 remedy=f"Leave {SITE_WORD}/ out to have one of your own.",
             )
         return SITE, name
-    if said is not None and said != caller.user.subject:
-        raise NotFound(f'You have no environment "{text}".', remedy="What others share can be used, and is changed by its owner.")
+    missing = NotFound(f'You have no environment "{text}".', remedy="What others share can be used, and is changed by its owner.")
+    allowed(caller, Action.CHANGE_ENVIRONMENT, Resource(owner=said or caller.user.subject)).check(missing)
     return caller.user.subject, name
 
 
@@ -242,7 +247,7 @@ def _source(caller: Caller, request: v1.EnvironmentRequest) -> EnvironmentRecipe
     if request.source is not None:
         return request.source
     if request.path is not None:
-        if not caller.is_admin:
+        if not allowed(caller, Action.NAME_PATH):
             raise Denied(
                 f"{caller.user.name} may not name an environment by its path.",
                 remedy="Send its requirements instead, or ask an administrator.",

@@ -18,8 +18,10 @@ from carrel.domain.errors import (
     Denied,
     Impossible,
     Invalid,
+    Misdirected,
     NotFound,
     StorageFull,
+    TooMany,
     Unauthenticated,
     Unavailable,
 )
@@ -38,6 +40,8 @@ _TABLE: tuple[tuple[type[CarrelError], int, str, Mapping[str, str]], ...] = (
     (Denied, 403, "Not allowed", {}),
     (NotFound, 404, "Not found", {}),
     (Conflict, 409, "Not possible in the present state", {}),
+    (Misdirected, 421, "Not this lab", {}),
+    (TooMany, 429, "Too many requests", {}),
     (StorageFull, 507, "No room left", {}),
     (Unavailable, 503, "Not possible right now", {"Retry-After": "2"}),
     (EnvironmentFailed, 422, "The environment could not be built", {}),
@@ -65,7 +69,7 @@ def problem_of(error: CarrelError) -> tuple[Problem, Mapping[str, str]]:
                 remedy=error.remedy,
                 details=dict(error.details),
             )
-            return problem, headers
+            return problem, {"Retry-After": str(error.retry_after)} if isinstance(error, TooMany) else headers
     raise AssertionError(type(error))
 
 

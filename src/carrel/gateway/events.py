@@ -40,10 +40,12 @@ class Which:
     job_id: int | None = None
     #: None: of every type.
     types: frozenset[str] | None = None
+    #: False: whoever asks may see the job, and not read its log.
+    log: bool = True
 
     def wants(self, event: Event) -> bool:
         """True when the event is of a type that is wanted."""
-        return self.types is None or event.type in self.types
+        return (self.types is None or event.type in self.types) and (self.log or event.type != "log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The one authorization gate: whatever is not public needs somebody who is signed in, before anything else looks at it.
 
 It stands in front of the router, so a route that is added tomorrow is closed until somebody opens it here. What a
-signed-in user may see is decided by the lab itself; here is only decided that there is one, and how little a job may do.
+signed-in user may do is decided by the lab itself; here is only decided that there is one, and what their token is good for.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from carrel.domain.errors import CarrelError, Denied, Unauthenticated
 from carrel.domain.user import Caller
+from carrel.gateway.actions import action_of
+from carrel.gateway.rates import Rates
+from carrel.policy.access import Action, token_allows
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_API = "/api/v1"
-#: What the token of a job is good for beside looking: submit further steps with their code, and track.
-_JOB_WRITES: tuple[tuple[str, str], ...] = (("POST", f"{_API}/jobs"), ("PUT", f"{_API}/snapshots/"))
-
-
 #: Longest token that is looked at.
 _TOKEN = 512
 
@@ -94,12 +92,17 @@ class Gate:
         authenticate: Callable[[str], Caller],
         sessions: SignedIn | None,
         refuse: Callable[[Request, CarrelError], Awaitable[Response]],
+        actors: Rates,
+        strangers: Rates,
     ) -> None:
+        """`actors` counts the requests of those who are signed in, `strangers` those that come without a good token."""
         self._app = app
         self._zones = zones
         self._authenticate = authenticate
         self._sessions = sessions
         self._refuse = refuse
+        self._actors = actors
+        self._strangers = strangers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let through or answer."""
@@ -110,9 +113,12 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
             return
         zone = self._zones.of(scope["path"])
-        if zone is not Zone.PUBLIC:
+        if zone is not Zone.PUBLIC or scope["method"] not in _SAFE:
             try:
-                scope.setdefault("state", {})["grant"] = await self._grant(zone, scope)
+                if zone is Zone.PUBLIC:  # somebody tries to sign in
+                    self._strangers.take(_address(scope))
+                else:
+                    scope.setdefault("state", {})["grant"] = await self._grant(zone, scope)
             except CarrelError as error:
                 response = await self._refuse(Request(scope), error)
                 await response(scope, receive, send)
@@ -121,13 +127,14 @@ class Gate:
 
     async def _grant(self, zone: Zone, scope: Scope) -> Grant:
         headers = Headers(scope=scope)
-        recheck = self._credentials(zone, scope["method"], headers)
-        caller = await to_thread.run_sync(recheck)
-        if caller.job_id is not None and zone is not Zone.TRACKING and not _job_may(scope["method"], scope["path"]):
-            raise Denied(
-                f"The token of job {caller.job_id} cannot do this.",
-                remedy="A job may look at its owner's jobs and submit further steps; do the rest with your own token.",
-            )
+        try:
+            recheck = self._credentials(zone, scope["method"], headers)
+            caller = await to_thread.run_sync(recheck)
+        except Unauthenticated:
+            self._strangers.take(_address(scope))
+            raise
+        self._actors.take(f"{caller.user.subject}\0{caller.job_id or ''}")
+        token_allows(caller, _action(zone, scope)).check()
         return Grant(caller=caller, recheck=recheck)
 
     def _credentials(self, zone: Zone, method: str, headers: Headers) -> Callable[[], Caller]:
@@ -157,15 +164,15 @@ class Gate:
         return self._authenticate(token)
 
 
-def _job_may(method: str, path: str) -> bool:
-    if path.startswith(f"{_API}/users"):
-        return False
-    if method in _SAFE:
-        return True
-    return any(
-        method == allowed and (path == place or (place.endswith("/") and path.startswith(place)))
-        for allowed, place in _JOB_WRITES
-    )
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def _action(zone: Zone, scope: Scope) -> Action | None:
+    if zone is Zone.API:
+        return action_of(scope["method"], scope["path"])
+    return Action.TRACK if zone is Zone.TRACKING else Action.BROWSE
 
 
 def token_in(authorization: str, *, basic: bool) -> str | None:

@@ -26,5 +26,13 @@ class GatewaySettings:
     described_tasks: int = 256
     #: Name of the lab's directory in links to the tracking pages; they are mounted here.
     tracking_path: str = "/mlflow"
+    #: Requests a second of each who is signed in (a user; a job by itself), and so many at once; 0: no limit.
+    rate_limit: float = 0.0
+    rate_burst: float = 0.0
+    #: The same of each address from which nobody signs in, where that is tried or a token is wrong.
+    stranger_rate: float = 5.0
+    stranger_burst: float = 200.0
+    #: Names by which the lab is reached; empty: by any.
+    names: frozenset[str] = frozenset()
     #: Paths beside those of the pages that need no sign-in.
     public: frozenset[str] = field(default_factory=lambda: frozenset({"/health", "/openapi.json"}))

@@ -18,6 +18,7 @@ from carrel.domain.errors import CarrelError
 from carrel.domain.user import Caller, Role, User
 from carrel.gateway.events import Reader, StorageNews, Which
 from carrel.gateway.gate import Grant
+from carrel.policy.access import Action, Resource, allowed
 
 log = logging.getLogger("carrel.gateway")
 
@@ -38,12 +39,20 @@ class Listener:
     caller: Caller
     which: Which
     bell: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Owners whose events the caller reads, or not, as was found: thousands of listeners are asked about each event.
+    reads: dict[str, bool] = field(default_factory=dict)
 
     def wants(self, event: Event) -> bool:
         """True when the event may matter to this listener; the last state of a job always does."""
         if self.which.job_id is None:
-            return self.which.wants(event) and self.caller.may_see(event.owner)
+            return self.which.wants(event) and self._reads(event.owner)
         return self.which.job_id == event.job_id and (event.type == "state" or self.which.wants(event))
+
+    def _reads(self, owner: str) -> bool:
+        known = self.reads.get(owner)
+        if known is None:
+            known = self.reads[owner] = bool(allowed(self.caller, Action.READ_JOB, Resource(owner=owner)))
+        return known
 
 
 class Doorbell:
@@ -65,12 +74,15 @@ class Doorbell:
         self._loop = asyncio.get_running_loop()
         unsubscribe = self._lab.subscribe(self._ring)
         unsubscribe_storage = self._lab.storage.subscribe(self._ring_all)
+        # Who was let in with what is void now is put out at once, and not at the next sign of life.
+        unsubscribe_tokens = self._lab.tokens.subscribe(self._ring_all)
         task = asyncio.create_task(self._dispatch())
         try:
             yield
         finally:
             unsubscribe()
             unsubscribe_storage()
+            unsubscribe_tokens()
             self.close()
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -19,6 +19,7 @@ from carrel.control.lab import Lab
 from carrel.control.ports import Submitted
 from carrel.domain.array import read_array
 from carrel.domain.errors import Invalid, NotFound
+from carrel.domain.job import Visible
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.slurm import SlurmRequest
@@ -82,6 +83,7 @@ class Submissions:
             account=_optional("account", _first(request.account, config.account, described.account)),
             retries=retries,
             preemptible=_first(request.preemptible, config.preemptible, described.preemptible) is not False,
+            visible=Visible(request.visible or Visible.OWNER),
             dependency=(_first(request.dependency, config.dependency) or "").strip(),
             array=_array(_first(request.array, config.array, described.array), request),
             key=key,

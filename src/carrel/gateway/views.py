@@ -21,6 +21,7 @@ from carrel.domain.reservation import Reservation
 from carrel.domain.session import SessionSpec
 from carrel.domain.storage import LabDisk
 from carrel.domain.task import TaskSpec
+from carrel.domain.token import Token
 from carrel.domain.user import User
 from carrel.wire import v1
 
@@ -75,6 +76,7 @@ def job_fields(job: Job, hold: Hold | None, run_url: str | None) -> dict[str, ob
         "queue": queue_view(hold),
         "ended": job.state.ended,
         "preemptible": job.preemptible,
+        "visible": job.visible.value,
         "requeues_left": job.requeues_left,
         "dependency": job.dependency,
         "array_job_id": job.element.array_id if job.element is not None else None,
@@ -222,7 +224,33 @@ def device_view(status: DeviceStatus) -> v1.DeviceView:
 
 def user_view(user: User) -> v1.UserView:
     """A user."""
-    return v1.UserView(subject=user.subject, name=user.name, role=user.role.value, account=user.account)
+    return v1.UserView(
+        subject=user.subject,
+        name=user.name,
+        role=user.role.value,
+        account=user.account,
+        state=user.state.value,
+        state_reason=user.state_reason,
+        state_since=moment(user.state_since),
+    )
+
+
+def token_view(token: Token, *, now: float) -> v1.TokenView:
+    """A token, without the token itself."""
+    return v1.TokenView(
+        id=token.id,
+        user=token.subject,
+        name=token.name,
+        scopes=list(token.scopes),
+        account=token.account,
+        created_at=datetime.fromtimestamp(token.created_at, UTC),
+        created_by=token.created_by,
+        expires_at=moment(token.expires_at),
+        last_used_at=moment(token.last_used_at),
+        revoked_at=moment(token.revoked_at),
+        revoked_by=token.revoked_by,
+        state="valid" if token.valid(now) else "expired" if token.revoked_at is None else "revoked",
+    )
 
 
 def share_view(report: ShareReport) -> v1.ShareView:

@@ -32,3 +32,14 @@ def choose_account(name: str | None, user: str, usual: str, accounts: Mapping[st
     if name not in open_to:
         raise Denied(f'{user} may not charge account "{name}".', remedy=remedy, details={"accounts": open_to})
     return name
+
+
+def accounts_of(user: str, usual: str, accounts: Mapping[str, Account]) -> frozenset[str]:
+    """Return the accounts that a user is a member of: those that name them, and their `usual` one where it admits them.
+
+    An account that admits everybody has no members by that: who may charge it is one question, who belongs to it another.
+    """
+    if not accounts:
+        return frozenset({usual})
+    named = {account.name for account in accounts.values() if user in account.users}
+    return frozenset(named | ({usual} if usual in accounts and accounts[usual].admits(user) else set()))

@@ -14,8 +14,9 @@ from starlette.routing import BaseRoute, Route
 from carrel.domain.errors import Denied, Invalid, Unauthenticated
 from carrel.gateway.context import Gateway
 from carrel.gateway.gate import same_origin
+from carrel.policy.access import Action, token_allows
 from carrel.portal.look import Look
-from carrel.portal.signin import COOKIE, Sessions, Tickets, session_in
+from carrel.portal.signin import COOKIE, SECURE_COOKIE, Sessions, Tickets, session_in
 
 #: Longest form; the pages' own forms are a few hundred bytes.
 _FORM = 16 * 1024
@@ -67,26 +68,35 @@ class Entrance:
         check_form(await read_form(request), self._sessions.form_secret(session))
         self._sessions.end(session)
         response = RedirectResponse("/", 303)
-        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        response.delete_cookie(_name(request), path="/", httponly=True, samesite="strict", secure=_secure(request))
         return response
 
     def _welcome(self, request: Request, token: str, response: Response) -> Response:
         caller = self._gateway.lab.authenticate(token)  # a token may have been revoked since its link was made
         if caller.job_id is not None:
             raise Unauthenticated("That is the token of a job.", remedy="Use a token of your own.")
+        token_allows(caller, Action.BROWSE).check()
         session = self._sessions.start(token)
         response.set_cookie(
-            COOKIE,
+            _name(request),
             session,
             max_age=int(self._sessions.lifetime),
             path="/",
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=_secure(request),
         )
         response.headers["Cache-Control"] = "no-store"
         response.headers["Referrer-Policy"] = "no-referrer"
         return response
+
+
+def _secure(request: Request) -> bool:
+    return request.url.scheme == "https"
+
+
+def _name(request: Request) -> str:
+    return SECURE_COOKIE if _secure(request) else COOKIE
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -25,6 +25,7 @@ from carrel.gateway.gate import Grant
 from carrel.gateway.routes.events import answer, start_of
 from carrel.gateway.routes.files import download
 from carrel.gateway.views import node_view, reservation_view
+from carrel.policy.access import Action, allowed, of_job
 from carrel.portal.entrance import check_form, read_form
 from carrel.portal.look import Look
 from carrel.portal.requests import caller_of, job_id_of, number_in
@@ -43,6 +44,8 @@ _SHOWN: dict[str, tuple[str, frozenset[JobState]]] = {
     "active": ("Waiting and running", ACTIVE),
     "ended": ("Ended", ENDED),
 }
+#: What a job's page shows or offers only to those who may.
+_OF_A_JOB = (Action.READ_JOB, Action.CANCEL_JOB, Action.REPEAT_JOB, Action.ENTER_SESSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,8 @@ class JobPages:
         chosen = request.query_params.get("show", "all")
         if chosen not in _SHOWN:
             raise Invalid(f'"{chosen[:40]}" is not a list of jobs.', remedy=f"There are: {', '.join(_SHOWN)}.")
-        everybody = caller.is_admin and request.query_params.get("owner", "all") == "all"
+        may_see_all = bool(allowed(caller, Action.LIST_JOBS))
+        everybody = may_see_all and request.query_params.get("owner", "all") == "all"
         before, array_id = (number_in(request.query_params.get(name)) for name in ("before", "array"))
         last_event = self._lab.last_event_id()  # first, so that no change falls between the page and its stream
         which = JobFilter(owner=None if everybody else caller.user.subject, states=_SHOWN[chosen][1], array_id=array_id)
@@ -110,7 +114,7 @@ class JobPages:
             chosen=chosen,
             array_id=array_id,
             everybody=everybody,
-            may_see_all=caller.is_admin,
+            may_see_all=may_see_all,
             owners={"all": "/?" + urlencode(query | {"owner": "all"}), "me": "/?" + urlencode(query | {"owner": "me"})},
             last_event=last_event,
             live="/?" + urlencode(query | {"part": "live"} | ({"before": before} if before is not None else {})),
@@ -125,7 +129,8 @@ class JobPages:
         task, attempts = self._lab.task(caller, job_id), self._lab.attempts(caller, job_id)
         part = request.query_params.get("part") == "live"
         values: dict[str, Any] = {}
-        if not part:
+        may = {action.name: bool(allowed(caller, action, of_job(job))) for action in _OF_A_JOB}
+        if not part and may["READ_JOB"]:
             chunk = self._log_tail(caller, job_id, attempts)
             text, end = log_tail(chunk.data, chunk.offset)
             values = {"log": text, "log_end": end, "log_cut": chunk.offset > 0, "last_event": last_event}
@@ -135,9 +140,10 @@ class JobPages:
             job=self._show(self._gateway.show(job, "")),
             task=task,
             attempts=attempts,
-            outputs=self._lab.outputs(caller, job_id) if job.state.ended else [],
+            outputs=self._lab.outputs(caller, job_id) if job.state.ended and may["READ_JOB"] else [],
+            may=may,
             form_secret=self._form_secret(request),
-            own=job.owner == caller.user.subject,
+            own=may["ENTER_SESSION"],
             array_goes_on=self._array_goes_on(caller, job),
             **values,
         )
@@ -224,7 +230,7 @@ class JobPages:
 
     def _array_goes_on(self, caller: Caller, job: Job) -> bool:
         """True when the job is an element of an array of which not all have ended."""
-        if job.element is None:
+        if job.element is None or not allowed(caller, Action.CANCEL_JOB, of_job(job)):
             return False
         others = JobFilter(owner=job.owner, states=ACTIVE, array_id=job.element.array_id)
         return not job.state.ended or bool(self._lab.jobs(caller, others, limit=1))

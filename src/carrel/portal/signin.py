@@ -16,7 +16,9 @@ from http.cookies import CookieError, SimpleCookie
 
 from carrel.domain.ports import Clock
 
+#: Name of the cookie; over https with the prefix that keeps it to this host name and to https (RFC 6265bis).
 COOKIE = "carrel_session"
+SECURE_COOKIE = f"__Host-{COOKIE}"
 NewSecret = Callable[[], str]
 
 
@@ -116,7 +118,8 @@ def session_in(cookie: str) -> str | None:
     if COOKIE not in cookie:
         return None
     try:
-        found = SimpleCookie(cookie).get(COOKIE)
+        read = SimpleCookie(cookie)
     except CookieError:
         return None
+    found = read.get(SECURE_COOKIE) or read.get(COOKIE)
     return found.value if found is not None else None

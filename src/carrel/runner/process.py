@@ -64,7 +64,7 @@ def start(command: Command) -> int:
     """
     failed_read, failed_write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
-    lifeline = _lifeline() if command.walls is not None else -1
+    lifeline = _lifeline(parent) if command.walls is not None else -1
     pid = os.fork()
     if pid == 0:
         _become(command, parent, failed_write, lifeline)
@@ -78,8 +78,8 @@ def start(command: Command) -> int:
 
 
 @cache
-def _lifeline() -> int:
-    """A descriptor that is readable when this process is gone: the other end is closed by nobody else."""
+def _lifeline(_of: int) -> int:
+    """A descriptor that is readable when this process, by its number, is gone: the other end is closed by nobody else."""
     read, _write_end = os.pipe2(os.O_CLOEXEC)
     return read
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from carrel.domain.errors import Conflict, Unavailable
+from carrel.domain.errors import Conflict, Denied, Unavailable
+from carrel.spool.strict import check_file, trusted_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,25 @@ class LabHome:
                 f"The lab's home {self.path} cannot be made: {error.strerror}.",
                 remedy="Choose another with --home or CARREL_HOME.",
             ) from error
+
+    def check(self) -> None:
+        """Raise `Denied` when other Unix users could put something in the place of the home, a part of it or its settings.
+
+        Parts that are not there yet are passed over.
+        """
+        try:
+            for directory in (self.path, *self._directories):
+                if os.path.lexists(directory):
+                    trusted_directory(directory)
+            if os.path.lexists(self.settings):
+                check_file(self.settings)
+        except Denied as error:
+            raise Denied(
+                f"The lab's home is not safe from other users of this machine: {error.message}",
+                remedy=f"{error.remedy}. Where all of them are trusted: carrel up --no-strict-modes",
+            ) from error
+        except OSError as error:
+            raise Unavailable(f"{self.settings} cannot be read: {error.strerror}.") from error
 
     def lock(self) -> int:
         """Hold the lab for this process until it ends; raises `Conflict` while another server has it."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from carrel.domain.errors import Denied, Invalid, Unavailable
 from carrel.domain.ports import Clock
+from carrel.spool.strict import check_file, open_trusted
 
 #: What `slurm_identity` may be.
 FORMS = '"owner", "lab", "same", "map:FILE" or "command:PROGRAM"'
@@ -78,8 +79,10 @@ def deputy_command(template: str | None, user: str) -> Sequence[str]:
 class UnixUsers:
     """Maps users of the lab. Thread-safe."""
 
-    def __init__(self, identity: Identity, *, monotonic: Clock = time.monotonic) -> None:
+    def __init__(self, identity: Identity, *, as_lab: bool = False, monotonic: Clock = time.monotonic) -> None:
+        """`as_lab`: others than who runs the lab may be the lab's own user, too."""
         self._identity = identity
+        self._as_lab = as_lab
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._file: tuple[float, dict[str, str]] | None = None
@@ -113,7 +116,13 @@ class UnixUsers:
             raise Denied(f'{subject} would be "{name}" on the cluster, whom this machine does not know.', remedy=_ASK)
         if account.pw_uid == 0:
             raise Denied(f"{subject} would be root on the cluster.", remedy="Nobody is.")
-        return "" if account.pw_uid == os.geteuid() else name
+        if account.pw_uid != os.geteuid():
+            return name
+        if subject != getpass.getuser() and not self._as_lab:
+            raise Denied(
+                f"{subject} would be {name} on the cluster, who runs the lab and can read all that is in it.", remedy=_ASK
+            )
+        return ""
 
     def _same(self, subject: str) -> str | None:
         try:
@@ -125,17 +134,20 @@ class UnixUsers:
         path = Path(self._identity.path)
         with self._lock:
             try:
-                changed = path.stat().st_mtime
-                if self._file is None or self._file[0] != changed:
-                    table = tomllib.loads(path.read_text())
+                with os.fdopen(open_trusted(path), "rb") as file:
+                    changed = os.fstat(file.fileno()).st_mtime
+                    table = tomllib.load(file) if self._file is None or self._file[0] != changed else None
+                if table is not None:
                     if not all(isinstance(name, str) for name in table.values()):
                         raise Unavailable(
                             f"{path}: a value is not a text.", remedy='Write it like "alice@example.org" = "alice".'
                         )
                     self._file = (changed, table)
+            except Denied as error:
+                raise _untrusted(error) from error
             except (OSError, ValueError) as error:
                 raise Unavailable(f"{path} cannot be read: {error}.", remedy="It says who is who on the cluster.") from error
-            return self._file[1].get(subject)
+            return self._file[1].get(subject) if self._file else None
 
     def _told(self, subject: str) -> str | None:
         with self._lock:
@@ -144,9 +156,12 @@ class UnixUsers:
             return known[1]
         program = self._identity.path
         try:
+            check_file(Path(program))
             done = subprocess.run(
                 [program, "--", subject], capture_output=True, text=True, timeout=_PATIENCE, check=False, cwd="/"
             )
+        except Denied as error:
+            raise _untrusted(error) from error
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unavailable(f"{program} does not say who {subject} is: {error}.") from error
         lines = done.stdout.split()
@@ -157,3 +172,8 @@ class UnixUsers:
         with self._lock:
             self._answers[subject] = (self._monotonic(), answer)
         return answer
+
+
+def _untrusted(error: Denied) -> Unavailable:
+    """Whoever could change who is who could be anybody on the cluster."""
+    return Unavailable(f"Who is who on the cluster is not believed: {error.message}", remedy=error.remedy)

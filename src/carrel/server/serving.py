@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from carrel.domain.errors import Unavailable
 from carrel.server.settings import DEFAULT_PORT, Settings
+from carrel.server.tls import Certificate
 
 
 class Server:
@@ -26,6 +27,8 @@ class Server:
         listener: socket.socket,
         *,
         ready: Callable[[], None],
+        certificate: Certificate | None = None,
+        trusted_proxies: Sequence[str] = (),
         closing: Sequence[Callable[[], Awaitable[None]]] = (),
     ) -> None:
         import uvicorn
@@ -33,6 +36,9 @@ class Server:
         config = uvicorn.Config(
             front,
             log_config=None,
+            # X-Forwarded-For and -Proto of others are passed over.
+            proxy_headers=bool(trusted_proxies),
+            forwarded_allow_ips=list(trusted_proxies),
             # Addresses of sign-in links hold their ticket.
             access_log=False,
             server_header=False,
@@ -45,6 +51,9 @@ class Server:
             ws_ping_interval=30,
             ws_ping_timeout=300,
         )
+        if certificate is not None:
+            config.load()
+            config.ssl = certificate.context
         self._app = app
         self._listener = listener
         self._ready = ready

@@ -22,6 +22,7 @@ from carrel.domain.ports import Clock
 from carrel.domain.qos import JobKind
 from carrel.domain.session import SessionSpec
 from carrel.domain.units import format_duration
+from carrel.domain.user import UserState
 from carrel.notebooks import identity
 from carrel.notebooks.address import TlsAddress
 from carrel.notebooks.proxy import Door, Session, base_url, lab_path, transport
@@ -102,12 +103,14 @@ class RunningSessions:
         if not hmac.compare_digest(label, identity.session_label(self._secret, job.id, job.attempt)):
             return None
         owner = self._lab.people.get(job.owner)
+        if owner is None or owner.state is not UserState.ACTIVE:
+            return None  # nobody is let in
         ready = self.is_ready(job)
         return Session(
             job_id=job.id,
             attempt=job.attempt,
             owner=job.owner,
-            owner_name=owner.name if owner is not None else job.owner,
+            owner_name=owner.name,
             address=self._addresses.find(job) if job.state is JobState.RUNNING else None,
             token=self._token(job),
             ready=ready,

@@ -13,6 +13,7 @@ from carrel.engines.slurm.rest_http import read_address
 from carrel.notebooks.address import read_ports
 from carrel.server.identity import deputy_command, read_identity
 from carrel.server.isolation import check_isolation
+from carrel.server.network import check_network
 from carrel.server.preload import check_choice
 from carrel.server.rules import TABLES, read_rules
 from carrel.server.toml import Setting, convert, known, read_toml
@@ -21,8 +22,13 @@ DEFAULT_PORT = 8642
 
 #: Every setting of `carrel.toml` (top level), of the environment (CARREL_ and the name in capitals) and of `carrel up`.
 SETTINGS: tuple[Setting, ...] = (
-    Setting("host", "text", "127.0.0.1", "Address to listen on; loopback unless a TLS proxy stands in front."),
+    Setting("host", "text", "127.0.0.1", "Address to listen on; others than loopback want TLS."),
     Setting("port", "int", DEFAULT_PORT, "Port to listen on; when another program has the default one, a free one is taken."),
+    Setting("public_url", "text", None, "Address by which people reach the lab; without it, as it listens."),
+    Setting("tls_certificate", "text", None, "File with the certificate (PEM) for TLS; read again when it was renewed."),
+    Setting("tls_key", "text", None, "File with its key."),
+    Setting("trusted_proxies", "text", "127.0.0.1,::1", "Proxies (addresses, networks) whose X-Forwarded-* count."),
+    Setting("rate_limit", "int", 200, "Requests a second of each user, and of each job; ten times as many at once. 0: no limit."),
     Setting("database", "text", None, "PostgreSQL URL (postgresql+psycopg://…); without it the lab keeps a SQLite file."),
     Setting("tracking", "flag", True, "Start the MLflow tracking server with the lab."),
     Setting("simulate_gpus", "int", None, "Offer this many simulated GPUs instead of the machine's own."),
@@ -66,6 +72,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("slurm_url", "text", None, "Address at which the nodes of a Slurm cluster reach the lab; without it, as from here."),
     Setting("slurm_identity", "text", "owner", "Who jobs in Slurm run as: owner, lab, same, map:FILE or command:PROGRAM."),
     Setting("slurm_deputy", "text", None, "Starts the process that acts as the Unix user {user}; without it, sudo does."),
+    Setting(
+        "run_users_code_as_lab",
+        "flag",
+        False,
+        "Let users' code run as the Unix user who runs the lab, where jobs have owners in Slurm.",
+    ),
     Setting(
         "slurm_session_ports", "text", "", "TCP ports of a cluster's nodes that sessions may listen on (40000-40999); else any."
     ),
@@ -123,6 +135,7 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
             values[name] = convert(_BY_NAME[name], value, f"--{name.replace('_', '-')}")
     named = {key: values[key] for key in ("preset", "default_qos", "session_qos")}
     rules = read_rules(ruled, str(file), **named)
+    check_network(values)
     check_choice(values["residency"])
     check_isolation(values["isolation"])
     read_identity(values["slurm_identity"])

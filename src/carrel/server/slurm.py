@@ -34,6 +34,7 @@ from carrel.policy.task_shards import task_shards
 from carrel.server.home import LabHome
 from carrel.server.identity import UnixUsers, deputy_command, read_identity
 from carrel.server.toml import Setting, convert
+from carrel.server.whose_code import WhoseCode
 from carrel.spool import Spool
 
 if TYPE_CHECKING:
@@ -109,7 +110,9 @@ class SlurmSide:
         #: By what name nodes reach this machine.
         self._host = urlsplit(url).hostname or ""
         #: Who users of the lab are there.
-        self.users = UnixUsers(self._identity)
+        self.users = UnixUsers(self._identity, as_lab=settings.run_users_code_as_lab)
+        #: Whose code runs on the lab's own machine.
+        self.whose_code = WhoseCode(self._identity, allowed=settings.run_users_code_as_lab)
         self._lab_id = lab_id
         self._rules = rules
         self._environ = environ

@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from carrel.control.administration import Administration, token_digest
+from carrel.control.administration import Administration
 from carrel.control.borrowing import Borrowing
 from carrel.control.collecting import Collecting
 from carrel.control.drains import Drains
+from carrel.control.held_users import HeldUsers
 from carrel.control.history import newest_ended
 from carrel.control.lab import Lab, LabFiles, blob_file, nothing_submitted, nothing_withdrawn
 from carrel.control.lab_policy import LabPolicy
@@ -29,6 +30,8 @@ from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
 from carrel.control.secrets import Secrets
 from carrel.control.storage import StorageWatch
+from carrel.control.tokens import Tokens
+from carrel.control.users import Users
 from carrel.devices import discover, this_node
 from carrel.domain.errors import CarrelError
 from carrel.domain.launch import LaunchLimits, LaunchPaths
@@ -50,6 +53,7 @@ from carrel.server.home import LabHome
 from carrel.server.isolation import walls_for
 from carrel.server.lending import Lender, NoLender
 from carrel.server.log import log_to
+from carrel.server.network import names, proxies, warnings
 from carrel.server.node_reports import NodeReports
 from carrel.server.notebooks import Notebooks
 from carrel.server.preload import library_for
@@ -58,8 +62,10 @@ from carrel.server.retention import RetentionService
 from carrel.server.serving import Server, listen, name_of
 from carrel.server.settings import Settings, read_settings
 from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
+from carrel.server.tls import Certificate
 from carrel.server.tracking import Tracking, artifacts_of
 from carrel.server.whereabouts import Answer, check, remember
+from carrel.server.whose_code import check_safe
 from carrel.snapshots import SnapshotStore
 from carrel.spool import Spool
 from carrel.store import Database, Store
@@ -97,22 +103,38 @@ class RunningLab:
         self.loop.stop()
         self.engine.close()
         self.borrowing.close()
+        self.lab.tokens.close()
         self.store.close()
 
 
-def run(*, home: Path, options: Mapping[str, Any], answer: Answer | None = None, say: Callable[[str], None] = print) -> int:
+def run(
+    *,
+    home: Path,
+    options: Mapping[str, Any],
+    answer: Answer | None = None,
+    strict: bool = True,
+    say: Callable[[str], None] = print,
+) -> int:
     """Run a lab in the foreground until SIGINT or SIGTERM; return the exit code.
 
     `options` are settings from the command line, by name. `answer` says what a home is that is not where it was. Raises
-    `Conflict` when a lab runs in `home` already, or when the home is elsewhere and nobody has said why.
+    `Conflict` when a lab runs in `home` already, or when the home is elsewhere and nobody has said why, and for `strict` `Denied`
+    when other Unix users could change it.
     """
     place_ = LabHome(home.expanduser().absolute())
 
     def read() -> Settings:
-        return read_settings(place_.settings, os.environ, options)
+        settings = read_settings(place_.settings, os.environ, options)
+        check_safe(settings)
+        return settings
 
+    if strict:
+        place_.check()  # before its settings are believed
     settings = read()
+    certificate = Certificate(Path(settings.tls_certificate), Path(settings.tls_key)) if settings.tls_certificate else None
     place_.create()
+    if strict:
+        place_.check()
     log_to(place_.logs / "server.log")
     lock = place_.lock()
     try:
@@ -121,8 +143,10 @@ def run(*, home: Path, options: Mapping[str, Any], answer: Answer | None = None,
         copied = origin is not None and origin.answer is Answer.COPY
         with contextlib.closing(listen(settings, None if copied else place_.read_port())) as listener:
             url = f"http://{name_of(settings.host)}:{listener.getsockname()[1]}"
+            if certificate is not None:
+                url = settings.public_url.rstrip("/")
             rules = RuleBook(settings.rules, reread=lambda: read().rules)
-            return _serve(place_, settings, rules, listener, url, say, origin)
+            return _serve(place_, settings, rules, listener, url, say, origin, certificate)
     finally:
         os.close(lock)
 
@@ -159,7 +183,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
     slurm = SlurmSide(
         home=home, lab_id=lab_id, rules=rules, settings=settings, url=slurm_url, environ=os.environ, news=reports.nodes
     )
-    engine = HybridEngine(local=local, slurm=slurm.engine)
+    engine = HybridEngine(local=local, slurm=slurm.engine, admit=slurm.whose_code.check_launch)
     launch = LaunchSettings(
         paths=LaunchPaths(
             environments=str(home.environments),
@@ -198,7 +222,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         ),
     )
     storage = StorageWatch(home.path, home.parts, floor=settings.disk_floor)
-    drains, reservations = Drains(store.drains), Reservations(store.reservations)
+    drains, reservations, held = Drains(store.drains), Reservations(store.reservations), HeldUsers(store.people)
     describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
     if origin is not None:
         origin.end_jobs(home, store, describer if settings.tracking else None)
@@ -216,16 +240,39 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
             reserved=reservations.all,
             withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
             halted=storage.halted,
+            held=held.current,
         ),
         make_room=storage.make_room,
         describe=describer.change if settings.tracking else None,
         history=partial(newest_ended, store.jobs),
     )
     retention = RetentionService(home, settings, store, artifacts_of(home.path) if settings.tracking else None)
+    policy = LabPolicy(
+        rules=rules,
+        cluster=slurm.nodes,
+        unix_user=slurm.users.of,
+        here=slurm.whose_code.check,
+        understood=check_request,
+        preparable=Preparable(
+            EnvironmentStore(home.environments, settings=EnvironmentSettings(download_python=settings.download_python))
+        ).check,
+    )
+    tokens = Tokens(store=store.tokens, clock=time.time, check_account=policy.account)
     lab = Lab(
         jobs_store=store.jobs,
         event_store=store.events,
         people=store.people,
+        tokens=tokens,
+        users=Users(
+            people=store.people,
+            tokens=tokens,
+            jobs=store.jobs,
+            held=held,
+            changed=loop.changed,
+            clock=time.time,
+            withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+        ),
+        held=held.current,
         administration=Administration(
             people=store.people,
             rules=rules,
@@ -237,15 +284,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         ),
         engine=engine,
         loop=loop,
-        policy=LabPolicy(
-            rules=rules,
-            cluster=slurm.nodes,
-            unix_user=slurm.users.of,
-            understood=check_request,
-            preparable=Preparable(
-                EnvironmentStore(home.environments, settings=EnvironmentSettings(download_python=settings.download_python))
-            ).check,
-        ),
+        policy=policy,
         files=LabFiles(spool=spool, blobs=home.blobs, code=code),
         retention=retention.retention,
         collecting=Collecting(
@@ -288,11 +327,14 @@ def _know_the_owner(home: LabHome, lab: Lab) -> None:
     name = getpass.getuser()
     if lab.people.get(name) is None:
         lab.people.add(User(subject=name, name=name, role=Role.ADMIN), now=time.time())
-    token = home.first_token(lambda: lab.administration.new_token(name))
-    if lab.people.by_token(token_digest(token)) is None:
+
+    def make() -> str:
+        return lab.tokens.hand_out(name, name="of the lab's home", by=name, lifetime=None)[1]
+
+    if not lab.tokens.is_valid(home.first_token(make)):
         # The database is new, or the token was revoked on purpose or by accident: a fresh one replaces it.
         home.token.unlink()
-        home.first_token(lambda: lab.administration.new_token(name))
+        home.first_token(make)
 
 
 def _serve(
@@ -303,6 +345,7 @@ def _serve(
     url: str,
     say: Callable[[str], None],
     origin: Origin | None,
+    certificate: Certificate | None = None,
 ) -> int:
     """Bring the parts up, serve until a signal comes, take them down."""
     running = open_lab(home, settings, url, rules, origin)
@@ -313,7 +356,13 @@ def _serve(
     notebooks = _notebooks(running, environments) if settings.sessions else None
     app = create_app(
         running.lab,
-        settings=GatewaySettings(uploads=home.snapshots, max_snapshot=settings.snapshot_limit),
+        settings=GatewaySettings(
+            uploads=home.snapshots,
+            max_snapshot=settings.snapshot_limit,
+            rate_limit=settings.rate_limit,
+            rate_burst=10 * settings.rate_limit,
+            names=names(settings.public_url, settings.slurm_url, url),
+        ),
         snapshots=running.code,
         run_of=running.store.outbox.run_of,
         tracking_status=tracking.status if tracking else lambda: TrackingStatus(state="off"),
@@ -343,6 +392,8 @@ def _serve(
             notebooks.in_front_of(app) if notebooks else app,
             listener,
             ready=lambda: _announce(running, f"{url}/login?ticket={ticket}", say),
+            certificate=certificate,
+            trusted_proxies=proxies(settings.trusted_proxies),
             closing=[part.aclose for part in (tracking.proxy if tracking else None, notebooks) if part is not None],
         )
         server.run()
@@ -390,6 +441,9 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None]) -> Non
     _log.info("The lab is up at %s.", running.url)
     say(f"  home      {running.home.path}")
     say(f"  this node {node.cpus} CPU{'' if node.cpus == 1 else 's'}, {format_size(node.memory)}, {node.describe_gpus()}")
+    for line in warnings(running.settings.host, tls=bool(running.settings.tls_certificate)):
+        say(f"  warning   {line}")
+        _log.warning("%s", line)
     for line in running.slurm.state():
         say(f"  Slurm     {line}")
         _log.info("Slurm: %s", line)

@@ -141,6 +141,8 @@ class JobTable:
             query = query.where(jobs.c.name == which.name)
         if which.array_id is not None:
             query = query.where(jobs.c.array_job_id == which.array_id)
+        if which.accounts is not None:
+            query = query.where(jobs.c.account.in_(sorted(which.accounts)))
         if before is not None:
             query = query.where(jobs.c.id < before)
         with self._database.read() as connection:
@@ -399,6 +401,7 @@ def _job_row(new: NewJob, now: float) -> dict[str, Any]:
         "requeues_left": new.task.requeue,
         "dependency": new.dependency,
         "preemptible": int(new.preemptible),
+        "visible": new.visible.value,
         "spec": dump(to_plain(new.task)),
         "run_id": tracking.run_id if tracking else None,
         "experiment_id": tracking.experiment_id if tracking else None,
@@ -423,5 +426,6 @@ def _job_as_submitted(new: NewJob, job_id: int, now: float, element: ArrayElemen
         dependency=new.dependency,
         element=element,
         preemptible=new.preemptible,
+        visible=new.visible,
         run_id=tracking.run_id if (tracking := _run_of(new)) else None,
     )

@@ -1,4 +1,4 @@
-"""Users, their tokens, and whose code is whose."""
+"""Users, and whose code is whose."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from sqlalchemy.engine import Row
 from sqlalchemy.exc import IntegrityError
 
 from carrel.domain.errors import Conflict
-from carrel.domain.user import Role, User
+from carrel.domain.user import Role, User, UserState
 from carrel.store.database import Database
-from carrel.store.tables import snapshots, tokens, users
+from carrel.store.tables import snapshots, users
+
+#: What a `User` is made of.
+USER = [column for column in users.c if column is not users.c.created_at]
 
 
 class UserTable:
@@ -28,36 +31,32 @@ class UserTable:
             with self._database.write() as connection:
                 connection.execute(sa.insert(users), row)
         except IntegrityError as error:
-            raise Conflict(f'The user "{user.subject}" exists already.', remedy="Choose another name.") from error
+            raise Conflict(
+                f'The user "{user.subject}" exists already.',
+                remedy=f"For a new token: `carrel user reset {user.subject}`. For somebody else, choose another name.",
+            ) from error
 
     def get(self, subject: str) -> User | None:
         """The user, or None."""
         with self._database.read() as connection:
             row = connection.execute(sa.select(users).where(users.c.subject == subject)).first()
-        return None if row is None else _user_of(row)
+        return None if row is None else user_of(row)
 
     def list(self) -> Sequence[User]:
         """All users by subject."""
         with self._database.read() as connection:
-            return [_user_of(row) for row in connection.execute(sa.select(users).order_by(users.c.subject))]
+            return [user_of(row) for row in connection.execute(sa.select(users).order_by(users.c.subject))]
 
-    def add_token(self, digest: str, subject: str, *, now: float) -> None:
-        """Remember a token by its digest."""
+    def set_state(self, subject: str, state: UserState, *, reason: str, by: str, now: float) -> bool:
+        """The user is in that state from now on. False, and nothing has changed, when no administrator would be left."""
         with self._database.write() as connection:
-            connection.execute(sa.insert(tokens), {"digest": digest, "subject": subject, "created_at": now})
-
-    def by_token(self, digest: str) -> User | None:
-        """Whose valid token it is, or None."""
-        query = sa.select(users).join(tokens).where(tokens.c.digest == digest, tokens.c.revoked_at.is_(None))
-        with self._database.read() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else _user_of(row)
-
-    def revoke_tokens(self, subject: str, *, now: float) -> int:
-        """No token of the user is valid any more; returns how many were."""
-        change = sa.update(tokens).where(tokens.c.subject == subject, tokens.c.revoked_at.is_(None)).values(revoked_at=now)
-        with self._database.write() as connection:
-            return connection.execute(change).rowcount
+            if state is not UserState.ACTIVE:
+                admins = sa.select(users.c.subject).where(users.c.role == Role.ADMIN, users.c.state == UserState.ACTIVE)
+                if connection.execute(admins.limit(2)).scalars().all() == [subject]:
+                    return False
+            values = {"state": state.value, "state_reason": reason, "state_by": by, "state_since": now}
+            connection.execute(sa.update(users).where(users.c.subject == subject).values(values))
+        return True
 
     def may_use_snapshot(self, subject: str, digest: str) -> bool:
         """True when the user has uploaded this code."""
@@ -73,5 +72,16 @@ class UserTable:
                 connection.execute(sa.insert(snapshots), {"digest": digest, "subject": subject, "created_at": now, "size": size})
 
 
-def _user_of(row: Row[Any]) -> User:
-    return User(subject=row.subject, name=row.name, role=Role(row.role), account=row.account)
+def user_of(row: Row[Any]) -> User:
+    """The user of a row that has the columns `USER`."""
+    found = row._mapping
+    return User(
+        subject=found[users.c.subject],
+        name=found[users.c.name],
+        role=Role(found[users.c.role]),
+        account=found[users.c.account],
+        state=UserState(found[users.c.state]),
+        state_reason=found[users.c.state_reason],
+        state_by=found[users.c.state_by],
+        state_since=found[users.c.state_since],
+    )

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Row
 
 from carrel.control.ports import AttemptRow, Event
 from carrel.domain.array import ArrayElement
-from carrel.domain.job import Job, JobState, Preemption, Reason
+from carrel.domain.job import Job, JobState, Preemption, Reason, Visible
 from carrel.domain.launch import Usage
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
@@ -60,6 +60,7 @@ def job_of(row: Row[Any]) -> Job:
         if row.array_job_id is None
         else ArrayElement(array_id=row.array_job_id, index=row.array_task_id, array=row.array_spec),
         preemptible=bool(row.preemptible),
+        visible=Visible(row.visible),
         preemption=None if row.preempted_by is None else from_plain(Preemption, json.loads(row.preempted_by)),
         suspended_seconds=row.suspended_seconds,
         suspended_at=row.suspended_at,

@@ -19,6 +19,7 @@ from carrel.store.retention import RetentionTable
 from carrel.store.schema import upgrade
 from carrel.store.secrets import SecretTable
 from carrel.store.tables import lab
+from carrel.store.tokens import TokenTable
 
 
 class Store:
@@ -30,6 +31,7 @@ class Store:
         self.events = EventTable(database)
         self.jobs = JobTable(database, self.events)
         self.people = UserTable(database)
+        self.tokens = TokenTable(database)
         self.drains = DrainTable(database)
         self.reservations = ReservationTable(database)
         self.retention = RetentionTable(database)

@@ -17,6 +17,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
     text,
 )
 
@@ -61,18 +62,35 @@ users = Table(
     Column("role", String(16), nullable=False),
     Column("account", String(255), nullable=False),
     Column("created_at", Double, nullable=False),
-    CheckConstraint("role IN ('user', 'admin')", name="role"),
+    #: A `UserState`; why, by whom and since when.
+    Column("state", String(16), nullable=False, server_default=text("'active'")),
+    Column("state_reason", Text, nullable=False, server_default=text("''")),
+    Column("state_by", String(255), nullable=False, server_default=text("''")),
+    Column("state_since", Double),
+    CheckConstraint("role IN ('user', 'manager', 'operator', 'admin')", name="role"),
 )
 
 #: Personal tokens, by the SHA-256 of the token: whoever reads the database cannot sign in with what is there.
 tokens = Table(
     "tokens",
     metadata,
-    Column("digest", String(64), primary_key=True),
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("digest", String(64), nullable=False),
     Column("subject", ForeignKey("users.subject"), nullable=False),
+    Column("name", String(255), nullable=False),
+    #: Words of `carrel.policy.access.SCOPES`, with commas between them.
+    Column("scopes", String(255), nullable=False),
+    Column("account", String(255)),
     Column("created_at", Double, nullable=False),
+    Column("created_by", String(255), nullable=False),
+    Column("expires_at", Double),
+    #: To the minute.
+    Column("last_used_at", Double),
     Column("revoked_at", Double),
+    Column("revoked_by", String(255)),
+    UniqueConstraint("digest"),
     Index(None, "subject"),
+    sqlite_autoincrement=True,
 )
 
 #: What users keep for their jobs, sealed (`carrel.store.secrets`).
@@ -139,6 +157,8 @@ jobs = Table(
     Column("array_spec", Text, nullable=False, server_default=text("''")),
     #: 0: it cannot be interrupted.
     Column("preemptible", Integer, nullable=False, server_default=text("1")),
+    #: Who may read it beside its owner: "owner" (nobody), or "account" (the members of its account).
+    Column("visible", String(16), nullable=False, server_default=text("'owner'")),
     #: The `Preemption`, as JSON; NULL while the job keeps its place.
     Column("preempted_by", Text),
     Column("suspended_seconds", Double, nullable=False, server_default=text("0")),

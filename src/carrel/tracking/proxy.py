@@ -27,6 +27,7 @@ from starlette.types import Receive, Scope, Send
 
 from carrel.domain.errors import CarrelError, Denied, Invalid, NotFound, Unauthenticated, Unavailable
 from carrel.domain.user import Caller
+from carrel.policy.access import Action, Resource, allowed
 from carrel.tracking.rest import MlflowRest
 from carrel.tracking.server import ServerState, ServerStatus
 from carrel.tracking.tenancy import (
@@ -274,7 +275,8 @@ def _client(socket: Path) -> httpx.AsyncClient:
 def _workspace(caller: Caller, headers: Headers) -> str:
     """The caller's own; an administrator in person may name another user by their subject."""
     asked = headers.get(WORKSPACE_HEADER, "").strip()
-    return workspace_of(asked if asked and caller.is_admin else caller.user.subject)
+    mine = caller.user.subject
+    return workspace_of(asked if asked and allowed(caller, Action.TRACK, Resource(owner=asked)) else mine)
 
 
 def _paths(scope: Scope) -> tuple[str, str]:

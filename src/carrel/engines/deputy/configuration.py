@@ -5,14 +5,14 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from carrel.domain.errors import CarrelError, Invalid
+from carrel.domain.errors import CarrelError, Denied, Invalid
 from carrel.engines.slurm.rest_http import read_address
+from carrel.spool.strict import open_trusted
 
 #: Where deputies keep their files when nothing else is said.
 DIRECTORY = "~/.carrel/jobs"
@@ -65,15 +65,16 @@ class DeputyConfiguration:
 
 
 def read_configuration(path: Path) -> DeputyConfiguration:
-    """Read the file. Raises `Forbidden` where others than root could have written it, and `Invalid` for what is wrong in it."""
+    """Read the file. Raises `Forbidden` where others than root could have written it, or put it there, and `Invalid` for what is
+    wrong in it."""
     try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise Forbidden(
-                    f"{path} could have been written by others than root.", remedy=f"chown root {path}; chmod 644 {path}"
-                )
+        with os.fdopen(open_trusted(path, owners={0}), "rb") as file:
             table = tomllib.load(file)
+    except Denied as error:
+        raise Forbidden(
+            f"{path} could have been written by others than root: {error.message}",
+            remedy=f"chown root {path}; chmod 644 {path}; the directories above it have to be root's, too.",
+        ) from error
     except OSError as error:
         raise Invalid(f"{path} cannot be read: {error.strerror}.", remedy="docs/slurm.md says what is in it.") from error
     except tomllib.TOMLDecodeError as error:

@@ -10,7 +10,6 @@ import fcntl
 import os
 import pwd
 import re
-import stat
 import sys
 import threading
 import time
@@ -29,7 +28,7 @@ from carrel.domain.serial import from_plain
 from carrel.domain.task import TaskSpec
 from carrel.engines.attempts import Key
 from carrel.engines.deputy.collecting import CollectingDeputy
-from carrel.engines.deputy.configuration import DeputyConfiguration, Forbidden, read_configuration
+from carrel.engines.deputy.configuration import DeputyConfiguration, read_configuration
 from carrel.engines.deputy.frames import CHUNK, VERSION, FrameReader, NotAFrame, frame, observation_to_plain
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
@@ -40,6 +39,7 @@ from carrel.engines.slurm.shared import LabsListing
 from carrel.runner.collecting import remove_work
 from carrel.runner.outputs import sweep_drafts
 from carrel.spool import Spool
+from carrel.spool.strict import trusted_directory
 
 #: Seconds for which an earlier deputy of the same user and lab may still be there.
 _PATIENCE = 10.0
@@ -146,6 +146,8 @@ class Service:
                 self._wanted = [str(digest) for digest in head["digests"]]
                 self._answered.notify_all()
         else:
+            if kind == "follow":
+                self._place.check()  # what lies there is run as this user
             try:
                 self._do(self._engine, kind, head)
             except NotAFrame:
@@ -183,11 +185,9 @@ class Service:
             raise NotAFrame(f"{lab!r} is not the name of a lab.")
         self._files = str(head["files"])
         root = self._root = self._configuration.directory_of(self._account) / lab
-        for directory in (root, root / "snapshots", root / "blobs", root / "environments"):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = root.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-            raise Forbidden(f"{root} is not a directory that only {self._account.pw_name} can use.", remedy="Move it away.")
+        self._place = trusted_directory(root, make=True, private=True)
+        for name in ("snapshots", "blobs", "environments", "spool", "run"):
+            trusted_directory(root / name, make=True)
         self._lock = _only_one(root / "lock")
         _sweep(root)
         commands = SlurmCommands(environ=os.environ, timeout=float(head["timeout"]))
@@ -204,6 +204,7 @@ class Service:
             hold=lambda launch: float(self._asked[launch.job_id, launch.attempt]["hold"]),
             user=self._account.pw_name,
             host=str(head["host"]),
+            strict=True,
             interval=float(head["interval"]),
         )
         self._engine.observe(self._deliver)

@@ -13,12 +13,14 @@ import gc
 import json
 import os
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from carrel.domain.errors import CarrelError
 from carrel.domain.launch import Ended, Launch
 from carrel.domain.node import Device
 from carrel.domain.serial import to_plain
@@ -26,6 +28,7 @@ from carrel.engines.slurm.environ import MODULES, command_environ, read_environ
 from carrel.runner.hardware import machine_facts
 from carrel.runner.main import Surroundings, run_attempt
 from carrel.spool import AttemptDirectory, read_claim, read_entries
+from carrel.spool.strict import trusted_directory
 
 if TYPE_CHECKING:
     from carrel.runner.group.plan import Allocation
@@ -37,6 +40,8 @@ _FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGURG)
 GIVE_BACK = "--give-back"
 #: The argument of the guardian of an element of an array.
 ELEMENT = "--element"
+#: The argument that says: only where nobody but root and the user could have made what the attempt lies in, as this node sees it.
+STRICT = "--strict"
 #: Seconds that a broker has to take a connection.
 _ANSWER = 2.0
 #: The script of an allocation; and what it becomes, with its own path and a command. When the command has ended and left the
@@ -64,6 +69,12 @@ def main(arguments: Sequence[str]) -> int:
     directory = AttemptDirectory(attempt_of(Path(arguments[0]), os.environ) if ELEMENT in arguments[1:] else Path(arguments[0]))
     held = GIVE_BACK in arguments[1:]
     os.umask(0o077)
+    if STRICT in arguments[1:]:
+        try:
+            trusted_directory(directory.path.absolute())
+        except CarrelError as error:  # there is nothing here that could be written to
+            print(f"This attempt does not begin: {error}", file=sys.stderr)
+            return 1
     if read_claim(directory.claim) is not None:
         return 0
     note_allocation(directory, os.environ)

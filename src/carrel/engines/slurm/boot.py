@@ -2,7 +2,8 @@
 
 Looking for a hundred modules on a shared disk and making fifty dataclasses cost a batch script more processor time than all else
 that it does before the command begins. Here modules come from one file, compiled; so do the methods that `dataclasses` writes as
-text and compiles each time. Where the file is not there, is not whole, or is another Python's, everything is imported as usual.
+text and compiles each time. Where the file is not there, is not whole, is another Python's or somebody else's, everything is
+imported as usual.
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ def use(file: str) -> bool:
     """Import from the file from now on; return whether that is possible."""
     try:
         with open(file, "rb") as opened:
+            status = os.fstat(opened.fileno())
+            if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
+                return False  # somebody else's, or written by somebody else
             code = marshal.loads(opened.read())
         if code[PYTHON] != sys.version:
             return False

@@ -20,7 +20,7 @@ from carrel.domain.ports import Attempt, Clock
 from carrel.engines.attempts import Watched, clear, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells, NetworkDoorbells
 from carrel.engines.slurm.arrays import leave_array, sweep_arrays
-from carrel.engines.slurm.batch import ELEMENT
+from carrel.engines.slurm.batch import ELEMENT, STRICT
 from carrel.engines.slurm.code import BootCode
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.followed import Followed
@@ -83,6 +83,7 @@ class SlurmEngine:
         user: str = "",
         host: str = "",
         python: str = sys.executable,
+        strict: bool = False,
         interval: float = 5.0,
         monotonic: Clock = time.monotonic,
         clock: Clock = time.time,
@@ -95,12 +96,15 @@ class SlurmEngine:
         allocation stays with its user for the next short task, 0 for none. `lab` tells labs apart that share a cluster. `user` is
         who owns the jobs ("": comments alone are believed). `host` is the name by which nodes reach this machine, so that runners
         can ring there ("": they cannot, and news are looked for). `python` is the interpreter with Carrel in it, at the same path
-        on all nodes. `interval` is the seconds between two looks; while nothing is expected, every fourth asks Slurm.
+        on all nodes. With `strict`, nodes run nothing that lies where other users could have put it (`carrel.spool.strict`).
+        `interval` is the seconds between two looks; while nothing is expected, every fourth asks Slurm.
         """
         if not _LAB.fullmatch(lab):
             raise Invalid(f"The lab's name for Slurm is {lab!r}.", remedy="Use letters, digits, _ and -.")
         self._spool = Spool(spool.root.absolute())
         self._lab = lab
+        #: What guards of attempts are told.
+        self._told = (STRICT,) if strict else ()
         self._boot = BootCode(self._spool.root, python)
         self._commands = commands or SlurmCommands(environ=environ)
         run_dir = run_dir.absolute()
@@ -132,7 +136,7 @@ class SlurmEngine:
             ),
             pilots=lambda do, again: Pilots(
                 commands=self._commands,
-                command=[python, "-P", "-c", PILOT],
+                command=[python, "-P", "-c", PILOT, *self._told],
                 hold=hold,
                 lab=lab,
                 directory=self._spool.root,
@@ -251,10 +255,10 @@ class SlurmEngine:
         return followed
 
     def _command(self, followed: Followed) -> list[str]:
-        return [*self._boot.command(), str(followed.directory.path)]
+        return [*self._boot.command(), str(followed.directory.path), *self._told]
 
     def _element_command(self, array: Path) -> list[str]:
-        return [*self._boot.command(), str(array), ELEMENT]
+        return [*self._boot.command(), str(array), ELEMENT, *self._told]
 
     def _deliver(self, observations: Sequence[Observation]) -> None:
         for receiver in self._receivers:

@@ -1,4 +1,4 @@
-"""Lives in an allocation that is held for a user's short tasks, and runs one after the other. ``python -c START SCRIPT``.
+"""Lives in an allocation that is held for a user's short tasks, and runs one after the other: ``python -c START [TOLD] SCRIPT``.
 
 Each line that it reads is the directory of an attempt; a process of its own guards that attempt's runner, as a batch script does.
 It says a word when one begins and when one is over. An empty line says that somebody is there. When it is told to go it removes
@@ -37,10 +37,12 @@ OUTPUT = "slurm.log"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what is named on standard input until it ends. The argument is the script of the allocation, which stays locked."""
+    """Run what is named on standard input until it ends. The last argument is the script of the allocation, which stays locked;
+    those before it are for the guard of each attempt (`carrel.engines.slurm.batch`)."""
+    *told, own = arguments
     gc.freeze()
     gc.enable()
-    _lock(arguments[0])
+    _lock(own)
     ending = False
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     while not ending and (line := _next_line()) not in ("", GO):
         pid = os.fork()
         if pid == 0:
-            _be_guard(AttemptDirectory(Path(line)))
+            _be_guard(AttemptDirectory(Path(line)), told)
         _say(f"{BEGINS} {line}")
         if not warm:
             warm = True
@@ -61,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
         os.waitpid(pid, 0)
         _say(f"{OVER} {line}")
     if line or ending:
-        script = Path(arguments[0])
+        script = Path(own)
         script.unlink(missing_ok=True)
         with suppress(OSError):
             script.with_suffix("").rmdir()  # where it was started
@@ -125,7 +127,7 @@ def _warm_up() -> None:
     warm_up()
 
 
-def _be_guard(directory: AttemptDirectory) -> None:
+def _be_guard(directory: AttemptDirectory, told: Sequence[str]) -> None:
     """In the child: guard the attempt, and end without going back."""
     status = 1
     try:
@@ -137,7 +139,7 @@ def _be_guard(directory: AttemptDirectory) -> None:
         os.dup2(output, 2)
         # Slurm set it to the name of the task for which the allocation was made.
         os.environ["SLURM_JOB_NAME"] = slurm_name(json.loads(directory.launch.read_bytes())["name"])
-        status = guard([str(directory.path)])
+        status = guard([str(directory.path), *told])
     except BaseException:
         import traceback
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from carrel.domain.errors import Conflict, NotFound
+from carrel.domain.user import Caller, User
 from carrel.environments.named.records import (
     DEFAULT,
     EVERYBODY,
@@ -17,11 +18,14 @@ from carrel.environments.named.records import (
     full_name,
     split_name,
 )
+from carrel.policy.access import Action, Resource, allowed
 
 
 def may_use(caller: str, record: NamedRecord) -> bool:
     """True when the environment is the caller's own, the site's, or shared with them."""
-    return record.owner in (caller, SITE) or not {caller, EVERYBODY}.isdisjoint(record.shared_with)
+    everybody = record.owner == SITE or EVERYBODY in record.shared_with
+    resource = Resource(owner=record.owner, users=frozenset(record.shared_with), everybody=everybody)
+    return bool(allowed(Caller(user=User(subject=caller, name=caller)), Action.USE_ENVIRONMENT, resource))
 
 
 def as_written(caller: str, record: NamedRecord) -> str:

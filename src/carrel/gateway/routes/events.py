@@ -79,6 +79,8 @@ async def answer(request: Request, ctx: Gateway, grant: Grant, which: Which, lim
     caller, job_id = grant.caller, which.job_id
     if which.after < 0:
         which = replace(which, after=await to_thread.run_sync(ctx.lab.last_event_id))
+    if job_id is not None:
+        which = replace(which, log=await to_thread.run_sync(ctx.lab.may_read, caller, job_id))
     if "text/event-stream" not in request.headers.get("accept", ""):
         found = await to_thread.run_sync(page, ctx.lab, caller, which, limit)
         return Response(found.model_dump_json(), media_type="application/json")

@@ -61,7 +61,7 @@ def get_job(job_id: JobId, ctx: Ctx, who: Who, base: Base) -> JobDetail:
     hold = None if job.state.ended else ctx.lab.waiting(job_id)
     task, attempts = ctx.lab.task(who, job_id), ctx.lab.attempts(who, job_id)
     qos = ctx.lab.policy.qos.get(job.qos)
-    return job_detail(job, hold, ctx.run_url(base, job.run_id), task, attempts, qos)
+    return job_detail(ctx.lab.as_told(job), hold, ctx.run_url(base, job.run_id), task, attempts, qos)
 
 
 @router.post("/{job_id}/cancel", status_code=202, summary="Ask for a job's end")

@@ -1,16 +1,15 @@
-"""The lab itself: what it is, its machines, its users."""
+"""The lab itself: what it is, its machines."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path
 
 from carrel import __version__
-from carrel.domain.user import Role
 from carrel.gateway.context import NO_ZERO, Base, Ctx, Who
 from carrel.gateway.views import cluster_node_view, disk_view, node_view, partition_view, qos_view, share_view, user_view
-from carrel.wire.v1 import API, DrainChange, DrainRequest, LabView, NewUser, NodeList, Reloaded, ShareView, UserList, UserRequest
+from carrel.wire.v1 import API, DrainChange, DrainRequest, LabView, NodeList, Reloaded, ShareView
 
 NodeName = Annotated[str, Path(max_length=255, pattern=NO_ZERO)]
 
@@ -31,7 +30,7 @@ def get_lab(ctx: Ctx, who: Who, base: Base) -> LabView:
         tracking=tracking.state,
         tracking_message=tracking.message,
         storage=[disk_view(one) for one in ctx.lab.storage.disks()],
-        tracking_url=None if tracking.state == "off" else base.rstrip("/") + ctx.settings.tracking_path,
+        tracking_url=ctx.tracking_url(base),
     )
 
 
@@ -56,35 +55,13 @@ def list_nodes(ctx: Ctx, who: Who) -> NodeList:
     )
 
 
-@router.post("/nodes/{name:path}/drain", summary="Start nothing new on a node (administrators)")
+@router.post("/nodes/{name:path}/drain", summary="Start nothing new on a node (operators)")
 def drain(name: NodeName, request: DrainRequest, ctx: Ctx, who: Who) -> DrainChange:
     """What runs there goes on. It outlives the server."""
     return DrainChange(changed=ctx.lab.administration.drain(who, name, request.reason))
 
 
-@router.post("/nodes/{name:path}/undrain", summary="Let a node take jobs again (administrators)")
+@router.post("/nodes/{name:path}/undrain", summary="Let a node take jobs again (operators)")
 def undrain(name: NodeName, ctx: Ctx, who: Who) -> DrainChange:
     """Jobs that waited for it are placed at once."""
     return DrainChange(changed=ctx.lab.administration.undrain(who, name))
-
-
-@router.get("/users", summary="List users (administrators)")
-def list_users(ctx: Ctx, who: Who) -> UserList:
-    """All users."""
-    return UserList(users=[user_view(user) for user in ctx.lab.administration.users(who)])
-
-
-@router.post("/users", status_code=201, summary="Add a user (administrators)")
-def add_user(request: UserRequest, ctx: Ctx, who: Who) -> NewUser:
-    """The answer holds the user's token, which is not shown again."""
-    user, token = ctx.lab.administration.add_user(who, request.name, Role(request.role))
-    return NewUser(user=user_view(user), token=token)
-
-
-@router.post(
-    "/users/{subject:path}/revoke", status_code=204, summary="End all tokens of a user (administrators)", response_class=Response
-)
-def revoke(subject: Annotated[str, Path(max_length=255, pattern=NO_ZERO)], ctx: Ctx, who: Who) -> Response:
-    """From now on nothing answers to the user's tokens; open event streams of theirs end."""
-    ctx.lab.administration.revoke_tokens(who, subject)
-    return Response(status_code=204)

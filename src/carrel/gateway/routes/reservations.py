@@ -26,7 +26,7 @@ def list_reservations(ctx: Ctx, who: Who) -> ReservationList:
     return ReservationList(reservations=[reservation_view(one, nodes, who.user) for one in found])
 
 
-@router.put("/reservations/{name}", summary="Keep nodes for some people, or for nobody (administrators)")
+@router.put("/reservations/{name}", summary="Keep nodes for some people, or for nobody (operators)")
 def reserve(name: Name, request: ReservationRequest, ctx: Ctx, who: Who) -> ReservationChange:
     """Jobs that run there go on; others do not start when their walltime would reach into it."""
     lab = ctx.lab
@@ -44,9 +44,7 @@ def reserve(name: Name, request: ReservationRequest, ctx: Ctx, who: Who) -> Rese
     return ReservationChange(changed=changed, reservation=reservation_view(asked, nodes, who.user))
 
 
-@router.delete(
-    "/reservations/{name}", status_code=204, summary="Release reserved nodes (administrators)", response_class=Response
-)
+@router.delete("/reservations/{name}", status_code=204, summary="Release reserved nodes (operators)", response_class=Response)
 def release(name: Name, ctx: Ctx, who: Who) -> Response:
     """Jobs that waited for it are placed at once."""
     ctx.lab.administration.release(who, name)

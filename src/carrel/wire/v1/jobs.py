@@ -102,6 +102,8 @@ class TaskRequest(Request):
     slurm: SlurmRequest | None = None
     #: False: nobody may take its place while it runs. None: as the task's own file says, or true.
     preemptible: bool | None = None
+    #: "account": members of its account may read its log, outputs and record. None: its owner alone.
+    visible: Literal["owner", "account"] | None = None
     experiment: str | None = None
     variables: dict[str, str] = Field(default_factory=dict)
     #: Names of the submitter's secrets, which the task finds in its environment, beside those that its own file names.
@@ -177,6 +179,8 @@ class JobView(Response):
     ended: bool = False
     #: False: it cannot be interrupted, and nobody takes its place while it runs.
     preemptible: bool = True
+    #: Who may read its log, outputs and record: "owner", or "account": the members of its account too.
+    visible: str = "owner"
     #: How often it may still go on after its walltime.
     requeues_left: int = 0
     #: What it waits for before its first attempt; "" for nothing.

@@ -1,4 +1,4 @@
-"""The lab itself: its rules, its users, and their shares."""
+"""The lab itself: its rules, and who has used what of it."""
 
 from __future__ import annotations
 
@@ -6,36 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from carrel.wire.v1.base import Request, Response
-
-
-class UserRequest(Request):
-    """Body of ``POST /api/v1/users`` (administrators)."""
-
-    name: str
-    role: Literal["user", "admin"] = "user"
-
-
-class UserView(Response):
-    """A user."""
-
-    subject: str
-    name: str
-    role: str
-    account: str
-
-
-class NewUser(Response):
-    """A user who was just made; the token is shown this once."""
-
-    user: UserView
-    token: str
-
-
-class UserList(Response):
-    """All users (administrators)."""
-
-    users: list[UserView]
+from carrel.wire.v1.base import Response
+from carrel.wire.v1.people import UserView
 
 
 class QoSView(Response):

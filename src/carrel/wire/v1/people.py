@@ -1,0 +1,146 @@
+"""Users and their tokens."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from carrel.wire.v1.base import Request, Response
+
+#: Ten years: longer is "no end".
+LONGEST = 10 * 366 * 86400
+
+
+class UserRequest(Request):
+    """Body of ``POST /api/v1/users`` (administrators)."""
+
+    name: str
+    role: Literal["user", "manager", "operator", "admin"] = "user"
+    #: Seconds for which the token holds; 0: without an end. Left out: a year.
+    expires_in: int | None = Field(None, ge=0, le=LONGEST)
+
+
+class ResetRequest(Request):
+    """Body of ``POST /api/v1/users/{subject}/reset`` (administrators)."""
+
+    expires_in: int | None = Field(None, ge=0, le=LONGEST)
+
+
+class SuspendRequest(Request):
+    """Body of ``POST /api/v1/users/{subject}/suspend`` (administrators)."""
+
+    #: The user reads it.
+    reason: str = Field("", max_length=200)
+    #: Cancel what runs too.
+    cancel_running: bool = False
+
+
+class InvitationRequest(Request):
+    """Body of ``POST /api/v1/invitations`` (administrators)."""
+
+    name: str
+    role: Literal["user", "manager", "operator", "admin"] = "user"
+    #: Seconds for which it can be used. Left out: a week.
+    expires_in: int | None = Field(None, ge=1, le=LONGEST)
+
+
+class RedeemRequest(Request):
+    """Body of ``POST /api/v1/invitations/current/redeem``."""
+
+    #: What the token is called in lists.
+    name: str = ""
+
+
+class UserView(Response):
+    """A user."""
+
+    subject: str
+    name: str
+    role: str
+    account: str
+    #: "active", "suspended" or "removed"; why and since when.
+    state: str = "active"
+    state_reason: str = ""
+    state_since: datetime | None = None
+
+
+class NewUser(Response):
+    """A user with a token that was just made; it is shown this once."""
+
+    user: UserView
+    token: str
+    #: None: it has no end.
+    expires_at: datetime | None = None
+
+
+class UserChange(Response):
+    """A user whose state has changed."""
+
+    user: UserView
+    #: Jobs of theirs whose end was asked for.
+    cancelled: int = 0
+
+
+class Invitation(Response):
+    """A code that can be exchanged once for a token; it is shown this once."""
+
+    user: UserView
+    code: str
+    expires_at: datetime | None = None
+
+
+class UserList(Response):
+    """All users (administrators)."""
+
+    users: list[UserView]
+
+
+class TokenRequest(Request):
+    """Body of ``POST /api/v1/tokens``."""
+
+    #: What it is called in lists.
+    name: str = ""
+    #: "read", "submit", "sessions", "tracking", "all"; left out: "all".
+    scopes: list[str] = Field(default_factory=list, max_length=5)
+    #: The only account that its jobs are charged to.
+    account: str | None = Field(None, max_length=255)
+    #: Seconds for which it holds; 0: without an end. Left out: 30 days.
+    expires_in: int | None = Field(None, ge=0, le=LONGEST)
+
+
+class TokenView(Response):
+    """A token, without the token itself."""
+
+    id: int
+    #: The subject of whose it is.
+    user: str
+    name: str
+    scopes: list[str]
+    account: str | None
+    created_at: datetime
+    created_by: str
+    #: None: it has no end.
+    expires_at: datetime | None
+    #: To the minute.
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+    #: "valid", "expired" or "revoked".
+    state: Literal["valid", "expired", "revoked"]
+
+
+class NewTokenView(Response):
+    """A token that was just made; it is shown this once."""
+
+    token: str
+    about: TokenView
+    #: Where MLflow clients go with it; None in a lab without tracking.
+    tracking_url: str | None = None
+
+
+class TokenList(Response):
+    """Tokens, the oldest first."""
+
+    tokens: list[TokenView]

@@ -1,0 +1,114 @@
+"""Who may do what: the rules by themselves, and that the page says the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from carrel.domain.account import Account
+from carrel.domain.errors import Denied, NotFound
+from carrel.domain.job import Visible
+from carrel.domain.user import Caller, Role, User
+from carrel.policy.access import ALL, JOB, RULES, SCOPES, Action, Resource, allowed, token_allows
+from carrel.policy.accounts import accounts_of
+
+pytestmark = pytest.mark.quick
+
+PHYSICS = frozenset({"physics"})
+
+
+def person(name: str, role: Role = Role.USER, accounts: frozenset[str] = PHYSICS, job: int | None = None) -> Caller:
+    return Caller(user=User(subject=name, name=name.title(), role=role), accounts=accounts, job_id=job)
+
+
+ADA, CORA, BOB = person("ada"), person("cora"), person("bob", accounts=frozenset({"optics"}))
+MARA, OLGA, ROOT = (
+    person("mara", Role.MANAGER),
+    person("olga", Role.OPERATOR, frozenset()),
+    person("root", Role.ADMIN, frozenset()),
+)
+PRIVATE = Resource(owner="ada", account="physics")
+SHARED = Resource(owner="ada", account="physics", visible=Visible.ACCOUNT)
+
+
+def test_every_action_has_a_rule_and_every_scope_only_actions() -> None:
+    assert set(RULES) == set(Action)
+    assert all(RULES.values())
+    assert SCOPES[ALL] == frozenset(Action)
+    assert Action.MANAGE_USERS not in SCOPES[JOB] | SCOPES["read"] | SCOPES["submit"]
+
+
+@pytest.mark.parametrize(
+    ("actor", "private", "shared"),
+    [
+        (ADA, "see read cancel change repeat", "see read cancel change repeat"),
+        (CORA, "", "see read"),
+        (BOB, "", ""),
+        (MARA, "see cancel", "see read cancel"),
+        (person("mara", Role.MANAGER, frozenset({"optics"})), "", ""),
+        (OLGA, "see cancel", "see cancel"),
+        (ROOT, "see read cancel change repeat", "see read cancel change repeat"),
+        (person("root", Role.ADMIN, frozenset(), job=3), "", ""),
+        (person("mara", Role.MANAGER, job=3), "", "see read"),
+        (person("ada", job=3), "see read", "see read"),
+    ],
+)
+def test_what_each_may_do_with_a_job(actor: Caller, private: str, shared: str) -> None:
+    for resource, expected in ((PRIVATE, private), (SHARED, shared)):
+        actions = (Action.SEE_JOB, Action.READ_JOB, Action.CANCEL_JOB, Action.CHANGE_JOB, Action.REPEAT_JOB)
+        may = [action.name.partition("_")[0].lower() for action in actions if allowed(actor, action, resource)]
+        assert may == expected.split()
+        assert not allowed(actor, Action.ENTER_SESSION, resource) or actor is ADA
+
+
+def test_a_verdict_names_its_rule() -> None:
+    assert allowed(ADA, Action.READ_JOB, SHARED).rule == "owner"
+    assert allowed(CORA, Action.READ_JOB, SHARED).rule == "shared with its account"
+    assert allowed(MARA, Action.CANCEL_JOB, PRIVATE).rule == "account manager"
+    assert allowed(ROOT, Action.DRAIN).rule == "administrator"
+    assert allowed(person("ada", job=7), Action.CANCEL_JOB, PRIVATE).rule == "token of a job"
+
+
+def test_what_somebody_may_not_know_of_is_not_there_and_what_they_see_is_denied() -> None:
+    missing = NotFound("There is no job 1.")
+    with pytest.raises(NotFound):
+        allowed(BOB, Action.CANCEL_JOB, SHARED).check(missing)
+    with pytest.raises(
+        Denied, match=r"Cora may not cancel this job.*Ask an administrator or an operator or the account's manager"
+    ):
+        allowed(CORA, Action.CANCEL_JOB, SHARED).check(missing)
+    with pytest.raises(Denied, match=r"Olga may not read the log"):
+        allowed(OLGA, Action.READ_JOB, PRIVATE).check(missing)
+
+
+def test_a_token_is_never_more_than_its_scopes_nor_more_than_its_person() -> None:
+    reader = Caller(user=ADA.user, scopes=frozenset({"read"}))
+    assert allowed(reader, Action.READ_JOB, PRIVATE)
+    assert allowed(reader, Action.CANCEL_JOB, PRIVATE).words == "This token is for read only."
+    assert not allowed(reader, Action.COLLECT)
+    assert not token_allows(reader, None)
+    assert token_allows(ADA, None)
+    everything = Caller(user=ADA.user, scopes=frozenset({ALL}), job_id=3)
+    assert not token_allows(everything, Action.MANAGE_USERS)
+    unknown = Caller(user=ADA.user, scopes=frozenset({"no such scope"}))
+    assert not any(allowed(unknown, action, PRIVATE) for action in Action)
+
+
+def test_members_of_an_account_are_those_whom_it_names_and_whose_own_it_is() -> None:
+    accounts = {
+        "physics": Account(name="physics", users={"ada": 1}),
+        "open": Account(name="open"),
+        "optics": Account(name="optics", users={"bob": 1}),
+    }
+    assert accounts_of("ada", "default", accounts) == {"physics"}
+    assert accounts_of("bob", "open", accounts) == {"open", "optics"}
+    assert accounts_of("eve", "physics", accounts) == frozenset()
+    assert accounts_of("ada", "default", {}) == {"default"}
+
+
+def test_the_page_says_which_rules_open_each_action() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    told = {row[0]: row[1] for row in re.findall(r"^\| ([a-z' ,.]+) \| ([a-z, ]+) \|$", text, re.MULTILINE)}
+    assert told == {action.value: ", ".join(rule.name for rule in rules) for action, rules in RULES.items()}
