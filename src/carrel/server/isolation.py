@@ -5,12 +5,13 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import carrel
-from carrel.containment.trial import try_walls
-from carrel.containment.walls import Isolation
+from carrel.containment.trial import attack, try_walls
+from carrel.containment.walls import Bind, Isolation, Walls
 from carrel.domain.errors import Impossible, Invalid
 from carrel.domain.launch import LaunchWalls
 from carrel.domain.user import directory_name
@@ -71,3 +72,17 @@ def _pythons() -> list[Path]:
     """Where uv puts the Pythons that it fetches."""
     own = os.environ.get("UV_PYTHON_INSTALL_DIR")
     return [Path(own) if own else Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "uv" / "python"]
+
+
+def attack_walls(home: LabHome) -> dict[str, str]:
+    """Try to get at the lab from behind the walls that a stranger's job has; return what got through. Raises `OSError`."""
+    seen = LocalWalls(home)("somebody who is not there")
+    with tempfile.TemporaryDirectory(prefix="carrel-attack-") as temporary:
+        walls = Walls(hidden=seen.hidden, binds=tuple(Bind(path) for path in seen.readable), temporary=temporary)
+        secrets = [path for path in (home.token, home.path / "secret", home.settings, home.database) if path.exists()]
+        return attack(
+            walls,
+            secrets=[os.path.realpath(path) for path in secrets],
+            processes=[os.getpid(), os.getppid()],
+            devices=["/dev/mem", "/dev/kmsg", "/dev/nvidia0", "/dev/nvidiactl"],
+        )
