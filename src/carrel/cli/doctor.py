@@ -98,6 +98,7 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
     ]
     if server:
         looks += [("gpus", _gpus), ("residency", _residency), ("memory", _memory), ("nursery", _nursery), ("labs", _labs)]
+        looks.append(("isolation", lambda: _isolation(place)))
     for name, look in looks:
         try:
             yield look()
@@ -215,10 +216,34 @@ def _identity(text: str, template: str | None, person: str | None) -> Iterator[C
     yield Check("deputy", "ok", f"{person} is {user} there; their jobs keep their files in {Path(trial.directory).parent}")
 
 
+def _isolation(place: Path) -> Check:
+    """Whether jobs here are kept apart from the lab; where they are, by trying to get out."""
+    from carrel.containment.trial import try_walls
+    from carrel.containment.walls import Isolation
+    from carrel.server.home import LabHome
+    from carrel.server.isolation import attack_walls
+    from carrel.server.settings import read_settings
+
+    home = LabHome(place)
+    chosen = read_settings(home.settings, os.environ, {}).isolation
+    trial = try_walls()
+    if chosen == Isolation.NONE:
+        works = "works on this machine" if not trial.why_not else f"does not work on this machine: {trial.why_not}"
+        said = f'Jobs on this machine can read what the lab can, its token too. isolation = "kernel" {works}'
+        return Check("isolation", "ok", said.rstrip(".") + ".", trial.remedy or "A lab of several people needs it.")
+    if trial.why_not:
+        return Check("isolation", "fail", f'isolation is "{chosen}", which does not work here: {trial.why_not}', trial.remedy)
+    through = attack_walls(home)
+    if through:
+        names = "; ".join(f"{what} ({said})" for what, said in list(through.items())[:5])
+        return Check("isolation", "fail", f"From behind the walls {len(through)} attacks got through: {names}.", "Report it.")
+    return Check("isolation", "ok", f"Jobs are kept apart by the kernel. Open: {'; '.join(trial.gaps)}.")
+
+
 def _print_check(check: Check) -> None:
     from carrel.cli.screen import clean, paint
 
-    print(f"{paint(check.status.ljust(4), _STYLES[check.status])}  {check.name.ljust(8)} {clean(check.message)}")
+    print(f"{paint(check.status.ljust(4), _STYLES[check.status])}  {check.name.ljust(9)} {clean(check.message)}")
     if check.remedy:
         print(f"{' ' * 15}{paint(check.remedy, 'dim')}")
 

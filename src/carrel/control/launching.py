@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from carrel.domain.job import Job
-from carrel.domain.launch import Launch, LaunchLimits, LaunchPaths, LaunchTracking
+from carrel.domain.launch import Launch, LaunchLimits, LaunchPaths, LaunchTracking, LaunchWalls
 from carrel.domain.node import Device, Node
 from carrel.domain.partition import on_cluster
 from carrel.domain.qos import JobKind, Lends, QoS
@@ -37,6 +37,8 @@ class LaunchSettings:
     session_ports: str = ""
     #: How many shares of its GPU a task that gives it to cells asks of Slurm; 0: all of the GPU, of which cells have nothing.
     shards: Callable[[Job, TaskSpec], int] = field(default=lambda _job, _task: 0)
+    #: What jobs of an owner do not see of the machine.
+    walls: Callable[[str], LaunchWalls | None] = field(default=lambda _owner: None)
     #: The same for jobs whose node Slurm chooses; None: it is no different.
     on_cluster: LaunchSettings | None = None
 
@@ -63,6 +65,7 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         limits=_limits(task, nodes, settings, job.resources.total_gpus if lends(job, qos) else 0),
         gateway=settings.gateway,
         tracking=_tracking(job, task, settings),
+        walls=settings.walls(job.owner),
         remote=settings.remote,
         download_python=settings.download_python,
         session_ports=settings.session_ports,

@@ -49,6 +49,18 @@ class LaunchPaths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchWalls:
+    """What the command does not see of the machine, where users' code is kept apart from the lab and from each other."""
+
+    #: Directories that are empty for it, but for what it was given.
+    hidden: tuple[str, ...] = ()
+    #: What it sees, read-only, although it lies below them.
+    readable: tuple[str, ...] = ()
+    #: Its home directory, made when it is missing.
+    home: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchLimits:
     """Times and sizes that the runner enforces beside the job's own resources."""
 
@@ -101,6 +113,8 @@ class Launch:
     remote: bool = False
     #: TCP ports for that ("40000-40999"); "" for any.
     session_ports: str = ""
+    #: None: it sees what the process that starts it sees.
+    walls: LaunchWalls | None = None
     #: Which element of which array it is, if any.
     element: ArrayElement | None = None
     #: True when the lab hands over another element of that array right after this one, which an engine may wait for.

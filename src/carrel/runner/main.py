@@ -98,6 +98,7 @@ _LATER = (
     "carrel.runner.hardware",
     "carrel.runner.limits",
     "carrel.runner.outputs",
+    "carrel.runner.walls",
     "carrel.runner.watch",
 )
 
@@ -267,6 +268,11 @@ class Life:
             note_checkpoint(self._directory)
         with suppress(OSError):  # the job's directory was removed: then there is no claim that could be mistaken
             note_begun(self._directory.claim)
+        from carrel.runner.walls import walls_of
+
+        walls = walls_of(launch, self._directory, prepared)
+        if walls is not None and launch.walls is not None and launch.walls.home:
+            started_with = {**started_with, "HOME": launch.walls.home}
         read, write = os.pipe2(os.O_CLOEXEC)
         kills_before = 0 if self._cgroup else machine_oom_kills()
         try:
@@ -277,6 +283,7 @@ class Life:
                     directory=str(prepared.directory),
                     output=write,
                     cgroup=self._cgroup.procs if self._cgroup else None,
+                    walls=walls,
                 )
             )
         except LaunchError as error:
@@ -468,6 +475,7 @@ class Life:
         import shutil
 
         remove_temporary(self._directory.temporary)
+        shutil.rmtree(self._directory.path / "private-tmp", ignore_errors=True)
         if self._temporary is not None:  # the job may have removed the link to it
             shutil.rmtree(self._temporary, ignore_errors=True)
         if not outputs.notes:

@@ -9,6 +9,11 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from carrel.containment.walls import Walls
 
 # Numbers of prctl(2), <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
@@ -37,6 +42,8 @@ class Command:
     output: int
     #: cgroup.procs of the cgroup to enter, or None.
     cgroup: str | None = None
+    #: What it sees; None: all that the lab's own user does.
+    walls: Walls | None = None
 
 
 def become_subreaper() -> None:
@@ -57,9 +64,10 @@ def start(command: Command) -> int:
     """
     failed_read, failed_write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
+    lifeline = _lifeline(parent) if command.walls is not None else -1
     pid = os.fork()
     if pid == 0:
-        _become(command, parent, failed_write)
+        _become(command, parent, failed_write, lifeline)
     os.close(failed_write)
     with open(failed_read, "rb", buffering=0) as failed:
         message = failed.readall()
@@ -69,7 +77,14 @@ def start(command: Command) -> int:
     return pid
 
 
-def _become(command: Command, parent: int, failed: int) -> None:
+@cache
+def _lifeline(_of: int) -> int:
+    """A descriptor that is readable when this process, by its number, is gone: the other end is closed by nobody else."""
+    read, _write_end = os.pipe2(os.O_CLOEXEC)
+    return read
+
+
+def _become(command: Command, parent: int, failed: int, lifeline: int) -> None:
     """In the child: become the command. Never returns."""
     step = "set up"
     try:
@@ -97,14 +112,32 @@ def _become(command: Command, parent: int, failed: int) -> None:
         os.dup2(command.output, 1)
         os.dup2(command.output, 2)
         os.umask(0o022)
-        step = f"started in {command.directory}"
+        if command.walls is not None:
+            from carrel.containment.entering import contain
+
+            step = "contained"
+            contain(command.walls, lifeline, lambda: _execute(command, failed), (failed,))
+        _execute(command, failed)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a second runner
+        _say_why_not(step, error, failed)
+    os._exit(125)
+
+
+def _execute(command: Command, failed: int) -> None:
+    step = f"started in {command.directory}"
+    try:
         os.chdir(command.directory)
         step = "started"
         os.execve(command.arguments[0], command.arguments, command.variables)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a second runner
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        os.write(failed, f"The command could not be {step}: {reason}.".encode())
+    except BaseException as error:  # noqa: BLE001 - as above
+        _say_why_not(step, error, failed)
     os._exit(125)
+
+
+def _say_why_not(step: str, error: BaseException, failed: int) -> None:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    about = f" ({error.filename})" if step == "contained" and isinstance(error, OSError) and error.filename else ""
+    os.write(failed, f"The command could not be {step}: {reason}{about}.".encode())
 
 
 def _limit() -> None:

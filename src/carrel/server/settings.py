@@ -12,6 +12,7 @@ from carrel.domain.rules import LabRules
 from carrel.engines.slurm.rest_http import read_address
 from carrel.notebooks.address import read_ports
 from carrel.server.identity import deputy_command, read_identity
+from carrel.server.isolation import check_isolation
 from carrel.server.network import check_network
 from carrel.server.preload import check_choice
 from carrel.server.rules import TABLES, read_rules
@@ -54,6 +55,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "residency", "text", "auto", "GPU state moves by carrel-residency where that is installed (auto), or by the driver (off)."
     ),
+    Setting("isolation", "text", "none", "What keeps jobs on this machine apart from the lab and each other: kernel, or none."),
     Setting("host_memory", "size", None, "Host memory that moved GPU states may take; without it, half of the node's."),
     Setting("host_memory_ready", "int", 25, "Percent of it that is kept ready from the start, on real GPUs."),
     Setting("state_disk", "size", None, "Room on the disk for GPU states that host memory has no room for; none without it."),
@@ -135,6 +137,7 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
     rules = read_rules(ruled, str(file), **named)
     check_network(values)
     check_choice(values["residency"])
+    check_isolation(values["isolation"])
     read_identity(values["slurm_identity"])
     read_address(values["slurm_rest"])
     deputy_command(values["slurm_deputy"], "somebody")

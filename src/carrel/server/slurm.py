@@ -234,5 +234,12 @@ def launch_on_cluster(
     tracking = None if settings.tracking_uri is None else f"{url}/mlflow"
     paths = replace(settings.paths, broker=broker, residency=residency if broker else "")
     return replace(
-        settings, paths=paths, gateway=url, tracking_uri=tracking, suspends=False, remote=True, session_ports=session_ports
+        settings,
+        paths=paths,
+        gateway=url,
+        tracking_uri=tracking,
+        suspends=False,
+        walls=lambda _owner: None,
+        remote=True,
+        session_ports=session_ports,
     )

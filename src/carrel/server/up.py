@@ -50,6 +50,7 @@ from carrel.server.addresses import read_from
 from carrel.server.collecting import LabWorkDirectories
 from carrel.server.elsewhere import Origin, check_database
 from carrel.server.home import LabHome
+from carrel.server.isolation import walls_for
 from carrel.server.lending import Lender, NoLender
 from carrel.server.log import log_to
 from carrel.server.network import names, proxies, warnings
@@ -205,6 +206,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         variables={"CARREL_LAB_ID": lab_id},
         suspends=lends and not all(device.simulated for device in node.devices),
         download_python=settings.download_python,
+        walls=walls_for(home, settings.isolation),
     )
     launch = replace(
         launch,

@@ -1,0 +1,53 @@
+"""What it costs to start a command behind walls: a program that does nothing, with and without them, by turns."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from carrel.containment.walls import Bind, Walls
+from carrel.runner.process import Command, start
+
+
+def once(walls: Walls | None, directory: str) -> float:
+    """Milliseconds from the decision to the end of the program."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    begin = time.perf_counter()
+    pid = start(Command(arguments=["/bin/true"], variables={}, directory=directory, output=write, walls=walls))
+    os.close(write)
+    os.waitpid(pid, 0)
+    os.close(read)
+    return 1000 * (time.perf_counter() - begin)
+
+
+def main() -> None:
+    """Print medians and ranges."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=50)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch:
+        for name in ("home", "tmp", "work"):
+            Path(scratch, name).mkdir()
+        binds = [Bind(os.path.realpath(path)) for path in {sys.prefix, sys.base_prefix}]
+        walls = Walls(
+            hidden=(f"{scratch}/home", "/run"),
+            binds=(*binds, Bind(f"{scratch}/work", writable=True)),
+            temporary=f"{scratch}/tmp",
+        )
+        once(walls, "/")
+        without, within = [], []
+        for _round in range(rounds):
+            without.append(once(None, "/"))
+            within.append(once(walls, "/"))
+    for name, times in (("without", without), ("behind walls", within)):
+        print(f"{name:>14}: {statistics.median(times):6.1f} ms ({min(times):.1f} to {max(times):.1f})")
+    print(f"{'more':>14}: {statistics.median(within) - statistics.median(without):6.1f} ms")
+
+
+if __name__ == "__main__":
+    main()

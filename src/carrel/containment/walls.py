@@ -1,0 +1,43 @@
+"""What a contained process sees. Pure values: who builds them decides, `entering` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Isolation(StrEnum):
+    """How users' code is kept apart from the lab and from each other (`isolation` in carrel.toml)."""
+
+    #: Not at all: everything runs with the rights of the lab's own user.
+    NONE = "none"
+    #: By the kernel's namespaces, Landlock and seccomp.
+    KERNEL = "kernel"
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A file or directory that is there, at the same place or at another one."""
+
+    source: str
+    target: str = ""
+    writable: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where it appears."""
+        return self.target or self.source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walls:
+    """The system is there, read-only; beside that only this. Paths are absolute and without links."""
+
+    #: Directories that are empty, but for what `binds` puts below them.
+    hidden: Sequence[str] = ()
+    binds: Sequence[Bind] = ()
+    #: The directory that is /tmp.
+    temporary: str
+    #: Nodes in /dev beyond those that every program may expect.
+    devices: Sequence[str] = field(default=())
