@@ -20,6 +20,7 @@ ROOMS_WITH_SERVERS = frozenset(
         "broker",
         "cli",
         "client",
+        "containment",
         "engines",
         "environments",
         "gateway",
@@ -34,6 +35,7 @@ ROOMS_WITH_SERVERS = frozenset(
         "runner",
         "server",
         "slurm",
+        "staging",
         "suspension",
         "tracking",
     ]

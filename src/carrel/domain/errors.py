@@ -99,8 +99,6 @@ class TooMany(Unavailable):
 
     code = "too_many"
 
-    def __init__(
-        self, message: str, *, remedy: str = "", details: dict[str, object] | None = None, retry_after: int = 1
-    ) -> None:
+    def __init__(self, message: str, *, remedy: str = "", details: dict[str, object] | None = None, retry_after: int = 1) -> None:
         super().__init__(message, remedy=remedy, details=details)
         self.retry_after = retry_after
