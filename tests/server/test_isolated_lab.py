@@ -11,6 +11,7 @@ import pytest
 
 from carrel.client import Client
 from carrel.testing.lab_process import start_lab
+from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
@@ -53,6 +54,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def clients(home: Path) -> Iterator[tuple[Client, Client]]:
     """Of the lab's own user, and of somebody else."""
+    if why_no_namespaces():
+        pytest.skip(f"This machine has no namespaces for us: {why_no_namespaces()}")
     lab = start_lab(home, "--cpus", "4", simulate_gpus=1)
     with Client(home=home) as own:
         token = own.add_user("mallory").token
