@@ -71,7 +71,7 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def run(client: Client, code: Path, script: str, *arguments: str, **more: Any) -> tuple[JobDetail, str]:
+def run(client: Client, code: Path, script: str | None = None, *arguments: str, **more: Any) -> tuple[JobDetail, str]:
     job = client.submit_project(code, script=script, arguments=arguments, **more)
     ended = client.wait(job.id, timeout=PATIENCE)
     return ended, b"".join(client.log(job.id)).decode()
@@ -113,6 +113,15 @@ def test_jobs_end_as_they_do_without(
     job, log = run(other, tmp_path, "end.py", resources=resources)
     assert job.state == state, log
     assert job.exit_code == code_of
+
+
+def test_a_task_of_several_processes_is_one_behind_the_walls(clients: tuple[Client, Client], tmp_path: Path) -> None:
+    _own, other = clients
+    (tmp_path / "part.py").write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
+    (tmp_path / "MLproject").write_text('name: parts\nentry_points:\n  main:\n    command: "python3 part.py"\n')
+    job, log = run(other, tmp_path, tasks_per_node=2)
+    assert job.state == "COMPLETED", (job.reason, log)
+    assert sorted(line.split("rank ")[1] for line in log.splitlines() if "rank" in line) == ["0 of 2", "1 of 2"]
 
 
 def test_a_cell_borrows_a_gpu_behind_the_walls(clients: tuple[Client, Client], home: Path) -> None:

@@ -36,6 +36,7 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
         directory.checkpoint,
         prepared.places.temporary,
         prepared.places.environment,
+        directory.group.parent,  # its leader says there how it went
         prepared.directory if launch.task.session is not None else None,
     ]
     seen = [*walls.readable, directory.path, *_environment(prepared), launch.paths.broker, _parent(launch.paths.residency)]

@@ -73,8 +73,8 @@ class AttemptDirectory:
 
     @property
     def group(self) -> Path:
-        """How a command of several processes is started, mode 0600; what came of it lies beside."""
-        return self.path / "group.json"
+        """How a command of several processes is started, mode 0600; what came of it lies beside, in a directory of their own."""
+        return self.path / "group" / "plan.json"
 
     @property
     def session_socket(self) -> Path:

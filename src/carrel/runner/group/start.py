@@ -78,6 +78,7 @@ def write_group(
     allocation = around.allocate(launch) if around.allocate is not None else None
     plan = plan_group(launch, secret=secrets.token_hex(32), directory=str(working), variables=variables, allocation=allocation)
     path = directory.group
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
         file.write(json.dumps(to_plain(plan)))
     needed = allocation.variables if allocation is not None else {}
