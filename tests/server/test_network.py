@@ -64,13 +64,11 @@ def test_a_renewed_certificate_is_shown_to_who_connects_next_and_half_a_renewal_
     assert presented(certificate) == ssl.PEM_cert_to_DER_cert(text) != first
 
 
-@pytest.mark.quick
 def test_files_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"TLS cannot be offered with .*nowhere"):
         Certificate(tmp_path / "nowhere", tmp_path / "key")
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -87,7 +85,6 @@ def test_settings_that_do_not_go_together_are_errors(tmp_path: Path, values: dic
         read_settings(tmp_path / "carrel.toml", {f"CARREL_{name.upper()}": value for name, value in values.items()}, {})
 
 
-@pytest.mark.quick
 def test_who_listens_beyond_this_machine_without_tls_is_warned_and_told_the_remedy() -> None:
     assert warnings("127.0.0.1", tls=False) == warnings("::1", tls=False) == warnings("localhost", tls=False) == []
     assert warnings("0.0.0.0", tls=True) == []
@@ -97,7 +94,6 @@ def test_who_listens_beyond_this_machine_without_tls_is_warned_and_told_the_reme
         assert "tls_certificate" in said
 
 
-@pytest.mark.quick
 def test_names_are_read_without_ports() -> None:
     assert [host_name(one) for one in ("Lab.Org:80", "lab.org.", "[::1]:80", "1.2.3.4")] == [
         "lab.org",
@@ -109,7 +105,6 @@ def test_names_are_read_without_ports() -> None:
     assert names(None, "http://x") == frozenset()
 
 
-@pytest.mark.quick
 def test_a_bucket_empties_with_requests_and_fills_with_time_for_each_by_itself() -> None:
     now = [0.0]
     rates = Rates(rate=2, burst=4, monotonic=lambda: now[0])
@@ -133,7 +128,6 @@ def test_a_bucket_empties_with_requests_and_fills_with_time_for_each_by_itself()
         unlimited.take("ada")
 
 
-@pytest.mark.quick
 def test_a_crowd_of_strangers_does_not_fill_the_memory() -> None:
     rates = Rates(rate=1, burst=2, monotonic=lambda: 0.0)
     for number in range(50_000):
