@@ -1,4 +1,4 @@
-"""Asking the lab for the secrets that the job was promised: they are in no launch file, and so in no file of the job's."""
+"""Asking the lab for the secrets that the job was promised: they are in no launch file, and wait in no spool."""
 
 from __future__ import annotations
 
