@@ -20,7 +20,12 @@ from hypothesis import strategies as st
 from carrel.containment.filters import filter_program
 from carrel.containment.trial import ATTACKS, attack, run_inside, try_walls
 from carrel.containment.walls import Bind, Walls
+from carrel.domain.launch import LaunchWalls
+from carrel.runner.prepare import Prepared
 from carrel.runner.process import Command, LaunchError, start
+from carrel.runner.variables import Places
+from carrel.runner.walls import walls_of
+from carrel.testing.builders import LabHome, make_launch
 from carrel.testing.namespaces import why_no_namespaces
 
 SECRET = "correct-horse-battery-staple"
@@ -253,3 +258,23 @@ def test_the_filter_answers_every_call(machine: str, number: int, second: int) -
         assert number >= 0x40000000 or number < 1024
         assert number != ioctl or second in (0x5412, 0x541C)
     assert filter_program("another") == b""
+
+
+def test_a_link_in_an_environment_that_its_owner_writes_opens_nothing(tmp_path: Path) -> None:
+    """A session's next start sees its environment, and not what its owner has made `bin/python` lead to."""
+    home = LabHome(tmp_path / "lab")
+    launch = make_launch(home, "true", walls=LaunchWalls(hidden=(str(home.root),)))
+    directory = home.attempt(launch)
+    prefix = home.environments / "named" / "eve"
+    for place in (directory.path, home.spool.root / "2" / "1", prefix / "bin"):
+        place.mkdir(parents=True)
+    (home.spool.root / "2" / "1" / "journal").write_text(SECRET)
+    (prefix / "bin" / "python").symlink_to(home.spool.root / "2" / "1" / "journal")
+    places = Places(outputs=directory.path, temporary=directory.path, environment=prefix)
+    activated = {"VIRTUAL_ENV": str(prefix)}
+    prepared = Prepared(command="true", directory=directory.path, places=places, activated=activated, lock="")
+    walls = walls_of(launch, directory, prepared)
+    assert walls is not None
+    opened = [Path(bind.place) for bind in walls.binds]
+    assert prefix in opened
+    assert not [place for place in opened if (home.spool.root / "2").is_relative_to(place)]

@@ -115,13 +115,17 @@ def test_jobs_end_as_they_do_without(
     assert job.exit_code == code_of
 
 
-def test_a_task_of_several_processes_is_one_behind_the_walls(clients: tuple[Client, Client], tmp_path: Path) -> None:
+def test_a_task_of_several_processes_is_one_behind_the_walls(clients: tuple[Client, Client], home: Path, tmp_path: Path) -> None:
     _own, other = clients
-    (tmp_path / "part.py").write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
+    (tmp_path / "part.py").write_text(
+        "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], os.environ['HOME'])"
+    )
     (tmp_path / "MLproject").write_text('name: parts\nentry_points:\n  main:\n    command: "python3 part.py"\n')
     job, log = run(other, tmp_path, tasks_per_node=2)
     assert job.state == "COMPLETED", (job.reason, log)
-    assert sorted(line.split("rank ")[1] for line in log.splitlines() if "rank" in line) == ["0 of 2", "1 of 2"]
+    assert sorted(line.split("rank ")[1] for line in log.splitlines() if "rank" in line) == [
+        f"{rank} of 2 {home / 'homes' / 'mallory'}" for rank in (0, 1)
+    ]
 
 
 def test_a_cell_borrows_a_gpu_behind_the_walls(clients: tuple[Client, Client], home: Path) -> None:

@@ -87,17 +87,13 @@ def build(walls: Walls) -> None:
             covered.append(path)
             continue
         bind, tree = what
-        _make_place(path, directory=os.path.isdir(bind.source) or (not os.path.exists(path) and _is_directory(tree)))  # noqa: PTH110, PTH112
+        _make_place(path, directory=Path(f"/proc/self/fd/{tree}").is_dir())
         calls.set_attributes(tree, on=calls.ATTR_NOSUID | calls.ATTR_NODEV | (0 if bind.writable else calls.ATTR_RDONLY))
         calls.place_tree(tree, path)
         os.close(tree)
     _make_devices(nodes)
     for path in covered:
         calls.set_attributes(path, on=calls.ATTR_RDONLY, recursive=False)
-
-
-def _is_directory(tree: int) -> bool:
-    return os.path.isdir(f"/proc/self/fd/{tree}")  # noqa: PTH112
 
 
 def _make_place(path: str, *, directory: bool) -> None:

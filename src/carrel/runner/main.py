@@ -250,6 +250,8 @@ class Life:
         assert self._log is not None
         self._cgroup = self._make_cgroup()
         variables = command_variables(prepared.activated, launch, self._token, tracking, prepared.places, prepared.secrets)
+        if launch.walls is not None and launch.walls.home:
+            variables["HOME"] = launch.walls.home
         arguments = shell(prepared.command)
         started_with: Mapping[str, str] = variables
         if launch.is_group:
@@ -271,8 +273,6 @@ class Life:
         from carrel.runner.walls import walls_of
 
         walls = walls_of(launch, self._directory, prepared)
-        if walls is not None and launch.walls is not None and launch.walls.home:
-            started_with = {**started_with, "HOME": launch.walls.home}
         read, write = os.pipe2(os.O_CLOEXEC)
         kills_before = 0 if self._cgroup else machine_oom_kills()
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Nodes that every program on a GPU opens (NVIDIA's open kernel modules, nvidia-modprobe(1)).
 _OF_ALL_GPUS = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-
+#: What root alone may read, and so a job of a lab that runs as root.
 _OF_ROOT = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-")
 
 
@@ -59,17 +59,14 @@ def _once(binds: list[Bind]) -> tuple[Bind, ...]:
 
 
 def _environment(prepared: Prepared) -> Iterator[str]:
-    """The environment that was activated, and the Python that it stands on."""
-    for prefix in (
-        prepared.places.environment,
-        prepared.activated.get("VIRTUAL_ENV"),
-        prepared.activated.get("CONDA_PREFIX"),
-    ):
+    """The environment that was activated.
+
+    Where its Python leads is not asked: a session's owner writes there, and a link to it could open what is hidden. The lab's own
+    Pythons are among what everybody may read.
+    """
+    for prefix in (prepared.activated.get("VIRTUAL_ENV"), prepared.activated.get("CONDA_PREFIX")):
         if prefix:
-            yield str(prefix)
-            python = os.path.realpath(f"{prefix}/bin/python")
-            if os.path.exists(python):  # noqa: PTH110
-                yield str(Path(python).parents[1])
+            yield prefix
 
 
 def _devices(launch: Launch) -> Iterator[str]:
