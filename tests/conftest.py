@@ -19,7 +19,7 @@ from hypothesis import settings
 import quick
 from carrel import Client
 from carrel.testing.examples import VARIABLE, examples
-from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.lab_process import LabProcess, fork_labs, start_lab
 from carrel.testing.notebook_scripts import PACKAGES, make_environment
 
 # Where Python may keep no compiled code (containers say so), each of the thousands of processes here compiles what it imports:
@@ -38,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    fork_labs()
     if config.getoption("--quick"):
         os.environ.setdefault(VARIABLE, "0.05")
         quick.hold_to_it()

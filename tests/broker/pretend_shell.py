@@ -9,16 +9,33 @@ from typing import Any
 from carrel.broker.config import BrokerConfig
 from carrel.broker.core.book import Book
 from carrel.broker.core.core import Core
-from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Line, Look, MoveBack, MoveOut, Pause, Spill, Unspill
+from carrel.broker.core.effects import (
+    NEVER,
+    Action,
+    Checkpoint,
+    Effects,
+    Gather,
+    Kill,
+    Line,
+    Look,
+    MoveBack,
+    MoveOut,
+    Pause,
+    Restore,
+    Spill,
+    Unspill,
+)
 from carrel.broker.core.identity import Identity
 from carrel.broker.core.rows import RequestRow, TenantRow, plain
-from carrel.domain.lease import LeaseState, LendingRules, Residency, Tier, Way
+from carrel.domain.lease import ContextPlace, LeaseState, LendingRules, Residency, Tier, Way
 from carrel.domain.node import Device
 from carrel.domain.units import GIB
 from carrel.leases.protocol import KERNEL, RESIDENCY, RUNNER
 from carrel.suspension.ports import Ending, Moved, Use
 
 MEMORY = 16 * GIB
+#: Of a process with the library, where contexts are not next to nothing.
+CONTEXT = GIB
 _AWAY = (Residency.SUSPENDING, Residency.SUSPENDED, Residency.RESUMING)
 _OFF = (Residency.SUSPENDING, Residency.SPILLING, Residency.SPILLED, Residency.RESUMING)
 #: Mostly it goes well.
@@ -54,6 +71,9 @@ class Client:
     fence: int = 0
     paused: bool = False
     place: str = "none"
+    #: The driver has its context in host memory; and its libraries would not survive that.
+    asleep: bool = False
+    fragile: bool = False
     sees: tuple[str, ...] = ()
 
     @property
@@ -64,11 +84,15 @@ class Client:
 class Shell:
     """Drives a core, and checks it after each event."""
 
-    def __init__(self, seed: int, core: type[Core] = Core, *, bus: bool = False, spills: bool = False) -> None:
+    def __init__(
+        self, seed: int, core: type[Core] = Core, *, bus: bool = False, spills: bool = False, contexts: bool = False
+    ) -> None:
         """`bus`: on one real device, with processes whose states move by the library and do not fit together; `spills`: states of
-        real devices, which often have to go on to the disk.
+        real devices, which often have to go on to the disk; `contexts`: as `bus`, with contexts that leave states too little.
         """
-        self.only_bus = bus
+        self.only_bus = bus = bus or contexts
+        self.context = CONTEXT if contexts else 0
+        self.checkpoints = self.restores = 0
         self.dice = random.Random(seed)
         self.make = core
         count = 1 if bus else self.dice.choice([1, 1, 2, 3])
@@ -197,6 +221,7 @@ class Shell:
                 return
             self.go(client, fields["lease"], fields["fence"])
             client.sees = client.sees or tuple(fields["devices"])
+            client.place = "in" if self.context and client.place == "none" else client.place
             self.granted += 1
         elif op == "refused":
             assert fields["request"] == client.asked
@@ -321,7 +346,8 @@ class Shell:
         identity = Identity(role=role, job=number, attempt=1, owner=owner, gpus=1, assigned=assigned)
         client = Client(pid=number, identity=identity, size=dice.choice([0, 2, 6, 10, 14]) * GIB)
         if self.only_bus:
-            client.size = dice.choice([10, 14]) * GIB
+            client.size = dice.choice([10, 14]) * GIB if not self.context else dice.choice([13, 14, 14]) * GIB
+            client.fragile = self.context > 0 and dice.random() < 0.15
         client.library = self.tier is not Tier.SIMULATED and not task and (self.only_bus or dice.random() < 0.7)
         client.hooked = not client.library or dice.random() < 0.7
         self.clients[client.name] = client
@@ -368,7 +394,14 @@ class Shell:
         match action:
             case Gather(tenant, pauses, known):
                 self.carry_out(core.gathered(tenant, pauses, known, now), crash=crash)
+            case Checkpoint(tenant):
+                self.moves += 1
+                self.carry_out(core.checkpointed(tenant, self.falls_asleep(tenant, well=well), now), crash=crash)
+            case Restore(tenant, lease):
+                self.moves += 1
+                self.carry_out(core.restored(tenant, lease, self.wakes(tenant, well=well), now), crash=crash)
             case Pause(tenant, lease):
+                assert tenant not in self.clients or not self.clients[tenant].asleep
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice([Ending.DONE, Ending.DONE, Ending.RETRY]))
                 if tenant in self.clients:
                     self.clients[tenant].paused = moved.ending is Ending.DONE
@@ -381,10 +414,13 @@ class Shell:
             case MoveOut(tenant, pauses) if action.way is Way.BUS:
                 self.over_the_bus(self.clients.get(tenant), "out", well=well)
                 ending = Ending.GONE if tenant not in self.clients else self.bus_ending("out", tenant)
-                self.carry_out(core.moved_out(tenant, pauses, Moved(ending=ending, bytes=action.size), now), crash=crash)
+                size = action.size if not self.context or tenant not in self.clients else self.clients[tenant].size
+                self.carry_out(core.moved_out(tenant, pauses, Moved(ending=ending, bytes=size), now), crash=crash)
             case MoveBack(tenant, lease) if action.way is Way.BUS:
                 self.over_the_bus(self.clients.get(tenant), "in", well=well)
                 ending = Ending.GONE if tenant not in self.clients else self.bus_ending("in", tenant)
+                if ending is Ending.DONE and lease is not None:
+                    self.check_room()
                 self.carry_out(core.moved_back(tenant, lease, Moved(ending=ending, bytes=0), now), crash=crash)
             case MoveOut(tenant, pauses):
                 self.moves += 1
@@ -414,6 +450,45 @@ class Shell:
                 if self.clients.pop(tenant, None) is not None:
                     self.carry_out(core.ended(tenant, now))
 
+    def falls_asleep(self, tenant: str, *, well: bool) -> Moved:
+        """The driver takes a context off the device, or not; or a broker that was killed had done it."""
+        client = self.clients.get(tenant)
+        if client is None:
+            return Moved(ending=Ending.GONE)
+        assert client.place in ("out", "spilled"), "the driver moves what the library should"
+        assert not self.gate_open(client)
+        if client.fragile:
+            return Moved(ending=Ending.UNSUSPENDABLE, libraries=("JAX",))
+        ending = Ending.DONE if well or client.asleep else self.dice.choice(_OUT)
+        client.asleep = ending in (Ending.DONE, Ending.UNVERIFIED)
+        self.checkpoints += client.asleep
+        return Moved(ending=ending, message="dice", bytes=self.context)
+
+    def wakes(self, tenant: str, *, well: bool) -> Moved:
+        """The driver brings a context back, or not."""
+        client = self.clients.get(tenant)
+        if client is None:
+            return Moved(ending=Ending.GONE)
+        ending = Ending.DONE if well or not client.asleep else self.dice.choice(_BACK)
+        if ending is Ending.DONE and client.asleep:
+            client.asleep = False
+            self.restores += 1
+            self.check_room()
+        return Moved(ending=ending, message="dice")
+
+    def on_device(self, client: Client) -> int:
+        """Bytes of a process with the library that are really on its device."""
+        row = self.core.book.tenants.get(client.name)
+        if row is not None and (row.residency is Residency.LOST or row.moved_by == Way.DRIVER):
+            return 0  # nobody's to bring back; or the driver has taken all of it
+        context = self.context if client.sees and not client.asleep else 0
+        return context + (client.size if client.sees and client.place == "in" else 0)
+
+    def check_room(self) -> None:
+        """What came back has room beside what others have there."""
+        if self.context:
+            assert sum(map(self.on_device, self.clients.values())) <= MEMORY, "more is on the device than it has"
+
     def has_left(self, action: MoveOut) -> bool:
         """False for a move out whose memory does not leave yet, and whose process is stopped now; some fail before."""
         if action in self.leaving:
@@ -426,6 +501,9 @@ class Shell:
         processes: dict[str, dict[int, int]] = {uuid: {} for uuid in self.core.lender.devices}
         for client in self.clients.values() if self.tier is not Tier.SIMULATED else ():
             row = self.core.book.tenants.get(client.name)
+            if self.context:
+                processes["gpu0"] |= {client.pid: size} if (size := self.on_device(client)) else {}
+                continue
             for uuid in row.home if row is not None and row.residency is Residency.RESIDENT else ():
                 processes[uuid][client.pid] = max(client.size, 1)
         return Use(processes=processes, used={uuid: sum(there.values()) for uuid, there in processes.items()})
@@ -433,6 +511,7 @@ class Shell:
     def over_the_bus(self, client: Client | None, place: str, *, well: bool) -> None:
         """The library moves its memory, or not; whoever killed the broker before finds it moved already."""
         self.moves += 1
+        assert client is None or not client.asleep, "its library cannot call the driver"
         if client is not None and client.place == "spilled":
             client.paused = True
         elif client is not None and (well or self.dice.random() < 0.8):
@@ -448,6 +527,7 @@ class Shell:
         """The state is written to the disk, and the library lets go of its host memory; or not, or nobody knows."""
         self.moves += 1
         client, ending = self.clients.get(tenant), Ending.DONE if well else self.dice.choice(_LETS_GO)
+        assert client is None or not client.asleep, "its library cannot call the driver"
         if client is None or client.place not in ("out", "spilled"):
             ending = Ending.RETRY
         elif client.place == "spilled":
@@ -541,6 +621,9 @@ class Shell:
             if client.place == "spilled" and row is not None and row.residency is not Residency.LOST:
                 assert client.name in row.files, "its state is on the disk, and nobody knows where"
                 assert row.residency in (*_AWAY[1:], Residency.SPILLING, Residency.SPILLED), "its file is not kept"
+            assert not client.asleep or not (client.joined and self.gate_open(client)), "it computes, and cannot"
+            if client.asleep and row is not None and row.residency is not Residency.LOST:
+                assert row.context != ContextPlace.DEVICE, "nobody knows that its context is away"
             if row is not None and row.moved_by == Way.DRIVER:
                 continue  # the driver has stopped it, whatever its gate is
             if client.library and client.joined and self.gate_open(client):
@@ -595,9 +678,9 @@ class Shell:
         return [row for row in rows if not ((row.exclusive or (unknown and row.resumes)) and row.stuck_since)]
 
 
-def live(seed: int, steps: int, core: type[Core] = Core, *, bus: bool = False, spills: bool = False) -> Shell:
-    """One history."""
-    shell = Shell(seed, core, bus=bus, spills=spills)
+def live(seed: int, steps: int, core: type[Core] = Core, **kind: bool) -> Shell:
+    """One history; `kind`: see `Shell`."""
+    shell = Shell(seed, core, **kind)
     for number in range(steps):
         shell.step()
         if number % 20 == 0:

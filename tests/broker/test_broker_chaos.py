@@ -21,6 +21,8 @@ pytestmark = pytest.mark.chaos
 
 #: Seconds that each goes on at least; without them, until enough has happened.
 SECONDS = float(os.environ.get("CARREL_CHAOS_SECONDS", "0"))
+#: How often things happen, which differ from run to run: a few times in the suite, more often in a long run.
+TIMES = pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
 FAULTS = {"lock_timeout": 0.05, "checkpoint_error": 0.01, "unverified": 0.02, "restore_retry": 0.05, "lost": 0.02}
 
 
@@ -88,9 +90,10 @@ class Session:
                 self.kernel.say("release", lease=name, fence=found["fence"], outcome="ok", cuda=True)
 
 
+@TIMES
 @pytest.mark.parametrize("tier", ["simulated", "hold"])
 def test_nothing_is_lent_twice_and_nothing_is_leaked(
-    brokers: Callable[..., BrokerProcess], kernels: Callable[..., FakeKernel], tier: str
+    brokers: Callable[..., BrokerProcess], kernels: Callable[..., FakeKernel], tier: str, times: int
 ) -> None:
     seed = int(os.environ.get("CARREL_CHAOS_SEED", str(time.time_ns() % 100_000)))
     print(f"CARREL_CHAOS_SEED={seed}")
@@ -119,7 +122,11 @@ def test_nothing_is_lent_twice_and_nothing_is_leaked(
         join()
     finish = time.monotonic() + SECONDS
     restarts = killed = done = 0
-    while time.monotonic() < finish or restarts < 8 or killed < 4 or done + sum(session.done for session in sessions) < 100:
+    while (
+        time.monotonic() < finish
+        or min(restarts, 2 * killed) < 4 * times
+        or done + sum(session.done for session in sessions) < 50 * times
+    ):
         for session in sessions:
             session.step(time.monotonic())
         if dice.random() < 0.01:
@@ -145,14 +152,15 @@ def test_nothing_is_lent_twice_and_nothing_is_leaked(
     assert leases >= done
 
 
+@TIMES
 def test_a_broker_that_dies_at_once_again_and_again(
-    brokers: Callable[..., BrokerProcess], kernels: Callable[..., FakeKernel]
+    brokers: Callable[..., BrokerProcess], kernels: Callable[..., FakeKernel], times: int
 ) -> None:
     """Killed some milliseconds after each start, in whatever it does then: the cell that computes keeps its lease."""
     broker = brokers(state=12 * GIB, rate=100 * GIB, still=False)
     first, second = (kernels(broker, broker.session(number, owner=f"user{number}")) for number in (1, 2))
     dice = random.Random(7)
-    for _ in range(12):
+    for _ in range(6 * times):
         holder, other = (first, second) if dice.random() < 0.5 else (second, first)
         lease = holder.acquire()
         request = other.ask()

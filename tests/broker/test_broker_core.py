@@ -29,6 +29,14 @@ def test_whatever_happens_a_state_on_the_disk_is_known() -> None:
     assert any(shell.crashes for shell in shells)
 
 
+def test_whatever_happens_while_contexts_leave_and_come_back() -> None:
+    """Contexts are large: a state comes back only where those of others have left, which some do not survive."""
+    shells = [live(seed, 200, contexts=True) for seed in range(examples(80))]
+    assert sum(shell.checkpoints for shell in shells) > len(shells) / 4
+    assert sum(shell.restores for shell in shells) > len(shells) / 8
+    assert any(shell.crashes for shell in shells)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_whatever_happens_in_ten_thousand_histories() -> None:

@@ -107,9 +107,13 @@ def settled(node: Node) -> None:
     eventually(lambda: len(files(node)) == states(node).count("spilled"))
 
 
-def test_a_broker_that_is_killed_on_the_way(node: Node) -> None:
+#: In the suite one place of each kind: on the way there, on the way back, and when its memory is copied.
+@pytest.mark.parametrize(
+    "places", [("write", "read", "cuMemcpyHtoDAsync"), pytest.param((*_TO_DISK, *_BACK), marks=pytest.mark.soak)]
+)
+def test_a_broker_that_is_killed_on_the_way(node: Node, places: tuple[str, ...]) -> None:
     made = three(node)
-    for at in (*_TO_DISK, *_BACK):
+    for at in places:
         _mover, asking, number = catch(node, made, at)
         node.broker.restart()
         assert asking.program.finish(number) == {"result": 0, "same": True}, at
@@ -195,3 +199,12 @@ def test_a_journal_that_is_gone_makes_a_state_on_the_disk_a_lost_one(node: Node)
     assert first.program.order("check", at=first.at, size=first.size, seed=first.seed)["result"] == 709
     assert files(node) == []
     second.same()
+
+
+def test_a_disk_that_cannot_be_used_is_said_to_whoever_asks(bus_nodes: Callable[..., Node], tmp_path: Path) -> None:
+    (tmp_path / "disk").write_text("no directory")
+    rules = LendingRules(margin=2 * MIB, host_memory=HOST, state_disk=1024 * MIB)
+    node = bus_nodes(rules=rules, state_directory=str(tmp_path / "disk"), disk_floor=0)
+    host = node.broker.status()["host"]
+    assert host["disk"] is None
+    assert str(tmp_path / "disk") in host["disk_problem"]

@@ -153,7 +153,14 @@ def test_a_task_whose_device_cannot_be_cleared_is_refused_where_it_can_be_placed
     first = kernels(broker, broker.session(1, owner="ada"))
     first.cell()
     (device,) = broker.devices
-    assert broker.status()["host"] == {"limit": 4 * GIB, "left": 4 * GIB, "states": 0, "pool": None, "disk": None}
+    assert broker.status()["host"] == {
+        "limit": 4 * GIB,
+        "left": 4 * GIB,
+        "states": 0,
+        "pool": None,
+        "disk": None,
+        "disk_problem": "",
+    }
     task = kernels(broker, broker.task(2, owner="bob"), role="runner")
     refused = task.acquire(devices=[device.uuid], elsewhere=True)
     assert (refused["op"], refused["code"]) == ("refused", "blocked")
@@ -280,7 +287,8 @@ def test_states_that_host_memory_cannot_take_go_to_the_disk_and_all_take_turns(b
         assert kernel.cell()["op"] == "granted"
     have(broker, "spilled", "spilled", "resident")
     disk = {"limit": 64 * GIB, "left": 44 * GIB}
-    assert broker.status()["host"] == {"limit": 8 * GIB, "left": 8 * GIB, "states": 0, "pool": None, "disk": disk}
+    host = {"limit": 8 * GIB, "left": 8 * GIB, "states": 0, "pool": None, "disk": disk, "disk_problem": ""}
+    assert broker.status()["host"] == host
 
 
 def test_what_has_lain_in_host_memory_longest_goes_on_to_the_disk(brokers: Start, kernels: Kernels) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from carrel.testing.fork_server import run_carrel
 from carrel.testing.waiting import PATIENCE
 
 CARREL = (sys.executable, "-m", "carrel.cli.main")
@@ -45,9 +46,7 @@ class CommandLine:
         return {**bare, **self.variables}
 
     def __call__(self, *words: str, cwd: Path | None = None) -> Ended:
-        done = subprocess.run(
-            [*CARREL, *words], capture_output=True, env=self.environment(), timeout=PATIENCE, cwd=cwd or self.cwd, check=False
-        )
+        done = run_carrel(words, variables=self.environment(), directory=cwd or self.cwd, timeout=PATIENCE)
         return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start(self, *words: str, text: bool = True) -> subprocess.Popen[Any]:

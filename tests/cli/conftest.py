@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,8 @@ def lab_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def lab(lab_home: Path) -> Iterator[LabProcess]:
     """A lab with two simulated GPUs. Whatever a test leaves running is cancelled at the end."""
-    running = start_lab(lab_home, "--cpus", "4", simulate_gpus=2)
+    # Not forked: doctor knows labs by their command line.
+    running = start_lab(lab_home, "--cpus", "4", simulate_gpus=2, python=(sys.executable,))
     yield running
     with Client(home=lab_home) as client:
         left = [client.cancel(job.id).id for job in client.jobs("all", limit=None) if not job.ended]

@@ -18,6 +18,7 @@ import typer
 from command_line import CARREL, PATIENCE, CommandLine, script
 
 from carrel.cli.completion import completions
+from carrel.cli.doctor import run_checks
 from carrel.cli.main import COMMANDS, app, load, main
 from carrel.cli.synonyms import SYNONYMS
 from carrel.server.settings import SETTINGS
@@ -215,6 +216,15 @@ def test_doctor_without_a_lab(alone: CommandLine) -> None:
     done = alone("doctor", "--json")
     checks = {check["name"]: check["status"] for check in done.json["checks"]}
     assert (done.code, checks["lab"], checks["token"]) == (0, "warn", "warn")
+
+
+def test_doctor_names_a_disk_that_no_gpu_state_can_go_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CARREL_STATE_DISK", "1G")
+    monkeypatch.setattr("carrel.broker.boot_key.find_place.__defaults__", ((tmp_path,),))
+    (failed,) = (check for check in run_checks(tmp_path, None) if check.name == "states")
+    assert failed.status == "fail"
+    assert f"{tmp_path} is not in memory" in failed.message
+    assert "state_disk" in failed.remedy
 
 
 def test_doctor_fails_for_a_token_that_others_can_read(alone: CommandLine, tmp_path: Path) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from carrel.cli.gpus import _print_memory
 from carrel.cli.gpus_history import hour_lines, hour_sums, memory_bar
 from carrel.domain.units import GIB
 from carrel.wire.v1 import LendingView
+from carrel.wire.v1.sessions import HostView
 
 NOW = 10_000.0
 
@@ -55,3 +59,10 @@ def test_memory_by_owner_is_a_bar_and_words() -> None:
     bar, words = memory_bar(found, found.devices[0], lambda tenant: f"job {tenant.job}")
     assert bar == "[" + "#" * 10 + "+" * 4 + "o" + "." * 9 + "]"
     assert words == "job 2 8G (2G cache), somebody else 1G, other 1G, free 6G"
+
+
+def test_a_disk_that_no_state_can_go_to_is_named_with_its_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "There is no place for the key of GPU states on the disk: /dev/shm is not in memory. Give the lab's user a tmpfs."
+    found = lending().model_copy(update={"host": HostView(disk_problem=said)})
+    _print_memory(found)
+    assert f"No GPU state goes to the disk (state_disk): {said}" in capsys.readouterr().out

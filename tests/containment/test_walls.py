@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -105,7 +106,7 @@ def test_nothing_gets_out(rig: Rig, neighbour: subprocess.Popen[bytes], sockets:
     allowed = {f"list {path}" for path in (str(home), str(home / "spool"), "/run", "/etc", "/usr/bin")}
     assert set(through) - allowed == set(), through
     assert through.get(f"list {home / 'spool'}") == "['1']"
-    assert ATTACKS.count("@attempt") >= 25
+    assert ATTACKS.count("@attempt") >= 30
 
 
 def test_the_attacks_are_not_made_where_there_are_no_walls(rig: Rig) -> None:
@@ -278,3 +279,22 @@ def test_a_link_in_an_environment_that_its_owner_writes_opens_nothing(tmp_path: 
     opened = [Path(bind.place) for bind in walls.binds]
     assert prefix in opened
     assert not [place for place in opened if (home.spool.root / "2").is_relative_to(place)]
+
+
+def test_what_lies_on_another_disk_is_there_as_it_is_called(tmp_path: Path) -> None:
+    """Virtual environments hold their own path; the link to the other disk is in the lab's directory, which is hidden."""
+    home = LabHome(tmp_path / "lab")
+    launch = make_launch(home, "true", walls=LaunchWalls(hidden=(str(home.root),)))
+    directory = home.attempt(launch)
+    directory.path.mkdir(parents=True)
+    (tmp_path / "disk" / "envs" / "one").mkdir(parents=True)
+    shutil.rmtree(home.environments, ignore_errors=True)
+    home.environments.parent.mkdir(parents=True, exist_ok=True)
+    home.environments.symlink_to(tmp_path / "disk")
+    prefix = home.environments / "envs" / "one"
+    places = Places(outputs=directory.path, temporary=directory.path, environment=None)
+    activated = {"VIRTUAL_ENV": str(prefix)}
+    prepared = Prepared(command="true", directory=directory.path, places=places, activated=activated, lock="")
+    walls = walls_of(launch, directory, prepared)
+    assert walls is not None
+    assert {str(prefix), str(tmp_path / "disk/envs/one")} <= {bind.place for bind in walls.binds}

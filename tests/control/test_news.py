@@ -195,6 +195,14 @@ def test_merging_keeps_order_and_drops_lines_that_were_read_twice() -> None:
     assert eight == other
 
 
+def test_that_a_command_had_not_begun_is_not_forgotten_where_news_come_together() -> None:
+    lines = Observation(job_id=7, attempt=1, entries=(Journaled(at=1.0, record=Preparing(message="inputs")),), offset=90)
+    lost = Observation(job_id=7, attempt=1, gone=True, unbegun=True)
+    (both,) = merge([lines, lost])
+    assert (both.entries, both.gone, both.unbegun) == (lines.entries, True, True)
+    assert merge([lines, replace(lost, unbegun=False)])[0].unbegun is False
+
+
 def test_of_what_an_engine_says_beside_the_journal_the_last_counts_and_the_journal_outweighs_it() -> None:
     first, second = (
         Observation(job_id=7, attempt=2, entries=(Journaled(at=9, record=Preparing(message=text)),), beside=True)

@@ -244,11 +244,11 @@ def test_the_remedy_for_a_missing_kernel_fits_the_prefix(named: NamedLab, lab: L
     named.uv("venv", str(mine), "--no-python-downloads")
     named.install(mine, "pip")
     with pytest.raises(EnvironmentFailed) as refused:
-        named.environments().look_at(mine, named.work())
+        named.environments().look_at("ada", mine, named.work())
     assert refused.value.remedy == f"Run: {mine}/bin/python -m pip install ipykernel"
     (mine / "conda-meta").mkdir()
     with pytest.raises(EnvironmentFailed) as refused:
-        named.environments().look_at(mine, named.work())
+        named.environments().look_at("ada", mine, named.work())
     assert refused.value.remedy == f"Run: conda install -p {mine} ipykernel"
 
 
@@ -507,3 +507,20 @@ def test_an_unknown_name_names_the_nearest(named: NamedLab) -> None:
     named.create("ada", "torch")
     with pytest.raises(NotFound, match='Did you mean "torch"'):
         named.open("ada", "trch")
+
+
+def test_what_an_owner_puts_in_the_place_of_a_record_is_not_waited_for_or_followed(named: NamedLab, lab: Lab) -> None:
+    """The runner looks at packages while the session runs that may change them: a pipe must not stop it, a link not lead it."""
+    opened = named.open("ada", "default")
+    site = next(opened.prefix.glob("lib/python3*/site-packages"))
+    secret = lab.base / "secret.json"
+    secret.write_text('{"url": "https://secret.example", "archive_info": {}}')
+    for name in ("piped-1.0", "linked-1.0"):
+        (site / f"{name}.dist-info").mkdir()
+        (site / f"{name}.dist-info/METADATA").write_text("Metadata-Version: 2.1\n")
+    os.mkfifo(site / "piped-1.0.dist-info/direct_url.json")
+    (site / "linked-1.0.dist-info/direct_url.json").symlink_to(secret)
+    lock = named.environments().lock("ada", "default").text
+    assert "piped==1.0" in lock
+    assert "linked==1.0" in lock
+    assert "secret" not in lock

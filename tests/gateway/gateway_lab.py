@@ -16,6 +16,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from carrel.audit import AuditLog
 from carrel.control.administration import Administration
 from carrel.control.collecting import Collecting
 from carrel.control.drains import Drains
@@ -186,6 +187,8 @@ class Rig:
     written: list[LabRules]
     runs: dict[int, tuple[str, str]] = field(default_factory=dict)
     lender: ScriptedLender = field(default_factory=lambda: ScriptedLender())
+    #: Set once it is there.
+    audit: AuditLog = None  # type: ignore[assignment]
     #: What brokers of a cluster's nodes said.
     nodes: list[NodeNews] = field(default_factory=list)
 
@@ -322,6 +325,7 @@ def a_lab(
     rig = Rig(home=home, lab=lab, store=store, engine=engine, snapshots=snapshots, app=FastAPI(), tokens=tokens, written=written)
     environments = NamedEnvironments(home / "environments")
     settings = GatewaySettings(uploads=home / "uploads", heartbeat=heartbeat, **limits)
+    audit = rig.audit = AuditLog(home / "audit", clock=clock)
     rig.app = create_app(
         lab,
         settings=settings,
@@ -329,6 +333,7 @@ def a_lab(
         run_of=rig.runs.get,
         pages=pages(rig) if pages else None,
         environments=environments,
+        audit=audit,
         sessions=Sessions(
             lab,
             files=home / "files",
@@ -345,6 +350,7 @@ def a_lab(
         loop.stop()
         lab.tokens.close()
         store.close()
+        audit.close()
 
 
 @contextmanager

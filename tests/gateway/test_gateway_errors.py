@@ -8,6 +8,7 @@ from carrel.gateway.errors import problem_of
 pytestmark = pytest.mark.quick
 
 STATUS = {
+    "too_large": 413,
     "invalid": 422,
     "impossible": 422,
     "unauthenticated": 401,

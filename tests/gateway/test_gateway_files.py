@@ -44,8 +44,19 @@ def test_what_is_too_large_is_refused_before_and_while_it_comes(tmp_path: Path) 
             http.post(f"{V1}/jobs", content=iter([b"[" * 6000, b"[" * 6000]), headers={"Content-Type": "application/json"}),
         ):
             assert (answer.status_code, answer.json()["type"]) == (413, "urn:carrel:problem:too_large")
+            limit = 200_000 if "snapshots" in answer.request.url.path else 10_000
+            assert f"larger than the {limit} bytes" in answer.json()["detail"]
         assert not any((tmp_path / "uploads").iterdir())
         assert http.get(f"{V1}/lab").status_code == 200
+
+
+def test_a_snapshot_of_too_many_files_is_refused(rig: Rig, ada: httpx.Client) -> None:
+    digest, archive = rig.archive({str(number): "x" for number in range(6)})
+    rig.snapshots._files = 5
+    answer = ada.put(f"{V1}/snapshots/{digest}", content=archive)
+    assert (answer.status_code, answer.json()["detail"]) == (413, "The snapshot has more than 5 files.")
+    rig.snapshots._files = 6
+    assert ada.put(f"{V1}/snapshots/{digest}", content=archive).status_code == 201
 
 
 def test_a_log_is_read_by_ranges(rig: Rig, ada: httpx.Client) -> None:

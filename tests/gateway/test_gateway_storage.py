@@ -92,6 +92,7 @@ def test_nothing_goes_that_a_record_names(strict: Rig) -> None:
         "code": 0,
         "outputs": 0,
         "artifacts": 0,
+        "audit": 0,
     }
     assert spool.log.read_bytes() == b"words"
     assert call(strict, "GET", f"/jobs/{job}/outputs/outputs/0", "ada").content == b"result"

@@ -164,7 +164,7 @@ class HubRig:
             yield
         finally:
             back = start_lab(self.lab.home, simulate_gpus=2)
-            self.lab.process, self.lab.url = back.process, back.url
+            self.lab.process, self.lab.output, self.lab.url = back.process, back.output, back.url
 
     def close(self) -> None:
         self.api.close()

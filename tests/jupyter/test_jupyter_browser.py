@@ -29,6 +29,8 @@ PATIENCE = 1000 * SECONDS
 STATUS = ".carrel-status"
 #: Seen now and then when a cell is run in the first moments of a page, before there is a session; no line of ours reads it so.
 NOT_OURS = ("Cannot read properties of null (reading 'kernel')",)
+#: JupyterLab's words for a question to the kernel that nobody waits for any more, because the page that asked was closed.
+CLOSED_MEANWHILE = re.compile(r"Could not restore the debugger state: Canceled future for debug_request message")
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +51,14 @@ class Window:
         page = self.context.new_page()
         page.set_default_timeout(PATIENCE)
         answer_select_kernel(page)
-        page.on("console", lambda message: self.complaints.append(message.text) if message.type == "error" else None)
+        page.on("console", lambda message: self._hear(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self.complaints.append(str(error)) if str(error) not in NOT_OURS else None)
         page.on("request", lambda request: self._look(request.url))
         return page
+
+    def _hear(self, text: str) -> None:
+        if not CLOSED_MEANWHILE.match(text):
+            self.complaints.append(text)
 
     def _look(self, url: str) -> None:
         if self.label not in url.partition("?")[0] and not url.startswith(("data:", "blob:")):

@@ -9,6 +9,7 @@ import pytest
 from lending_node import GIB, MEMORY, Node, check, device, lease, request, resident, snapshot, suspended, tenant
 
 from carrel.domain.lease import (
+    ContextPlace,
     Expire,
     LeaseState,
     Lend,
@@ -138,6 +139,32 @@ def test_programs_outside_of_the_lab_are_in_the_way() -> None:
     answer = decide(snapshot([device(0, foreign=12 * GIB)], [suspended("a", size=8)], [request("a")]))
     assert answer.queue[0].reason.code == "GpuNoRoom"
     assert "outside" in answer.queue[0].reason.message
+
+
+def test_contexts_that_cannot_leave_are_named_as_what_is_in_the_way() -> None:
+    def words(number: int, foreign: int) -> str:
+        staying = [replace(suspended(f"s{i}", size=1), context={"gpu0": GIB}) for i in range(number)]
+        answer = decide(snapshot([device(0, foreign=foreign * GIB)], [suspended("a", size=8), *staying], [request("a")]))
+        assert answer.queue[0].reason.code == "GpuNoRoom"
+        return answer.queue[0].reason.message
+
+    assert "(the CUDA contexts of 12 idle notebooks fill it (12G))" in words(12, foreign=12)
+    assert "(programs outside of the lab and the CUDA context of an idle notebook (1G) fill it)" in words(1, foreign=12)
+
+
+def test_the_time_of_contexts_is_part_of_what_a_wait_takes() -> None:
+    def about(*, context: bool) -> float | None:
+        others = [replace(suspended("s", size=1), context={"gpu0": GIB}, context_leaves=True)] if context else []
+        away = {"context": {"gpu0": GIB}, "context_at": ContextPlace.AWAY} if context else {}
+        rules = LendingRules(move_rate=2.0 * GIB, context_time=3.0)
+        node = device(0, foreign=GIB if context else 0)
+        snap = snapshot([node], [resident("b", size=8), suspended("a", size=14, **away), *others], [request("a")], rules=rules)
+        answer = decide(snap)
+        assert len(answer.checkpoints) == (1 if context else 0)
+        return answer.queue[0].estimate
+
+    assert about(context=False) == 11.0
+    assert about(context=True) == 17.0
 
 
 def test_host_memory_is_a_limit() -> None:

@@ -64,6 +64,18 @@ def test_tickets_and_sessions_end_by_themselves(site: Site) -> None:
         assert http.get("/").status_code == 401
 
 
+def test_the_sign_in_page_speaks_of_a_link_only_to_who_came_by_one(site: Site) -> None:
+    with site.browser() as http:
+        asked = http.get("/login")
+        assert asked.status_code == 401
+        assert "Nobody is signed in." in asked.text
+        assert "link was used" not in asked.text
+        assert "link was used already, or is older than ten minutes" in http.get("/login?ticket=none").text
+    with site.browser("ada") as http:
+        page = http.get("/login")
+        assert (page.status_code, page.url.path) == (200, "/")
+
+
 def test_a_token_signs_in_and_signing_out_ends_the_session(site: Site) -> None:
     with site.browser() as http:
         assert http.post("/login", data={"token": "wrong"}).status_code == 401
@@ -79,6 +91,34 @@ def test_a_token_signs_in_and_signing_out_ends_the_session(site: Site) -> None:
         job = site.submit("bob")
         token = site.rig.engine.wait_started(job)[1]
         assert http.post("/login", data={"token": token}).status_code == 401  # a job is no person
+
+
+@pytest.mark.parametrize(
+    ("after", "goes_to"),
+    [
+        ("/jobs?state=RUNNING", "/jobs?state=RUNNING"),
+        ("//evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("https://evil.example", "/"),
+    ],
+)
+def test_signing_in_leads_to_the_page_that_was_asked_for_and_to_no_other_site(after: str, goes_to: str, site: Site) -> None:
+    with site.browser() as http:
+        answer = http.post("/login", data={"token": site.rig.tokens["bob"], "after": after}, follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, goes_to)
+        http.cookies.clear()
+        assert 'name="after" value="/notebooks?gpu=1"' in http.get("/notebooks?gpu=1").text
+
+
+def test_a_page_that_says_that_it_was_too_much_says_for_how_long(site: Site) -> None:
+    with site.browser() as http:
+        for _ in range(400):  # more than a stranger may try at once
+            answer = http.post("/login", data={"token": "x"})
+            if answer.status_code == 429:
+                break
+        assert answer.status_code == 429
+        assert "text/html" in answer.headers["content-type"]
+        assert int(answer.headers["retry-after"]) >= 1
 
 
 def test_a_revoked_token_ends_its_sessions(site: Site) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import LaunchLimits, Sampled, Started
+from carrel.domain.network import Network
 from carrel.domain.resources import Resources
 from carrel.domain.serial import to_plain
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec
@@ -43,6 +44,13 @@ def test_exit_code_0_is_completed(lab):
     ended = lab.run("true")
     assert verdict(ended) == (JobState.COMPLETED, "Completed")
     assert (ended.exit_code, ended.signal) == (0, None)
+
+
+def test_less_network_where_nothing_can_take_it_is_refused(lab):
+    ended = lab.run("true", task={"network": Network.OFF})
+    assert verdict(ended) == (JobState.FAILED, "LaunchFailed")
+    assert 'asks for network "off"' in ended.reason.message
+    assert lab.run("true", task={"network": Network.ON}).state is JobState.COMPLETED
 
 
 def test_a_missing_program_is_explained(lab):

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from carrel.client import Client
+from carrel.containment.trial import ATTACKS, run_inside
+from carrel.domain.errors import CarrelError
+from carrel.domain.launch import LaunchPaths
+from carrel.runner.walls import staging_walls
+from carrel.server.home import LabHome
+from carrel.server.isolation import LocalWalls
+from carrel.spool import AttemptDirectory
 from carrel.testing.lab_process import start_lab
 from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.notebook_client import SessionBrowser
@@ -17,7 +30,7 @@ from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import JobDetail, ResourceRequest, SessionRequest
 
 LOOK = """
-import json, os, pathlib, sys
+import json, os, pathlib, resource, sys
 home = pathlib.Path(sys.argv[1])
 found = {}
 for name in ("token", "secret", "lab.db", "carrel.toml"):
@@ -36,6 +49,9 @@ try:
 except OSError as error:
     found["journal"] = type(error).__name__
 found["home"] = os.environ["HOME"]
+found["limit"] = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+room = os.statvfs("/dev/shm")
+found["shared"] = room.f_blocks * room.f_frsize
 pathlib.Path(os.environ["HOME"], "kept").write_text("kept")
 pathlib.Path(os.environ["CARREL_OUTPUT_DIR"], "made.txt").write_text("made")
 pathlib.Path(os.environ["TMPDIR"], "scratch").write_text("x")
@@ -47,7 +63,9 @@ print(json.dumps(found))
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("isolated") / "home"
     home.mkdir(mode=0o700)
-    (home / "carrel.toml").write_text('isolation = "kernel"\ntracking = false\n')
+    (home / "carrel.toml").write_text(
+        'isolation = "kernel"\njob_network = "loopback"\nprocess_limit = 5000\ndisk_limit = "64M"\ntracking = false\n'
+    )
     return home
 
 
@@ -71,6 +89,12 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def write(directory: Path, text: str) -> Path:
+    directory.mkdir()
+    (directory / "task.py").write_text(text)
+    return directory
+
+
 def run(client: Client, code: Path, script: str | None = None, *arguments: str, **more: Any) -> tuple[JobDetail, str]:
     job = client.submit_project(code, script=script, arguments=arguments, **more)
     ended = client.wait(job.id, timeout=PATIENCE)
@@ -80,17 +104,18 @@ def run(client: Client, code: Path, script: str | None = None, *arguments: str, 
 def test_a_task_sees_its_own_and_nothing_of_the_labs(clients: tuple[Client, Client], code: Path, home: Path) -> None:
     own, other = clients
     run(own, code, "look.py", str(home))
-    job, log = run(other, code, "look.py", str(home))
+    job, log = run(other, code, "look.py", str(home), resources=ResourceRequest(memory="256M"))
     assert job.state == "COMPLETED", log
     found = json.loads(log.splitlines()[-1])
     assert [found[name] for name in ("token", "secret", "lab.db", "carrel.toml")] == ["FileNotFoundError"] * 4
     assert len(found["spool"]) == 1
     assert found["others"] == []
     assert found["journal"] == "OSError"
+    assert (found["limit"], found["shared"]) == (5000, 256 * 1024**2)
     assert found["home"] == str(home / "homes" / "mallory")
     assert (home / "homes" / "mallory" / "kept").read_text() == "kept"
     assert [output.path for output in other.outputs(job.id)] == ["outputs/made.txt"]
-    assert list((home / "spool" / str(job.id) / "1").glob("private-tmp")) == []
+    wait_until(lambda: not (home / "spool" / str(job.id) / "1" / "private-tmp").exists())
 
 
 @pytest.mark.parametrize(
@@ -101,8 +126,10 @@ def test_a_task_sees_its_own_and_nothing_of_the_labs(clients: tuple[Client, Clie
         ("x = bytearray(600 * 1024**2)", "OUT_OF_MEMORY", None),
         ("import time; time.sleep(600)", "TIMEOUT", None),
         ("import subprocess; subprocess.Popen(['sleep', '600'])", "COMPLETED", 0),
+        ("import time; open('/tmp/big', 'wb').write(bytes(96 * 1024**2)); time.sleep(600)", "FAILED", None),
+        ("import os, time; open(os.path.expanduser('~/big'), 'wb').write(bytes(96 * 1024**2)); time.sleep(600)", "FAILED", None),
     ],
-    ids=["exit", "signal", "memory", "time", "left behind"],
+    ids=["exit", "signal", "memory", "time", "left behind", "its own /tmp", "home"],
 )
 def test_jobs_end_as_they_do_without(
     clients: tuple[Client, Client], tmp_path: Path, text: str, state: str, code_of: int | None
@@ -113,6 +140,7 @@ def test_jobs_end_as_they_do_without(
     job, log = run(other, tmp_path, "end.py", resources=resources)
     assert job.state == state, log
     assert job.exit_code == code_of
+    assert ("DiskLimit" in job.reason) == ("big" in text)
 
 
 def test_a_task_of_several_processes_is_one_behind_the_walls(clients: tuple[Client, Client], home: Path, tmp_path: Path) -> None:
@@ -126,6 +154,138 @@ def test_a_task_of_several_processes_is_one_behind_the_walls(clients: tuple[Clie
     assert sorted(line.split("rank ")[1] for line in log.splitlines() if "rank" in line) == [
         f"{rank} of 2 {home / 'homes' / 'mallory'}" for rank in (0, 1)
     ]
+
+
+REACH = """
+import json, os, socket, sys, threading, urllib.request
+found = {}
+def connects(host, port):
+    try:
+        socket.create_connection((host, port), 30).close()
+        return True
+    except OSError:
+        return False
+found["neighbour"] = connects("127.0.0.1", int(sys.argv[1]))
+found["lab"] = connects("127.0.0.1", int(sys.argv[2]))
+found["url"] = os.environ.get("CARREL_URL", "")
+if found["url"]:
+    request = urllib.request.Request(found["url"] + "/api/v1/jobs/" + os.environ["CARREL_JOB_ID"])
+    request.add_header("Authorization", "Bearer " + os.environ["CARREL_TOKEN"])
+    found["state"] = json.load(urllib.request.urlopen(request))["state"]
+listener = socket.create_server(("127.0.0.1", 0))
+found["own"] = connects(socket.gethostname(), listener.getsockname()[1])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("network", [None, "loopback", "off", "on"])
+def test_a_task_has_the_network_that_it_is_given_at_most(
+    clients: tuple[Client, Client], tmp_path: Path, served: str, network: str | None
+) -> None:
+    """The lab is reached; what else listens on the machine is not, whatever is asked for."""
+    _own, other = clients
+    neighbour, lab = urlsplit(served).port, urlsplit(other.url).port
+    code = write(tmp_path / "reach", REACH)
+    job, log = run(other, code, "task.py", str(neighbour), str(lab), network=network)
+    assert job.state == "COMPLETED", (job.reason, log)
+    found = json.loads(log.splitlines()[-1])
+    assert (found["neighbour"], found["own"]) == (False, True)
+    assert (found["lab"], bool(found["url"]), found.get("state")) == (
+        (False, False, None) if network == "off" else (True, True, "RUNNING")
+    )
+    assert other.record(job.id)["attempts"][-1]["hardware"]["network"] == ("off" if network == "off" else "loopback")
+
+
+def test_a_network_that_there_is_not_is_refused(clients: tuple[Client, Client], code: Path) -> None:
+    with pytest.raises(CarrelError, match="loopback"):
+        clients[1].submit_project(code, script="look.py", network="wlan")
+
+
+BACKEND = """
+import os, resource, sys, zipfile
+def get_requires_for_build_wheel(settings=None):
+    return []
+def build_wheel(place, settings=None, metadata=None):
+    seen = {}
+    for name in ("token", "secret", "lab.db"):
+        try:
+            seen[name] = open(os.path.join(HOME, name)).read()
+        except OSError as error:
+            seen[name] = type(error).__name__
+    seen["limit"] = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    with zipfile.ZipFile(os.path.join(place, "pkg-1-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr("pkg.py", f"seen = {seen!r}; home = {os.environ['HOME']!r}")
+        wheel.writestr("pkg-1.dist-info/METADATA", "Metadata-Version: 2.1\\nName: pkg\\nVersion: 1\\n")
+        wheel.writestr("pkg-1.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr("pkg-1.dist-info/RECORD", "")
+    return "pkg-1-py3-none-any.whl"
+"""
+
+
+def test_what_a_package_runs_when_it_is_built_sees_nothing_of_the_labs(
+    clients: tuple[Client, Client], home: Path, tmp_path: Path
+) -> None:
+    """Without a network: the package lies in the code."""
+    _own, other = clients
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg/backend.py").write_text(f"HOME = {str(home)!r}\n{BACKEND}")
+    (tmp_path / "pkg/pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "pkg"\nversion = "1"\n'
+    )
+    (tmp_path / "requirements.txt").write_text("./pkg\n")
+    (tmp_path / "look.py").write_text("import json, pkg; print(json.dumps([pkg.seen, pkg.home]))")
+    job, log = run(other, tmp_path, "look.py")
+    assert job.state == "COMPLETED", (job.reason, log)
+    seen, at_home = json.loads(log.splitlines()[-1])
+    assert seen == {**dict.fromkeys(("token", "secret", "lab.db"), "FileNotFoundError"), "limit": 5000}
+    assert at_home == str(home / "homes" / "mallory")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    """A file behind a web server on the loopback."""
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served/data.txt").write_text("from the web")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "served"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/data.txt"
+        server.shutdown()
+        thread.join()
+
+
+def test_inputs_come_through_the_walls_of_their_owner(
+    clients: tuple[Client, Client], home: Path, tmp_path: Path, served: str
+) -> None:
+    """What the runner may read is no input of those whose job it is; what they may read, and what the lab gives them, is."""
+    _own, other = clients
+    made, _log = run(other, write(tmp_path / "first", "open('outputs/said.txt', 'w').write('said')"), "task.py")
+
+    def fetched(name: str, uri: str) -> tuple[JobDetail, str]:
+        code = write(tmp_path / name, "print(open('data.txt').read())")
+        (code / "MLproject").write_text(
+            f'name: t\nentry_points:\n  main:\n    command: "python3 task.py"\ncarrel:\n  inputs: {{data.txt: "{uri}"}}\n'
+        )
+        return run(other, code)
+
+    for name, uri, text in (
+        ("web", served, "from the web"),
+        ("job", f"job:{made.id}/outputs/said.txt", "said"),
+        ("system", "file:///etc/hostname", Path("/etc/hostname").read_text().strip()),
+    ):
+        job, log = fetched(name, uri)
+        assert (job.state, log.strip().splitlines()[-1]) == ("COMPLETED", text), (job.reason, log)
+    (tmp_path / "lying").write_text("on the machine's own /tmp")
+    for name, uri, words in (
+        ("token", f"file://{home}/token", "the lab's own directory"),
+        ("tmp", f"file://{tmp_path}/lying", "No such file"),
+        ("process", "file:///proc/1/environ", "Permission denied"),
+        ("through", f"simplecache::file://{tmp_path}/lying", "could not be read"),
+    ):
+        job, log = fetched(name, uri)
+        assert (job.state, job.reason) == ("FAILED", "InputFailed"), log
+        assert words in log
 
 
 def test_a_cell_borrows_a_gpu_behind_the_walls(clients: tuple[Client, Client], home: Path) -> None:
@@ -145,6 +305,80 @@ def test_a_cell_borrows_a_gpu_behind_the_walls(clients: tuple[Client, Client], h
         kernel.close()
     other.cancel(session.job.id)
     assert other.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
+
+
+def attacks_on(home: Path, served: str, writable: str) -> dict[str, Any]:
+    """What is tried of this lab and its machine; the program itself looks first whether it is inside of walls."""
+    # The broker's is what a notebook is given: it asks the kernel who calls.
+    sockets = [str(path) for path in (home / "run").rglob("*") if path.is_socket() and path.name != "broker.sock"]
+    return {
+        "secrets": [str(home / name) for name in ("token", "secret", "lab.db", "carrel.toml")],
+        "directories": [str(home), str(home / "homes"), str(home / "snapshots"), str(home / "blobs")],
+        "processes": [os.getpid(), os.getppid()],
+        "sockets": [*sockets, f"\0carrel-nobody-{os.getpid()}"],
+        "addresses": [["127.0.0.1", urlsplit(served).port], ["::1", urlsplit(served).port]],
+        "closed": True,
+        "outside_network": str(Path("/proc/self/ns/net").readlink()),
+        "devices": ["/dev/nvidia0", "/dev/kmsg", "/dev/mem", "/dev/vda"],
+        "hidden": [str(home), "/run", "/var/tmp"],
+        "writable": writable,
+        "outside": str(Path("/proc/self/ns/mnt").readlink()),
+        "outside_user": str(Path("/proc/self/ns/user").readlink()),
+    }
+
+
+def nothing_got_through(said: str, home: Path) -> None:
+    tried, through = said.strip().splitlines()[-2:]
+    # Of the lab's directory only the way to the attempt's own is there.
+    assert {
+        name: what for name, what in json.loads(through).items() if name not in (f"list {home}", f"list {home / 'homes'}")
+    } == {}
+    assert int(tried) >= 60, tried
+
+
+def test_nothing_gets_out_of_a_task(clients: tuple[Client, Client], home: Path, tmp_path: Path, served: str) -> None:
+    _own, other = clients
+    job, log = run(other, write(tmp_path / "evil", ATTACKS), "task.py", json.dumps(attacks_on(home, served, "/tmp")))
+    assert job.state == "COMPLETED", (job.reason, log)
+    nothing_got_through(log.split("[carrel]")[0], home)
+
+
+def test_nothing_gets_out_of_a_notebook_or_its_terminal(clients: tuple[Client, Client], home: Path, served: str) -> None:
+    _own, other = clients
+    session = other.start_session(SessionRequest())
+    wait_until(lambda: other.session(session.job.id).ready, "the session")
+    arguments = ["-I", "-c", ATTACKS, json.dumps(attacks_on(home, served, session.directory))]
+    with SessionBrowser(other.open_session(session.job.id)) as browser:
+        kernel = browser.start_kernel()
+        look = "import subprocess, sys\nprint(subprocess.run([sys.executable, *%r], capture_output=True, text=True).stdout)"
+        of_cell = kernel.execute(look % (arguments,)).text
+        words = ["python3", *arguments]
+        kernel.execute(f"import pathlib, shlex\npathlib.Path('evil.sh').write_text(shlex.join({words!r}))")
+        with browser.websocket(f"/terminals/websocket/{browser.request('POST', '/api/terminals').json()['name']}") as shell:
+            shell.send(json.dumps(["stdin", "sh evil.sh > said.txt 2>&1; echo it ended with $?.\r"]))
+            seen = ""
+            while "it ended with 0." not in seen:
+                seen += str(json.loads(shell.recv(timeout=PATIENCE))[1:])
+        of_terminal = kernel.execute("print(open('said.txt').read())").text
+        kernel.close()
+    other.cancel(session.job.id)
+    assert other.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
+    nothing_got_through(of_cell, home)
+    nothing_got_through(of_terminal, home)
+
+
+def test_nothing_gets_out_of_what_reads_inputs(clients: tuple[Client, Client], home: Path, tmp_path: Path, served: str) -> None:
+    """Nobody's code runs there; what reads addresses that somebody has written is behind the same walls all the same."""
+    del clients
+    directory = AttemptDirectory(tmp_path / "attempt")
+    directory.work.mkdir(parents=True)
+    paths = LaunchPaths(environments="", snapshots="", blobs="", files=str(home / "files"))
+    about = attacks_on(home, served, "/tmp")
+    walls = staging_walls(LocalWalls(LabHome(home))("mallory"), directory, paths)
+    # It has the machine's network: it is there to fetch.
+    code, said = run_inside(walls, [sys.executable, "-I", "-c", ATTACKS, json.dumps({**about, "addresses": [], "closed": False})])
+    assert code == 0, said
+    nothing_got_through(said.decode(), home)
 
 
 def test_a_lab_says_what_it_does_not_know(tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from carrel import Client
+from carrel.testing.fork_server import run_carrel
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
@@ -62,7 +62,7 @@ class Lab:
         self.process: LabProcess = start_lab(
             self.home, "--cpus", "8", tracking=tracking, simulate_gpus=2, variables=self.variables
         )
-        self.client = Client(url=self.process.url, token=self.process.token)
+        self.client = Client(home=self.home)
 
     def kill(self) -> None:
         self.client.close()
@@ -76,11 +76,9 @@ class Lab:
         return self.client.submit_project(directory / "work.sh", partition=partition, **more).id  # type: ignore[arg-type]
 
     def carrel(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "carrel.cli.main", *words],
-            env={**os.environ, "CARREL_URL": self.process.url, "CARREL_TOKEN": self.process.token},
-            capture_output=True, text=True, timeout=150, check=False,
-        )  # fmt: skip
+        variables = {**os.environ, "CARREL_URL": self.process.url, "CARREL_TOKEN": self.process.token}
+        done = run_carrel(words, variables=variables, timeout=PATIENCE)
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def until(self, job_id: int, happened: Callable[[JobDetail], object]) -> JobDetail:
         return wait_until(lambda: job if happened(job := self.client.job(job_id)) else None, lambda: self.client.job(job_id))  # type: ignore[return-value]

@@ -1,5 +1,6 @@
 """The engine whose work is done by a deputy: a process of another Unix user, on a real cluster."""
 
+import json
 import os
 import pwd
 import re
@@ -10,14 +11,17 @@ from pathlib import Path
 import pytest
 
 from carrel.domain.array import ArrayElement
-from carrel.domain.errors import NotFound
+from carrel.domain.errors import NotFound, Unavailable
 from carrel.domain.job import JobState
 from carrel.domain.launch import Preparing
 from carrel.domain.ports import Attempt
 from carrel.engines.deputy.engine import DeputyEngine
+from carrel.engines.deputy.trial import try_deputy
 from carrel.engines.slurm.commands import SlurmCommands, SlurmDown
 from carrel.engines.slurm.engine import options_for
 from carrel.engines.slurm.shared import SharedListing
+from carrel.server.home import LabHome as Home
+from carrel.server.signing import LabKey
 from carrel.spool import AttemptDirectory, Spool
 from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
@@ -74,6 +78,12 @@ def command_of(home, site, python, user=None):
     return [*run_as(user or home.user), str(python), "-P", "-m", "carrel.engines.deputy.process", "--config", str(file)]
 
 
+def key_of(home, name="key"):
+    """The key of a lab."""
+    (home.root / name).mkdir(mode=0o700, exist_ok=True)
+    return LabKey(Home(home.root / name))
+
+
 def deputy_engine(home, site, python, **options):
     return DeputyEngine(
         user=home.user,
@@ -88,6 +98,7 @@ def deputy_engine(home, site, python, **options):
         environ=os.environ,
         interval=0.3,
         timeout=60.0,
+        signer=key_of(home),
         **options,
     )
 
@@ -326,7 +337,7 @@ def test_whom_sudo_refuses_is_told_and_not_left_waiting(home, site, python, word
     [
         ("garbage", "This came where a frame was expected: 'garbage'"),
         ('{"is": "hello", "version": 99, "carrel": "9.9", "user": "games"}', "The deputies are of Carrel 9.9"),
-        ('{"is": "hello", "version": 3, "carrel": "9.9", "user": "root"}', "The deputy runs as root, not as games"),
+        ('{"is": "hello", "version": 4, "carrel": "9.9", "user": "root"}', "The deputy runs as root, not as games"),
         ('{"is": "news", "observation": {"job_id": 1}, "lost": []}', "makes no sense"),
         ('{"is": "log", "job": 1, "attempt": 1, "at": 0, "bytes": -1}', "frame was expected"),
     ],
@@ -344,7 +355,7 @@ def test_what_makes_no_sense_is_not_believed(home, site, python, said_by_deputy,
 
 
 def test_news_of_jobs_of_others_are_not_believed(home, site, python):
-    hello = '{"is":"hello","version":3,"carrel":"1","user":"games"}'
+    hello = '{"is":"hello","version":4,"carrel":"1","user":"games","nonce":"1"}'
     ready = '{"is":"ready","code":[]}'
     ended = '{"at":1.0,"type":"ended","state":"FAILED","reason":{"code":"NonZeroExitCode","message":"ha"}}'
     lies = [
@@ -387,6 +398,49 @@ def test_a_deputy_refuses_what_its_administrator_has_not_allowed(home, site, pyt
     assert "could have been written by others" in last_words(ALICE, "", 0o666)
     assert '"grupe" is not understood' in last_words(ALICE, 'grupe = "lab"')
     assert 'directory is "carrel"' in last_words(ALICE, 'directory = "carrel"')
+    assert 'lab_key is "mine"' in last_words(ALICE, 'lab_key = "mine"')
+    other = key_of(home, "other").public
+    assert "This is not the lab that deputies serve here" in last_words(ALICE, f'lab_key = "{other}"')
+
+
+def test_a_deputy_serves_the_lab_that_its_administrator_has_named_and_no_other(home, site, python):
+    """A second lab that somebody starts where the rule of sudo holds, with a map of its own, has another key."""
+    command = command_of(home, site, python)
+    file = Path(command[-1])
+    file.write_text(f'lab_key = "{key_of(home).public}"\n{file.read_text()}')
+    assert try_deputy(command, signer=key_of(home)).user == ALICE
+    for signer in (key_of(home, "other"), None):
+        with pytest.raises(Unavailable, match="not the lab that deputies serve here"):
+            try_deputy(command, signer=signer)
+    engine = deputy_engine(home, site, python, command=command)
+    try:
+        ear = Ear(engine)
+        launch = make_launch(home, "true")
+        engine.start(launch, token=TOKEN)
+        assert ear.ended(launch).state is JobState.COMPLETED
+    finally:
+        engine.close()
+    order = json.loads(home.attempt(launch).order.read_bytes())
+    assert (order["user"], order["launch"]["job_id"]) == (ALICE, 1)
+
+
+def test_a_launch_file_that_is_changed_while_it_waits_in_slurm_never_runs(home, site, engine, ear):
+    """What the user's own rights allow: it gains nobody anything, and it is found."""
+    site.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+    try:
+        launch = make_launch(home, f"touch {home.root}/users/ran")
+        engine.start(launch, token=TOKEN)
+        wait_until(lambda: (home.attempt(launch).path / "slurm").exists())
+        file = home.attempt(launch).launch
+        text = json.loads(file.read_bytes())
+        text["task"]["command"] = f"touch {home.root}/users/stolen"
+        file.write_text(json.dumps(text))
+    finally:
+        site.run("scontrol", "update", "PartitionName=main", "State=UP")
+    ended = ear.ended(launch)
+    assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
+    assert "The launch file was changed after the lab had signed it: task." in ended.reason.message
+    assert not list((home.root / "users").glob("[rs]*"))
 
 
 def refusal(home, site, python):

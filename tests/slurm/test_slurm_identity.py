@@ -399,9 +399,21 @@ def test_doctor_tries_a_deputy(lab: Lab) -> None:
         )  # fmt: skip
         found = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
         assert found["identity"]["message"] == f"jobs run as the Unix users that {lab.people} names"
+        assert "lab_key = " in found["key"]["remedy"]
+        if "attack" in found:
+            attacks.append(found["attack"])
         return dict(found["deputy"])
 
+    attacks: list[dict[str, str]] = []
     fine = deputy("--as", "alice")
+    (attack,) = attacks
+    assert attack["status"] == "ok", attack
+    assert f"attempts of a job of {ALICE} to be the lab, or somebody else, failed" in attack["message"]
+    # Something that a job of hers can see, and should not.
+    lab.site.run("mkdir", "-m", "755", str(lab.root / "users" / BOB), user="bob")
+    deputy("--as", "alice")
+    assert attacks[1]["status"] == "fail"
+    assert f"it could look into {lab.root}/users/{BOB}, which is {BOB}'s" in attacks[1]["message"]
     assert (fine["status"], fine["message"]) == (
         "ok", f"alice is {ALICE} there; their jobs keep their files in {lab.root}/users/{ALICE}",
     )  # fmt: skip

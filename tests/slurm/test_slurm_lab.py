@@ -264,3 +264,30 @@ def test_doctor_says_that_programs_or_the_controller_are_missing(lab: Lab, site:
     site.kill("slurmctld")
     done = doctor(lab, SLURM_CONF=str(site.layout.hasty_conf))
     assert (done.returncode, list(checks(done))[-1]) == (1, "controller")
+
+
+ASKING = """
+import json, os, ssl, urllib.error, urllib.request
+address = os.environ["CARREL_URL"] + "/api/v1/jobs/" + os.environ["CARREL_JOB_ID"]
+request = urllib.request.Request(address, headers={"Authorization": "Bearer " + os.environ["CARREL_TOKEN"]})
+trusting = ssl.create_default_context(cafile=os.environ["CARREL_CA_FILE"])
+print(json.load(urllib.request.urlopen(request, context=trusting))["state"])
+try:
+    urllib.request.urlopen(request)
+except urllib.error.URLError as error:
+    print("without:", "refused" if isinstance(error.reason, ssl.SSLError) else error)
+"""
+
+
+def test_nodes_ask_a_lab_that_signs_its_own_certificates(site: SlurmSite, tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "lab", site, RULES.split("[partitions.exact]")[0], CARREL_TLS_OWN="1")
+    try:
+        assert lab.process.url.startswith("https://")
+        (tmp_path / "ask.py").write_text(ASKING)
+        job = lab.submit(f"exec python3 {tmp_path / 'ask.py'}")
+        assert lab.ended(job).state == "COMPLETED", lab.log(job)
+        assert lab.log(job).splitlines()[-2:] == ["RUNNING", "without: refused"]
+        found = checks(doctor(lab))["cluster: lab"]
+        assert (found["status"], lab.process.url in found["message"]) == ("ok", True), found
+    finally:
+        lab.stop()

@@ -39,7 +39,7 @@ def test_the_examples_are_a_lab_with_a_partition_of_slurms_and_what_deputies_may
     file = tmp_path / "carrel.toml"
     file.write_text(textwrap.dedent(lab))
     settings = read_settings(file, {}, {})
-    assert settings.slurm_url == "http://login1:8642"
+    assert settings.slurm_url == "https://login1:8642"
     assert [part.slurm and part.slurm.partition for part in settings.rules.partitions.values()] == ["gpu"]
     file.write_text(f'slurm_identity = "same"\n{textwrap.dedent(lab)}')
     check_safe(read_settings(file, {}, {}))

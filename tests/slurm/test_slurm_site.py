@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -101,14 +102,24 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_cluster_whose_owner_is_killed_is_swept_away_by_the_next(slurm_programs):
-    done = subprocess.run([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE, text=True)
+@pytest.fixture
+def elsewhere():
+    """Where the clusters of others that start meanwhile do not sweep; its path is short, as those of sockets have to be."""
+    with tempfile.TemporaryDirectory(prefix="carrel-swept-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def test_a_cluster_whose_owner_is_killed_is_swept_away_by_the_next(slurm_programs, elsewhere):
+    words = [sys.executable, "-c", _KILLED]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(elsewhere)})
     assert done.returncode == -signal.SIGKILL
     root = Path(done.stdout.strip())
     wait_until(lambda: not any("slurmctld" in line or "munged" in line for line in processes_below(root)))
     assert root.exists()
-    assert any("sleep" in line for line in processes_below(root))
-    sweep()
+    wait_until(lambda: any("sleep" in line for line in processes_below(root)))
+    assert root.parent == elsewhere
+    sweep(elsewhere)
     assert not root.exists()
     assert not processes_below(root)
 

@@ -199,7 +199,7 @@ def test_the_wrong_content_is_refused(tmp_path: Path) -> None:
     with packed.open() as file, pytest.raises(Invalid, match=f"{packed.digest}, not {DIGEST}"):
         store.add(DIGEST, file)
     with packed.open() as file, pytest.raises(Invalid, match="more than 100 bytes"):
-        store.add(packed.digest, file, limit=100)
+        SnapshotStore(tmp_path / "store", limit=100).add(packed.digest, file)
     assert not list((tmp_path / "store").iterdir())
 
 

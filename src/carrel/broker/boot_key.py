@@ -48,6 +48,14 @@ def boot_key(owner: Path, places: tuple[Path, ...] = _PLACES) -> BootKey:
     Raises `Unavailable` when there is no file system in memory to keep it in: then nothing may go to the disk.
     """
     name = hashlib.sha256(os.fsencode(owner.absolute())).hexdigest()[:16]
+    return _kept(find_place(places), name)
+
+
+def find_place(places: tuple[Path, ...] = _PLACES) -> Path:
+    """The directory in which the keys of this user's brokers are, made where it was not there yet.
+
+    Raises `Unavailable` when there is no file system in memory for it.
+    """
     mounted = _in_memory()
     problems = []
     for place in places:
@@ -55,7 +63,7 @@ def boot_key(owner: Path, places: tuple[Path, ...] = _PLACES) -> BootKey:
             problems.append(f"{place} is not in memory")
             continue
         try:
-            return _kept(place / f"carrel-{os.getuid()}", name)
+            return _usable(place / f"carrel-{os.getuid()}")
         except OSError as error:
             problems.append(f"{error.filename or place}: {error.strerror or error}")
     raise Unavailable(
@@ -64,12 +72,18 @@ def boot_key(owner: Path, places: tuple[Path, ...] = _PLACES) -> BootKey:
     )
 
 
-def _kept(directory: Path, name: str) -> BootKey:
+def _usable(directory: Path) -> Path:
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     about = directory.lstat()
     if about.st_uid != os.getuid() or about.st_mode & 0o077 or directory.is_symlink():
         raise PermissionError(errno.EPERM, "belongs to somebody else", str(directory))
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+    return directory
+
+
+def _kept(directory: Path, name: str) -> BootKey:
     file, boot = directory / name, boot_id()
     with suppress(FileNotFoundError, ValueError):
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -100,7 +100,7 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     journal = BrokerJournal(state / "journal.jsonl", keep=config.keep_journals)
     lines = (Line(at, tuple(rows), tuple(drops)) for at, rows, drops in read_lines(state / "journal.jsonl"))
     rate, back_rate = capability.suspend_rate or None, capability.restore_rate or None
-    disk = _state_disk(config, state)
+    disk, disk_problem = _state_disk(config, state)
     core = Core(config, tier, make_id=secrets.token_hex(8), lines=lines, rate=rate, back_rate=back_rate, disk=disk is not None)
     began = core.everything(clock())
     journal.start(began.rows, began.at)
@@ -140,6 +140,7 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
         host_free=_host_memory(config, loop.monotonic),
         disk=disk,
         disk_free=_disk_room(disk, loop.monotonic),
+        disk_problem=disk_problem,
     )
     service.start()
     if isinstance(suspender, SimulatedSuspender):
@@ -195,21 +196,27 @@ def _host_memory(config: BrokerConfig, monotonic: Clock) -> Callable[[], int | N
     return free
 
 
-def _state_disk(config: BrokerConfig, state: Path) -> StateDisk | None:
-    """Where states of real devices go that host memory has no room for; None where there is no such place."""
+def _state_disk(config: BrokerConfig, state: Path) -> tuple[StateDisk | None, str]:
+    """Where states of real devices go that host memory has no room for; None where there is no such place, and why not.
+
+    The second is "" where nobody has asked for such a place.
+    """
     if config.simulated or not config.devices or not config.state_directory:
-        return None
+        return None, ""
     # A directory of this broker's own, which removes there whatever it does not know.
     own = hashlib.sha256(f"{config.node} {state.absolute()}".encode()).hexdigest()[:16]
     directory = Path(config.state_directory) / own
     if not config.rules.state_disk and not directory.is_dir():
-        return None  # and there was none before, from which states must still come back
+        return None, ""  # and there was none before, from which states must still come back
     try:
         floor = disk_of(directory).floor(config.disk_floor)
-        return StateDisk(directory, limit=config.rules.state_disk, floor=floor, key=boot_key(state))
-    except (Unavailable, OSError) as error:
-        _log.error("no GPU state goes to the disk: %s", error)
-        return None
+        return StateDisk(directory, limit=config.rules.state_disk, floor=floor, key=boot_key(state)), ""
+    except Unavailable as error:
+        problem = f"{error.message} {error.remedy}"
+    except OSError as error:
+        problem = f"{directory}: {error.strerror or error}."
+    _log.error("no GPU state goes to the disk: %s", problem)
+    return None, problem
 
 
 def _disk_room(disk: StateDisk | None, monotonic: Clock) -> Callable[[], int | None]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from carrel.broker.core.effects import Gather, MoveBack, MoveOut, Spill, Unspill
+from carrel.broker.core.effects import Checkpoint, Gather, MoveBack, MoveOut, Restore, Spill, Unspill
 from carrel.broker.loop import Loop
 from carrel.broker.processes import roots, start_time
 from carrel.domain.units import format_size
@@ -46,8 +46,15 @@ class Mover:
 
         self._loop.work(move, lambda moved: done(_noted("suspend", what.tenant, moved)))
 
-    def back(self, what: MoveBack, done: Callable[[Moved], None]) -> None:
-        """Bring a state back."""
+    def checkpoint(self, what: Checkpoint, done: Callable[[Moved], None]) -> None:
+        """Take the contexts of processes off their devices; their state has left them."""
+        self._loop.work(
+            lambda: self._suspender.suspend(what.targets, devices=what.devices, size=what.size),
+            lambda moved: done(_noted("checkpoint", what.tenant, moved)),
+        )
+
+    def back(self, what: MoveBack | Restore, done: Callable[[Moved], None]) -> None:
+        """Bring a state back, or the contexts of processes whose state follows."""
         size = sum(what.state.values())
 
         def move() -> Moved:

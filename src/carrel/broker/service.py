@@ -15,7 +15,21 @@ from carrel.broker.admission import Gatekeeper
 from carrel.broker.bus import Bus
 from carrel.broker.connection import Connection
 from carrel.broker.core.core import Core
-from carrel.broker.core.effects import NEVER, Action, Effects, Gather, Kill, Look, MoveBack, MoveOut, Pause, Spill, Unspill
+from carrel.broker.core.effects import (
+    NEVER,
+    Action,
+    Checkpoint,
+    Effects,
+    Gather,
+    Kill,
+    Look,
+    MoveBack,
+    MoveOut,
+    Pause,
+    Restore,
+    Spill,
+    Unspill,
+)
 from carrel.broker.core.identity import Identity
 from carrel.broker.core.rows import plain
 from carrel.broker.disk import StateDisk
@@ -72,10 +86,12 @@ class Service:
         host_free: Callable[[], int | None],
         disk: StateDisk | None = None,
         disk_free: Callable[[], int | None] = lambda: None,
+        disk_problem: str = "",
     ) -> None:
         """`host_free`: bytes of host memory that are free for states now, or None where nobody need care.
 
-        `disk`: where states of real devices go that host memory has no room for, and what is free there for more.
+        `disk`: where states of real devices go that host memory has no room for, and what is free there for more; `disk_problem`:
+        why there is none although there should be.
         """
         self._core = core
         self._loop = loop
@@ -95,7 +111,7 @@ class Service:
         self._spilling = Spilling(loop, self._bus, pool, disk, self._progress)
         self._files = StateFiles(loop, disk, [("tenant", plain(row)) for row in core.book.tenants.values()])
         self._host_free, self._disk_free = host_free, disk_free
-        self._status = Status(core, clock, pool)
+        self._status = Status(core, clock, pool, disk_problem=disk_problem)
         self._clients: dict[Connection, Client] = {}
         self._tenants: dict[str, Connection] = {}
         #: Of the libraries in processes, by the process.
@@ -183,6 +199,10 @@ class Service:
             case MoveBack(tenant, lease):
                 mover = self._bus if action.way is Way.BUS else self._mover
                 mover.back(action, lambda moved: self.carry_out(core.moved_back(tenant, lease, moved, self._now())))
+            case Checkpoint(tenant):
+                self._mover.checkpoint(action, lambda moved: self.carry_out(core.checkpointed(tenant, moved, self._now())))
+            case Restore(tenant, lease):
+                self._mover.back(action, lambda moved: self.carry_out(core.restored(tenant, lease, moved, self._now())))
             case Pause(tenant, lease):
                 self._bus.pause(action, lambda moved: self.carry_out(core.paused(tenant, lease, moved, self._now())))
             case Spill(tenant):

@@ -21,7 +21,9 @@ _MOST_STRETCHES = 1000
 class Status:
     """Makes status messages; what is the same for all clients is made once for each version of the book."""
 
-    def __init__(self, core: Core, clock: Clock, pool: HostPool) -> None:
+    def __init__(self, core: Core, clock: Clock, pool: HostPool, *, disk_problem: str = "") -> None:
+        """`disk_problem`: why no state goes to the disk although there should be room for some."""
+        self._disk_problem = disk_problem
         self._lender = core.lender
         self._clock = clock
         self._pool = pool
@@ -56,7 +58,8 @@ class Status:
     def _host(self) -> dict[str, Any]:
         host, use = self._lender.host, self._pool.use()
         pool = {"limit": use.limit, "given": use.given, "ready": use.ready} if use.limit else None
-        return {"limit": host.limit(), "left": host.left(), "states": host.used, "pool": pool, "disk": self._disk()}
+        room = {"limit": host.limit(), "left": host.left(), "states": host.used, "pool": pool}
+        return {**room, "disk": self._disk(), "disk_problem": self._disk_problem}
 
     def _disk(self) -> dict[str, int] | None:
         disk = self._lender.disk
@@ -157,6 +160,8 @@ class Status:
                 "gpu_seconds": round(row.gpu_seconds, 3),
                 "waited_seconds": round(row.waited_seconds, 3),
                 "background": row.background,
+                "context": row.context if row.fixed else "",
+                "context_bytes": sum(row.fixed.values()),
             }
             for row in self._book.tenants.values()
         ]

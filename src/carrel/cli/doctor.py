@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -24,6 +24,10 @@ from carrel.cli.options import AsJson, Home
 from carrel.client.locate import default_home
 from carrel.domain.errors import CarrelError, Unavailable
 from carrel.domain.units import GIB, format_size
+
+if TYPE_CHECKING:
+    from carrel.server.home import LabHome
+    from carrel.server.settings import Settings
 
 #: Below these many free bytes in the home directory it warns, and fails.
 _LITTLE, _TOO_LITTLE = 10 * GIB, 1 * GIB
@@ -98,7 +102,7 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
     ]
     if server:
         looks += [("gpus", _gpus), ("residency", _residency), ("memory", _memory), ("nursery", _nursery), ("labs", _labs)]
-        looks.append(("isolation", lambda: _isolation(place)))
+        looks += [("states", lambda: _states(place)), ("isolation", lambda: _isolation(place))]
     for name, look in looks:
         try:
             yield look()
@@ -156,8 +160,8 @@ def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[C
         check_safe(settings)
     except CarrelError as error:
         yield Check("safety", "fail", error.message, error.remedy)
-    yield from _identity(settings.slurm_identity, settings.slurm_deputy, person)
     home.create()
+    yield from _identity(settings, person, home, patience)
     rules = settings.rules
     commands = SlurmCommands(environ=os.environ)
     survey = Survey(
@@ -185,15 +189,20 @@ def _answering(url: str | None) -> str:
     return url or ""
 
 
-def _identity(text: str, template: str | None, person: str | None) -> Iterator[Check]:
-    """Who jobs run as, and whether that works for `person`."""
+def _identity(settings: Settings, person: str | None, home: LabHome, patience: float) -> Iterator[Check]:
+    """Who jobs run as, whether that works for `person`, and what a job of theirs could do to others."""
+    from carrel.cli.doctor_attack import attack_check
     from carrel.engines.deputy.trial import changeable, try_deputy
     from carrel.server.identity import UnixUsers, deputy_command, read_identity
+    from carrel.server.signing import LabKey
 
-    identity = read_identity(text)
+    identity, template = read_identity(settings.slurm_identity), settings.slurm_deputy
     yield Check("identity", "ok", identity.describe())
     if not identity.deputies and person is None:
         return
+    key = LabKey(home)
+    remedy = f'lab_key = "{key.public}" in the deputies\' configuration keeps them for this lab.'
+    yield Check("key", "ok", "deputies and nodes run what this lab has signed", remedy)
     own = changeable(deputy_command(template, "somebody"))
     if own is not None:
         remedy = "Install it where only root can write: otherwise whoever takes over the lab decides what sudo starts."
@@ -202,11 +211,11 @@ def _identity(text: str, template: str | None, person: str | None) -> Iterator[C
         yield Check("deputy", "warn", "Nobody was tried.", "`carrel doctor slurm --as USER` tries one.")
         return
     try:
-        user = UnixUsers(identity).of(person)
+        user = UnixUsers(identity, as_lab=settings.run_users_code_as_lab).of(person)
         if not user:
             yield Check("deputy", "ok", f"{person} is the lab's own user and needs no deputy")
             return
-        trial = try_deputy(deputy_command(template, user))
+        trial = try_deputy(deputy_command(template, user), signer=key)
     except CarrelError as error:
         yield Check("deputy", "fail", f"{person}: {error.message}", error.remedy or "docs/slurm.md has the rule for sudo.")
         return
@@ -214,30 +223,43 @@ def _identity(text: str, template: str | None, person: str | None) -> Iterator[C
         yield Check("deputy", "fail", f"The deputy of {user} runs as {trial.user}.", "Mend slurm_deputy.")
         return
     yield Check("deputy", "ok", f"{person} is {user} there; their jobs keep their files in {Path(trial.directory).parent}")
+    yield attack_check(settings, home, trial, key, patience)
 
 
 def _isolation(place: Path) -> Check:
     """Whether jobs here are kept apart from the lab; where they are, by trying to get out."""
     from carrel.containment.trial import try_walls
     from carrel.containment.walls import Isolation
+    from carrel.domain.network import Network
     from carrel.server.home import LabHome
     from carrel.server.isolation import attack_walls
     from carrel.server.settings import read_settings
 
     home = LabHome(place)
-    chosen = read_settings(home.settings, os.environ, {}).isolation
-    trial = try_walls()
+    settings = read_settings(home.settings, os.environ, {})
+    setting, network = settings.isolation, Network(settings.job_network)
+    chosen = setting or (Isolation.KERNEL if home.isolated.exists() else Isolation.NONE)
+    trial = try_walls(network=network is not Network.ON)
     if chosen == Isolation.NONE:
         works = "works on this machine" if not trial.why_not else f"does not work on this machine: {trial.why_not}"
         said = f'Jobs on this machine can read what the lab can, its token too. isolation = "kernel" {works}'
-        return Check("isolation", "ok", said.rstrip(".") + ".", trial.remedy or "A lab of several people needs it.")
+        return Check(
+            "isolation",
+            "ok",
+            said.rstrip(".") + ".",
+            trial.remedy or "A lab of several people needs it. It begins by itself when a second person is added.",
+        )
     if trial.why_not:
         return Check("isolation", "fail", f'isolation is "{chosen}", which does not work here: {trial.why_not}', trial.remedy)
-    through = attack_walls(home)
+    through = attack_walls(home, network)
     if through:
         names = "; ".join(f"{what} ({said})" for what, said in list(through.items())[:5])
         return Check("isolation", "fail", f"From behind the walls {len(through)} attacks got through: {names}.", "Report it.")
-    return Check("isolation", "ok", f"Jobs are kept apart by the kernel. Open: {'; '.join(trial.gaps)}.")
+    gaps = list(trial.gaps)
+    if network is Network.ON:
+        gaps.append("programs that listen on this machine's network addresses, 127.0.0.1 too, can be reached (job_network)")
+    left = f" Open: {'; '.join(gaps)}." if gaps else ""
+    return Check("isolation", "ok", f"Jobs are kept apart by the kernel.{left}")
 
 
 def _print_check(check: Check) -> None:
@@ -371,6 +393,24 @@ def _residency() -> Check:
         return Check("residency", "ok", f"GPU state moves over the bus ({path}), where a process can take part{huge}")
     remedy = "Install a C compiler and then, beside Carrel, `pip install ./residency`."
     return Check("residency", "warn", f"{why}: GPU state moves by the driver, and JAX's not at all", remedy)
+
+
+def _states(place: Path) -> Check:
+    """Whether GPU states can go to the disk, where the lab's settings have room for some."""
+    from carrel.broker.boot_key import find_place
+    from carrel.domain.errors import Unavailable
+    from carrel.domain.units import format_size
+    from carrel.server.home import LabHome
+    from carrel.server.settings import read_settings
+
+    room = read_settings(LabHome(place).settings, os.environ, {}).state_disk
+    if not room:
+        return Check("states", "ok", "GPU states stay in memory (state_disk gives them room on a disk)")
+    try:
+        kept = find_place()
+    except Unavailable as error:
+        return Check("states", "fail", f"no GPU state goes to the disk: {error.message}", error.remedy)
+    return Check("states", "ok", f"GPU states have {format_size(room)} on the disk; their key is in {kept}, until the next boot")
 
 
 def _memory() -> Check:

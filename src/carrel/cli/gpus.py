@@ -108,8 +108,8 @@ def _print_machine(lending: Lending, now: float, *, history: bool) -> None:
     ]
     if away:
         print()
-        states = [(_who(tenant), tenant.state, format_size(tenant.bytes), tenant.why_not) for tenant in away]
-        print_table(("NOT ON A GPU", "STATE", "SIZE", "WHY"), states)
+        states = [(_who(tenant), tenant.state, format_size(tenant.bytes), _context(tenant), tenant.why_not) for tenant in away]
+        print_table(("NOT ON A GPU", "STATE", "SIZE", "CONTEXT", "WHY"), states)
     if history:
         _print_history(lending, now)
 
@@ -130,6 +130,8 @@ def _print_memory(lending: Lending) -> None:
         disk = host.disk
         behind = "" if disk is None else f"; room for {format_size(disk.left or 0)} of {format_size(disk.limit or 0)} on the disk"
         print(f"Host memory: {format_size(host.states or 0)} of GPU state{room}{behind}.")
+    if host is not None and host.disk_problem:
+        print(f"No GPU state goes to the disk (state_disk): {host.disk_problem}")
     if host is not None and host.pool is not None:
         pool = host.pool
         print(
@@ -203,6 +205,14 @@ def _way(tenant: TenantView) -> str:
         return ""
     why = (tenant.why_not or tenant.not_bus) if tenant.way == "hold" else ""
     return f" [{tenant.way}: {why}]" if why else f" [{tenant.way}]"
+
+
+def _context(tenant: TenantView) -> str:
+    """Where the CUDA contexts of a process are whose state has left the device: "on the GPU (0.5G)"."""
+    from carrel.domain.units import format_size
+
+    where = {"device": "on the GPU", "leaving": "is leaving", "away": "away too"}.get(tenant.context, "")
+    return f"{where} ({format_size(tenant.context_bytes)})" if where and tenant.context_bytes else where
 
 
 def _waiting(row: LeaseRequestView, now: float) -> tuple[str, ...]:

@@ -21,6 +21,10 @@ def login_command(
     invitation: Annotated[
         str | None, typer.Option("--invitation", metavar="CODE", help="A code that an administrator gave you; it works once.")
     ] = None,
+    trusted: Annotated[
+        str | None,
+        typer.Option("--trust", metavar="FINGERPRINT", help="Believe the lab's own authority if it has this fingerprint."),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Sign in to a lab: keep a token for its address, from an invitation or as it is typed (or piped) in."""
@@ -31,6 +35,10 @@ def login_command(
     from carrel.client.stored_tokens import keep
 
     address = _address(url)
+    if trusted is not None:
+        from carrel.client.trust import trust
+
+        trust(address, trusted)
     given = invitation or _typed(address)
     with Client(address, given) as client:
         token = client.redeem_invitation(f"{socket.gethostname()}, by invitation").token if invitation else given

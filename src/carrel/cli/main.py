@@ -42,6 +42,7 @@ COMMANDS: dict[str, str] = {
     "undrain": "lab",
     "reservation": "reservation",
     "gc": "gc",
+    "audit": "audit",
     "simulate": "simulate",
     "env": "env",
     "secret": "secret",
@@ -50,6 +51,7 @@ COMMANDS: dict[str, str] = {
     "user": "user",
     "token": "token",
     "broker": "broker",
+    "signing-key": "signing_key",
     "doctor": "doctor",
     "completion": "completion",
     "version": "lab",
@@ -86,7 +88,7 @@ class LazyGroup(TyperGroup):
 def load(name: str) -> Any:
     """Build one command."""
     module = import_module(f"carrel.cli.{COMMANDS[name]}")
-    made = getattr(module, f"{name}_command")
+    made = getattr(module, f"{name.replace('-', '_')}_command")
     if not isinstance(made, typer.Typer):
         alone = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=HELP)
         alone.command(name, context_settings=HELP)(made)

@@ -59,6 +59,10 @@ Requeue = Annotated[
 Warning = Annotated[
     str | None, typer.Option("--warn", metavar="DURATION", help='How long before its walltime it gets SIGTERM, such as "5m".')
 ]
+Network = Annotated[
+    str | None,
+    typer.Option(metavar="WHICH", help="Less of the network than the lab gives: loopback (the lab alone) or off (nobody)."),
+]
 Dependency = Annotated[
     str | None,
     typer.Option(metavar="CONDITIONS", help="Start after other jobs of the lab, such as afterok:12:13,afterany:14."),
@@ -126,6 +130,7 @@ def run_command(
     retries: Retries = None,
     requeue: Requeue = None,
     warning: Warning = None,
+    network: Network = None,
     dependency: Dependency = None,
     array: Array = None,
     slurm_options: SlurmOptions = None,
@@ -183,6 +188,7 @@ def submit_command(
     retries: Retries = None,
     requeue: Requeue = None,
     warning: Warning = None,
+    network: Network = None,
     dependency: Dependency = None,
     array: Array = None,
     slurm_options: SlurmOptions = None,
@@ -238,6 +244,7 @@ def _submit(client: Client, given: Mapping[str, Any]) -> tuple[JobView, Travelli
         retries=given["retries"],
         requeue=given["requeue"],
         warning=given["warning"],
+        network=given["network"],
         dependency=given["dependency"],
         array=given["array"],
         slurm=_slurm(given["slurm_options"] or (), given["modules"] or ()),

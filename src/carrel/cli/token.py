@@ -57,7 +57,7 @@ def _print_variables(scopes: list[str], seconds: int | None, home: Path | None) 
         made = client.create_token(
             f"a shell on {socket.gethostname()}", scopes=scopes, expires_in=_SHELL if seconds is None else seconds
         )
-        url, tracking = client.url, made.tracking_url
+        url, tracking, authority = client.url, made.tracking_url, client.authority
     if tracking is None and scopes == ["tracking"]:
         raise Conflict("This lab runs without tracking.", remedy="An administrator sets tracking = true in carrel.toml.")
     variables = {"CARREL_URL": url}
@@ -66,6 +66,10 @@ def _print_variables(scopes: list[str], seconds: int | None, home: Path | None) 
     if set(scopes) - {"tracking"}:
         # One for tracking alone would stand in the way of the token that this command line has.
         variables["CARREL_TOKEN"] = made.token
+    if authority is not None:
+        variables["CARREL_CA_FILE"] = str(authority)
+        if tracking is not None:
+            variables["MLFLOW_TRACKING_SERVER_CERT_PATH"] = str(authority)
     print(" ".join(f"{name}={value}" for name, value in variables.items()))
 
 

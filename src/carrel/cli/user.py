@@ -11,6 +11,7 @@ from carrel.cli.options import AsJson, Expires, Home, lifetime, open_client
 from carrel.cli.words import count
 
 if TYPE_CHECKING:
+    from carrel.client import Client
     from carrel.wire import v1
 
 user_command = typer.Typer(
@@ -21,6 +22,10 @@ user_command = typer.Typer(
     help="Add, invite, list, suspend and remove users, give and end their tokens (administrators).",
 )
 
+Without = Annotated[
+    bool,
+    typer.Option("--without-isolation", help="They may be trusted with the whole lab: nothing keeps jobs apart on this machine."),
+]
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT", help="As `carrel user list` shows it.", show_default=False)]
 
 
@@ -32,13 +37,16 @@ def add(
         str, typer.Option("--role", metavar="ROLE", help="user, manager (of their accounts), operator or admin.")
     ] = "user",
     expires: Expires = None,
+    without_isolation: Without = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Add a user, and print the token, which is not shown again."""
     with open_client(home) as client:
-        made, url = client.add_user(name, "admin" if admin else role, expires_in=lifetime(expires)), client.url
-    _hand_over(made, url, f"Added {made.user.name} ({made.user.role}).", as_json=as_json)
+        held = lifetime(expires)
+        made = client.add_user(name, "admin" if admin else role, expires_in=held, without_isolation=without_isolation)
+        lab = _Address(client)
+    _hand_over(made, lab, f"Added {made.user.name} ({made.user.role}).", as_json=as_json)
     return OK
 
 
@@ -46,8 +54,8 @@ def add(
 def reset(subject: Subject, expires: Expires = None, home: Home = None, as_json: AsJson = False) -> int:
     """Give a user who has lost their token a new one; all others of theirs are void from now on."""
     with open_client(home) as client:
-        made, url = client.reset_user(subject, expires_in=lifetime(expires)), client.url
-    _hand_over(made, url, f"All tokens that {made.user.name} had are void.", as_json=as_json)
+        made, lab = client.reset_user(subject, expires_in=lifetime(expires)), _Address(client)
+    _hand_over(made, lab, f"All tokens that {made.user.name} had are void.", as_json=as_json)
     return OK
 
 
@@ -60,6 +68,7 @@ def invite(
     expires: Annotated[
         str | None, typer.Option("--expires", metavar="TIME", help="For how long it can be used.  [7d]", show_default=False)
     ] = None,
+    without_isolation: Without = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
@@ -69,13 +78,14 @@ def invite(
     from carrel.domain.units import parse_duration
 
     with open_client(home) as client:
-        made = client.invite_user(name, role, expires_in=None if expires is None else parse_duration(expires))
-        url = client.url
+        held = None if expires is None else parse_duration(expires)
+        made = client.invite_user(name, role, expires_in=held, without_isolation=without_isolation)
+        lab = _Address(client)
     if as_json:
         print_json(made)
         return OK
     print(f"Give {made.user.name} this line; it works once, {until(made.expires_at)}:")
-    print(f"  carrel login {url} --invitation {made.code}")
+    print(f"  carrel login {lab.url} --invitation {made.code}{lab.trust}")
     return OK
 
 
@@ -128,7 +138,19 @@ def remove(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
     return OK
 
 
-def _hand_over(made: v1.NewUser, url: str, fact: str, *, as_json: bool) -> None:
+class _Address:
+    """Where the lab is, and what `carrel login` on another machine has to be told for it to be believed."""
+
+    def __init__(self, client: Client) -> None:
+        self.url = client.url
+        self.trust = ""
+        if client.authority is not None:
+            from carrel.domain.authority import fingerprint
+
+            self.trust = f" --trust {fingerprint(client.authority.read_text())}"
+
+
+def _hand_over(made: v1.NewUser, lab: _Address, fact: str, *, as_json: bool) -> None:
     from carrel.cli.screen import print_json
     from carrel.cli.words import until
 
@@ -136,8 +158,11 @@ def _hand_over(made: v1.NewUser, url: str, fact: str, *, as_json: bool) -> None:
         print_json(made)
         return
     print(f"{fact} Give them these two lines; the token is not shown again, and holds {until(made.expires_at)}:")
-    print(f"  export CARREL_URL={url}")
+    print(f"  export CARREL_URL={lab.url}")
     print(f"  export CARREL_TOKEN={made.token}")
+    if lab.trust:
+        print("The lab signs its own certificates. On another machine this line is first; it asks for the token:")
+        print(f"  carrel login {lab.url}{lab.trust}")
 
 
 @user_command.command("list")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 from carrel.client.arrays import ArrayCalls
+from carrel.client.audit import AuditCalls
 from carrel.client.environments import EnvironmentCalls
 from carrel.client.following import Absence, Position
 from carrel.client.locate import locate
@@ -36,7 +37,7 @@ _FIRST_PATIENCE = 1.5
 _STREAM = {"Accept": "text/event-stream"}
 
 
-class Client(ArrayCalls, EnvironmentCalls, OutputCalls, PeopleCalls, SecretCalls, StorageCalls):
+class Client(ArrayCalls, AuditCalls, EnvironmentCalls, OutputCalls, PeopleCalls, SecretCalls, StorageCalls):
     """A lab, as one user sees it.
 
     Without arguments it finds the lab as the command line does: CARREL_URL and CARREL_TOKEN, or the home directory of a lab on
@@ -75,6 +76,11 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, PeopleCalls, SecretCalls
     def url(self) -> str:
         """Where the lab is."""
         return self._http.url
+
+    @property
+    def authority(self) -> Path | None:
+        """File (PEM) of who signs the lab's certificates, where that is the lab itself."""
+        return self._http.authority
 
     def tell_storage(self, room: str, message: str) -> None:
         """Tell of a disk of the lab's as if an answer had told of it."""
@@ -180,6 +186,7 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, PeopleCalls, SecretCalls
         retries: int | None = None,
         requeue: int | None = None,
         warning: str | None = None,
+        network: str | None = None,
         dependency: str | None = None,
         array: str | None = None,
         slurm: v1.SlurmRequest | None = None,
@@ -233,6 +240,7 @@ class Client(ArrayCalls, EnvironmentCalls, OutputCalls, PeopleCalls, SecretCalls
                 retries=retries,
                 requeue=requeue,
                 warning=warning,
+                network=network,
                 dependency=dependency,
                 array=array,
                 slurm=slurm,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from carrel.client.stored_tokens import kept, usual_lab
+from carrel.client.stored_tokens import authority_file, kept, usual_lab
 from carrel.domain.errors import Invalid, Unauthenticated, Unavailable
 
 
@@ -23,6 +23,8 @@ class Lab:
 
     url: str
     token: str = field(repr=False)
+    #: File (PEM) of who signs its certificates, where that is the lab itself; None: somebody whom this machine trusts.
+    authority: Path | None = None
 
 
 def default_home(environment: Mapping[str, str]) -> Path:
@@ -49,8 +51,32 @@ def locate(
             raise Unauthenticated(
                 f"There is no token for {address}.", remedy=f"`carrel login {address}` keeps one; or set CARREL_TOKEN."
             )
-        return Lab(url=address, token=_usable(found.strip(), "CARREL_TOKEN or its file"))
-    return Lab(url=_running_in(directory), token=_usable(token or read_token(directory / "token"), "the token file"))
+        return Lab(
+            url=address,
+            token=_usable(found.strip(), "CARREL_TOKEN or its file"),
+            authority=_trusted(address, directory, environment),
+        )
+    address = _running_in(directory)
+    read = token or read_token(directory / "token")
+    return Lab(url=address, token=_usable(read, "the token file"), authority=_own_authority(directory, address))
+
+
+def _trusted(address: str, home: Path, environment: Mapping[str, str]) -> Path | None:
+    """CARREL_CA_FILE, what `carrel login --trust` has kept, that of a home whose lab it is."""
+    if not address.startswith("https:"):
+        return None
+    if given := environment.get("CARREL_CA_FILE"):
+        return Path(given)
+    kept_file = authority_file(address, environment)
+    return kept_file if kept_file.exists() else _own_authority(home, address)
+
+
+def _own_authority(home: Path, address: str) -> Path | None:
+    try:
+        about = json.loads((home / "address.json").read_text())
+        return Path(about["authority"]) if "authority" in about and check_address(str(about["url"])) == address else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, Invalid):
+        return None
 
 
 def read_token(path: Path) -> str:

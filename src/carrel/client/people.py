@@ -33,9 +33,14 @@ class PeopleCalls:
         """All users (administrators)."""
         return self._http.get(v1.UserList, "/users").users
 
-    def add_user(self, name: str, role: str = "user", *, expires_in: int | None = None) -> v1.NewUser:
-        """Add a user; the token in the answer is not shown again (administrators)."""
-        asked = {"name": name, "role": role, "expires_in": expires_in}
+    def add_user(
+        self, name: str, role: str = "user", *, expires_in: int | None = None, without_isolation: bool = False
+    ) -> v1.NewUser:
+        """Add a user; the token in the answer is not shown again (administrators).
+
+        `without_isolation`: they may be trusted with the whole lab, where nothing keeps jobs apart.
+        """
+        asked = {"name": name, "role": role, "expires_in": expires_in, "without_isolation": without_isolation}
         return self._http.post(v1.NewUser, "/users", v1.UserRequest.model_validate(asked))
 
     def reset_user(self, subject: str, *, expires_in: int | None = None) -> v1.NewUser:
@@ -55,9 +60,11 @@ class PeopleCalls:
         """End everything of a user's but their records (administrators)."""
         return self._http.delete(v1.UserChange, f"/users/{quote(subject, safe='')}")
 
-    def invite_user(self, name: str, role: str = "user", *, expires_in: int | None = None) -> v1.Invitation:
+    def invite_user(
+        self, name: str, role: str = "user", *, expires_in: int | None = None, without_isolation: bool = False
+    ) -> v1.Invitation:
         """Make a code that somebody can exchange once for a token of their own (administrators)."""
-        asked = {"name": name, "role": role, "expires_in": expires_in}
+        asked = {"name": name, "role": role, "expires_in": expires_in, "without_isolation": without_isolation}
         return self._http.post(v1.Invitation, "/invitations", v1.InvitationRequest.model_validate(asked))
 
     def redeem_invitation(self, name: str = "") -> v1.NewTokenView:

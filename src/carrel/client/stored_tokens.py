@@ -35,6 +35,22 @@ def token_file(url: str, environment: Mapping[str, str]) -> Path:
     return directory(environment) / "tokens" / quote(url.rstrip("/"), safe="")
 
 
+def authority_file(url: str, environment: Mapping[str, str]) -> Path:
+    """The file for whom a person trusts to sign the certificates of one lab."""
+    return directory(environment) / "authorities" / f"{quote(url.rstrip('/'), safe='')}.pem"
+
+
+def keep_authority(url: str, certificate: str, environment: Mapping[str, str]) -> None:
+    """Believe this authority (PEM), and no other, when this lab is asked. Raises `Unavailable` when it cannot be kept."""
+    path = authority_file(url, environment)
+    try:
+        _write(path, certificate.strip())
+    except OSError as error:
+        raise Unavailable(
+            f"Whom to trust cannot be kept in {path}: {error.strerror}.", remedy="Set CARREL_CA_FILE to the file instead."
+        ) from error
+
+
 def usual_lab(environment: Mapping[str, str]) -> str | None:
     """The lab that was signed in to last, or None."""
     try:

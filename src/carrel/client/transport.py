@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -32,6 +34,8 @@ _ERRORS: Mapping[str, type[errors.CarrelError]] = {
         errors.Misdirected,
     )
 }
+#: How OpenSSL begins to say why a certificate is not believed.
+_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _LOOPBACK = ("localhost", "127.", "::1")
 
 
@@ -49,6 +53,7 @@ class Transport:
         self._notice = notice
         lab = find()
         self.url = lab.url
+        self.authority = lab.authority
         #: True when the lab has answered once.
         self.answered = False
         self._timeout = timeout
@@ -66,7 +71,7 @@ class Transport:
             # A proxy for the outside world has no business between a user and a lab on the same machine.
             trust_env=not (address.hostname or "").startswith(_LOOPBACK),
             # Reading the machine's certificates takes longer than most requests; without TLS there is nothing to verify.
-            verify=address.scheme != "http",
+            verify=_trust(lab.authority) if address.scheme != "http" and lab.authority else address.scheme != "http",
         )
 
     def close(self) -> None:
@@ -84,7 +89,7 @@ class Transport:
             moved = lab.url != self.url
             if moved:
                 self._earlier.append(self._http)
-                self.url, self._http = lab.url, self._open(lab)
+                self.url, self.authority, self._http = lab.url, lab.authority, self._open(lab)
             self._http.headers["Authorization"] = f"Bearer {lab.token}"
         return moved
 
@@ -168,10 +173,20 @@ class Transport:
         try:
             yield
         except (httpx.TransportError, httpx.RemoteProtocolError) as error:
+            if _UNTRUSTED in str(error):
+                raise Untrusted(
+                    f"Nobody that you trust vouches for the lab at {self.url}: {str(error).partition('failed: ')[2] or error}.",
+                    remedy=f"Ask its administrator for the fingerprint that `carrel up` shows: carrel login {self.url} --trust "
+                    "sha256:…; CARREL_CA_FILE names a file of certificates.",
+                ) from error
             raise LabUnreachable(
                 f"The lab at {self.url} does not answer: {errors.in_words(error)}.",
                 remedy="Is it running? `carrel up` starts it; running tasks go on meanwhile.",
             ) from error
+
+
+class Untrusted(errors.Unavailable):
+    """Who answered could not show that it is the lab; nothing was sent to it."""
 
 
 class LabUnreachable(errors.Unavailable):
@@ -225,6 +240,17 @@ def _lines(response: httpx.Response) -> Iterator[str]:
         *whole, rest = (rest + piece).split(b"\n")
         for line in whole:
             yield line.decode("utf-8", "replace").removesuffix("\r")
+
+
+def _trust(authority: Path) -> ssl.SSLContext:
+    """TLS that believes this authority alone. Raises `Invalid` for a file that is none."""
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except (OSError, ssl.SSLError) as error:
+        raise errors.Invalid(
+            f"The certificates in {authority} cannot be used: {errors.in_words(error)}.",
+            remedy="CARREL_CA_FILE, or `carrel login URL --trust FINGERPRINT`, says whom to trust.",
+        ) from None
 
 
 def plain(response: httpx.Response) -> Any:

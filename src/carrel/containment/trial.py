@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from carrel.containment import calls
 from carrel.containment.entering import contain
+from carrel.containment.program import start_program
 from carrel.containment.walls import Bind, Walls
 
 #: Bytes of the program's answer.
@@ -34,8 +36,8 @@ class Trial:
     gaps: tuple[str, ...] = ()
 
 
-def try_walls() -> Trial:
-    """Build walls around a process of our own, and look."""
+def try_walls(*, network: bool = True) -> Trial:
+    """Build walls around a process of our own, and look; with `network` it gets one of its own, too."""
     if sys.platform != "linux":
         return Trial(why_not="It needs Linux.")
     with tempfile.TemporaryDirectory(prefix="carrel-walls-") as scratch:
@@ -43,8 +45,16 @@ def try_walls() -> Trial:
         temporary.mkdir()
         secret.mkdir()
         Path(secret, "file").write_text("x")
-        walls = Walls(hidden=(str(secret),), binds=(Bind(scratch),), temporary=str(temporary))
-        code, said = run_inside(walls, ["/bin/sh", "-c", f"test ! -e {secret}/file && test -r /proc/self/status && echo inside"])
+        walls = Walls(hidden=(str(secret),), binds=(Bind(scratch),), temporary=str(temporary), doors=() if network else None)
+        look = f"test ! -e {secret}/file && test -r /proc/self/status && echo inside"
+        # Not by a fork of this process, which may have threads.
+        program = start_program(
+            walls, ["/bin/sh", "-c", look], directory="/", variables={"PATH": os.defpath}, stderr=subprocess.STDOUT
+        )
+        with program.process as process:
+            said = process.stdout.read(_LONGEST).removeprefix(b"error: ") if process.stdout else b""
+            code = process.wait()
+        program.end()
     if code == 0 and said.strip() == b"inside":
         return Trial(gaps=_gaps())
     return Trial(why_not=said.decode(errors="replace").strip() or f"A process inside ended with {code}.", remedy=_remedy())
@@ -90,7 +100,6 @@ def _gaps() -> tuple[str, ...]:
     found = []
     if calls.landlock_version() < 6:
         found.append("abstract sockets of other programs can be reached (this kernel's Landlock is older than 6.12's)")
-    found.append("programs that listen on this machine's network addresses, 127.0.0.1 too, can be reached")
     return tuple(found)
 
 
@@ -116,11 +125,12 @@ def _remedy() -> str:
 # --- attacks ------------------------------------------------------------------------------------------------------------------
 
 #: Runs inside, and nowhere else: among the attempts are some that would harm a machine on which they succeed, so it looks first
-#: whether it is in namespaces of its own. Its argument is what to try, its answer which of that got through.
+#: whether it is in namespaces of its own. Its argument is what to try, its answer how many attempts it made and, in the last
+#: line, which of them got through.
 ATTACKS = r"""
 import ctypes, json, os, signal, socket, sys
 about = json.loads(sys.argv[1])
-through = {}
+through, tried = {}, []
 libc = ctypes.CDLL(None, use_errno=True)
 if os.readlink("/proc/self/ns/mnt") == about["outside"] or os.readlink("/proc/self/ns/user") == about["outside_user"]:
     # Whatever follows would be done to the machine itself.
@@ -128,6 +138,7 @@ if os.readlink("/proc/self/ns/mnt") == about["outside"] or os.readlink("/proc/se
     sys.exit()
 def attempt(name):
     def wrap(function):
+        tried.append(name)
         try:
             said = function()
         except BaseException as error:
@@ -185,6 +196,42 @@ for name in about["sockets"]:
         with socket.socket(socket.AF_UNIX) as there:
             there.connect(name)
             return "connected"
+for host, port in about.get("addresses", ()):
+    @attempt(f"connect to {host} port {port}")
+    def _():
+        socket.create_connection((host, port), 5).close()
+        return "connected"
+    @attempt(f"send a datagram to {host} port {port}")
+    def _():
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as there:
+            there.settimeout(0.2)
+            there.connect((host, port))
+            there.send(b"x")
+            return there.recv(16)
+if about.get("closed"):
+    @attempt("another network than the loopback")
+    def _():
+        return [name for _index, name in socket.if_nameindex() if name != "lo"]
+    @attempt("the network of the first process before it came in")
+    def _():
+        return os.readlink("/proc/self/ns/net") == about["outside_network"] and "is its own"
+    @attempt("change the network")
+    def _():
+        import fcntl, struct
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as there:
+            fcntl.ioctl(there, 0x8914, struct.pack("16sH22x", b"lo", 0))
+            return "took the loopback down"
+    @attempt("packets as they are on the wire")
+    def _():
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0x0300):
+            return "opened"
+    @attempt("find names")
+    def _():
+        return socket.getaddrinfo("example.org", 80)
+    @attempt("the address of a cloud's metadata")
+    def _():
+        socket.create_connection(("169.254.169.254", 80), 2).close()
+        return "connected"
 for path in about["devices"]:
     @attempt(f"open {path}")
     def _():
@@ -267,6 +314,7 @@ def _():
 @attempt("shared memory of others")
 def _():
     return [name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")]
+print(len(tried))
 print(json.dumps(through))
 """
 
@@ -278,6 +326,7 @@ def attack(
     directories: Sequence[str] = (),
     processes: Sequence[int] = (),
     sockets: Sequence[str] = (),
+    addresses: Sequence[tuple[str, int]] = (),
     devices: Sequence[str] = (),
     writable: str = "/tmp",
     python: str = "",
@@ -288,10 +337,13 @@ def attack(
         "directories": list(directories),
         "processes": list(processes),
         "sockets": list(sockets),
+        "addresses": [list(address) for address in addresses],
+        "closed": walls.doors is not None,
         "devices": list(devices),
         "hidden": list(walls.hidden),
         "writable": writable,
         "outside": str(Path("/proc/self/ns/mnt").readlink()),
+        "outside_network": str(Path("/proc/self/ns/net").readlink()),
         "outside_user": str(Path("/proc/self/ns/user").readlink()),
     }
     code, said = run_inside(walls, [python or os.path.realpath(sys.executable), "-I", "-c", ATTACKS, json.dumps(about)])

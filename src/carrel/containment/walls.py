@@ -30,6 +30,16 @@ class Bind:
         return self.target or self.source
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """An address outside that can be reached from a network of one's own."""
+
+    host: str
+    port: int
+    #: At which addresses it is found inside, by the same port.
+    addresses: Sequence[str] = ("127.0.0.1",)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walls:
     """The system is there, read-only; beside that only this. Paths are absolute and without links."""
@@ -41,3 +51,9 @@ class Walls:
     temporary: str
     #: Nodes in /dev beyond those that every program may expect.
     devices: Sequence[str] = field(default=())
+    #: None: the machine's network. Else one of its own, from which these lead out and nothing else does.
+    doors: Sequence[Door] | None = None
+    #: Processes and threads at once; 0: as many as the machine allows.
+    processes: int = 0
+    #: Bytes of /dev/shm; 0: half of the machine's memory, as the kernel has it.
+    shared_memory: int = 0

@@ -84,13 +84,13 @@ def merge(observations: Iterable[Observation]) -> list[Observation]:
         elif old is not None and new.entries and new.offset <= old.offset and (old.entries or not new.beside):
             new = replace(new, entries=(), offset=0)  # the same lines, read again; or a remark that the journal outweighs
         if old is not None:
-            new = Observation(
-                job_id=new.job_id,
-                attempt=new.attempt,
+            new = replace(
+                new,
                 entries=old.entries + new.entries,
                 offset=max(old.offset, new.offset),
                 log_size=old.log_size if new.log_size is None else new.log_size,
                 gone=old.gone or new.gone,
+                unbegun=old.unbegun or new.unbegun,
                 beside=new.beside if new.entries else old.beside,
             )
         merged[name] = new

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from carrel.domain.job import Job
 from carrel.domain.launch import Launch, LaunchLimits, LaunchPaths, LaunchTracking, LaunchWalls
+from carrel.domain.network import least
 from carrel.domain.node import Device, Node
 from carrel.domain.partition import on_cluster
 from carrel.domain.qos import JobKind, Lends, QoS
@@ -26,6 +27,8 @@ class LaunchSettings:
     paths: LaunchPaths
     limits: LaunchLimits = field(default_factory=LaunchLimits)
     gateway: str = ""
+    #: As in `Launch`.
+    authority: str = ""
     #: Address of the lab's tracking server for jobs, or None when there is none.
     tracking_uri: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -64,8 +67,9 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         paths=_paths(settings.paths, job.owner),
         limits=_limits(task, nodes, settings, job.resources.total_gpus if lends(job, qos) else 0),
         gateway=settings.gateway,
+        authority=settings.authority,
         tracking=_tracking(job, task, settings),
-        walls=settings.walls(job.owner),
+        walls=_walls(settings.walls(job.owner), task),
         remote=settings.remote,
         download_python=settings.download_python,
         session_ports=settings.session_ports,
@@ -74,6 +78,10 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         element=job.element,
         variables=settings.variables,
     )
+
+
+def _walls(walls: LaunchWalls | None, task: TaskSpec) -> LaunchWalls | None:
+    return walls if walls is None else replace(walls, network=least(walls.network, task.network))
 
 
 def _paths(paths: LaunchPaths, owner: str) -> LaunchPaths:

@@ -26,6 +26,8 @@ INVITATION_PREFIX = "carrel_invitation_"
 INVITED_FOR = 7 * 86400.0
 #: How long a token holds when its maker does not say: those that people make, and those that an administrator hands out.
 DEFAULT_LIFETIME, HANDED_OUT_LIFETIME = 30 * 86400.0, 365 * 86400.0
+#: How long a browser stays signed in, and its token is good for.
+BROWSER_LIFETIME = 12 * 3600.0
 #: Characters of a token's name.
 _LONGEST_NAME = 100
 
@@ -147,6 +149,17 @@ class Tokens:
         """Make a token for everything that a user may do."""
         text, now = _new_text(), self.clock()
         return self.store.add(self._full(text, subject, name=name, by=by, lifetime=lifetime), now=now), text
+
+    def sign_in(self, subject: str, *, how: str) -> tuple[Token, str]:
+        """Make the token of a browser whose person has proven who they are; `how` tells people which way."""
+        made, text = self.hand_out(subject, name=_name(f"browser, {how}"), by=subject, lifetime=BROWSER_LIFETIME)
+        _log.info("%s signed in (%s).", subject, how)
+        return made, text
+
+    def end(self, token: Token) -> None:
+        """Revoke a token in the name of its owner."""
+        self.store.revoke(by=token.subject, now=self.clock(), token_id=token.id)
+        self.announce()
 
     def replace_all(self, subject: str, *, name: str, by: str, lifetime: float | None = HANDED_OUT_LIFETIME) -> tuple[Token, str]:
         """The same, and none of their other tokens is valid any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from carrel.control.held_users import HeldUsers
 from carrel.control.ports import JobFilter, JobStore, OutboxEntry, UserStore
@@ -23,6 +24,18 @@ _ALL = 10_000_000
 _log = logging.getLogger("carrel.users")
 
 
+class SecondComes(Protocol):
+    """What is done when a lab of one person gets a second one."""
+
+    def __call__(self, *, without: bool) -> None:
+        """`without`: although nothing keeps their jobs apart."""
+        ...
+
+
+def nothing_to_do(*, without: bool) -> None:
+    """Jobs are kept apart by other means, or nobody's run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
     """What administrators do about people. Thread-safe; raises the errors of `carrel.domain.errors`."""
@@ -36,13 +49,24 @@ class Users:
     clock: Clock
     #: What there is to tell the tracking server about a job that ended while it waited.
     withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: ()
+    #: Called before a second person is added; raises what is to keep them out.
+    second_comes: SecondComes = nothing_to_do
 
     def add(
-        self, caller: Caller, name: str, role: Role = Role.USER, *, lifetime: float | None = HANDED_OUT_LIFETIME
+        self,
+        caller: Caller,
+        name: str,
+        role: Role = Role.USER,
+        *,
+        lifetime: float | None = HANDED_OUT_LIFETIME,
+        without_isolation: bool = False,
     ) -> tuple[User, Token, str]:
-        """Add a person and return them with their token, which is not shown again."""
+        """Add a person and return them with their token, which is not shown again.
+
+        `without_isolation`: whoever they are, they may be trusted with the whole lab.
+        """
         allowed(caller, Action.MANAGE_USERS).check()
-        user = self._new(name, role)
+        user = self._new(name, role, without_isolation=without_isolation)
         made, text = self.tokens.hand_out(user.subject, name="the first one", by=caller.user.subject, lifetime=lifetime)
         return user, made, text
 
@@ -63,11 +87,17 @@ class Users:
         return self.tokens.revoke_all(subject, by=caller.user.subject)
 
     def invite(
-        self, caller: Caller, name: str, role: Role = Role.USER, *, lifetime: float = INVITED_FOR
+        self,
+        caller: Caller,
+        name: str,
+        role: Role = Role.USER,
+        *,
+        lifetime: float = INVITED_FOR,
+        without_isolation: bool = False,
     ) -> tuple[User, Token, str]:
         """Make a code with which a person, who is added if there is none of this name, gets a token that nobody else has seen."""
         allowed(caller, Action.MANAGE_USERS).check()
-        user = self.people.get(name) or self._new(name, role)
+        user = self.people.get(name) or self._new(name, role, without_isolation=without_isolation)
         if user.state is not UserState.ACTIVE:
             raise Conflict(
                 f'The user "{name}" is {user.state.value}.', remedy=f"First take them back: `carrel user resume {name}`."
@@ -124,7 +154,11 @@ class Users:
             raise NotFound(f'There is no user "{subject}".', remedy="`carrel user list` shows all.")
         return user
 
-    def _new(self, name: str, role: Role) -> User:
+    def count(self) -> int:
+        """How many people use the lab."""
+        return sum(user.state is not UserState.REMOVED for user in self.people.list())
+
+    def _new(self, name: str, role: Role, *, without_isolation: bool) -> User:
         if not name or len(name) > 255 or not name.isprintable():
             raise Invalid(f'"{name}" is not a user name.', remedy="Use 1 to 255 printable characters.")
         known = self.people.get(name)
@@ -133,6 +167,8 @@ class Users:
                 f'A user "{name}" was removed; their jobs and records are kept under this name.',
                 remedy=f"If it is the same person: `carrel user resume {name}`. Else choose another name.",
             )
+        if known is None and self.count() == 1:
+            self.second_comes(without=without_isolation)
         user = User(subject=name, name=name, role=role)
         self.people.add(user, now=self.clock())
         return user

@@ -52,6 +52,12 @@ class Impossible(Invalid):
     code = "impossible"
 
 
+class TooLarge(Invalid):
+    """What was sent is larger than this lab takes: send less."""
+
+    code = "too_large"
+
+
 class Unauthenticated(CarrelError):
     """Nobody is signed in: sign in and ask again."""
 

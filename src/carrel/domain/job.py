@@ -124,6 +124,7 @@ REASONS: dict[str, str] = {
     "RaisedSignal": "A signal ended the command.",
     "TimeLimit": "It reached its walltime.",
     "OutOfMemory": "It used more memory than it asked for.",
+    "DiskLimit": "It took more room on the disk than a job may have here.",
     "Cancelled": "Somebody cancelled it.",
     "Copied": "This lab is a copy of another, in which the job goes on.",
     "EnvironmentFailed": "Its environment could not be built.",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from carrel.domain.array import ArrayElement
 from carrel.domain.job import JobState, Reason
+from carrel.domain.network import Network
 from carrel.domain.node import Device
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
@@ -58,6 +59,10 @@ class LaunchWalls:
     readable: tuple[str, ...] = ()
     #: Its home directory, made when it is missing.
     home: str = ""
+    #: What it has of the network.
+    network: Network = Network.ON
+    #: Processes and threads that it may have at once; 0: as many as the machine allows.
+    processes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +79,11 @@ class LaunchLimits:
     log: int = 1024**3
     #: Bytes of outputs that are stored for one attempt.
     outputs: int = 50 * 1024**3
+    #: Bytes on the disk that a job may take while it runs; 0: no limit.
+    disk: int = 0
+    #: Bytes, and files, of one input that is staged; 0: no limit.
+    inputs: int = 0
+    input_files: int = 0
     #: Seconds between samples of CPU, memory and GPU use.
     sample: float = 5.0
     #: Bytes beyond the job's memory that it may take: GPU state that was moved to host memory counts as its own.
@@ -100,6 +110,8 @@ class Launch:
     limits: LaunchLimits = field(default_factory=LaunchLimits)
     #: Address of the gateway, for CARREL_URL; the job's own token lies beside the launch file.
     gateway: str = ""
+    #: Certificate (PEM) of who signs the gateway's, where that is the lab itself; "": somebody whom the machine trusts.
+    authority: str = ""
     tracking: LaunchTracking | None = None
     #: True lets uv fetch a Python that the machine lacks.
     download_python: bool = False

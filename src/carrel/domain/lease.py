@@ -62,6 +62,16 @@ class LeaseState(StrEnum):
     HELD = "held"
 
 
+class ContextPlace(StrEnum):
+    """Where the CUDA context of a process is whose state moves over the bus."""
+
+    DEVICE = "device"
+    #: The driver's checkpoint takes it off the device.
+    LEAVING = "leaving"
+    #: It is in host memory: the process cannot call the driver before it is back.
+    AWAY = "away"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRoom:
     """One device that can be lent."""
@@ -105,6 +115,11 @@ class Tenant:
     #: True when its state moves piece by piece: while it leaves a device another can come in, and it while another leaves.
     #: SUSPENDING: it does leave so now, and nothing of it computes.
     in_pieces: bool = False
+    #: Bytes by device of its CUDA context, which stays there when its state leaves over the bus; where it is; and whether the
+    #: driver can take it off the device, too, once the state is out.
+    context: Mapping[str, int] = field(default_factory=dict)
+    context_at: ContextPlace = ContextPlace.DEVICE
+    context_leaves: bool = False
     #: True when its state, once it is in host memory, may come back on other devices of the same type.
     portable: bool = False
     #: What in the process keeps its state where it is ("JAX", "managed memory"), or "".
@@ -204,6 +219,8 @@ class LendingRules:
     back_rate: float | None = None
     #: The same of two states together, one of which comes in while the other leaves; None: as fast as each alone.
     exchange_rate: float | None = None
+    #: Seconds in which the driver takes a CUDA context off a device, or brings it back.
+    context_time: float = 1.0
     #: Bytes of host memory that suspended states may take in all; None: no limit.
     host_memory: int | None = None
     #: Bytes of the disk that states may take for which host memory has no room; 0: there is no such place.
@@ -266,6 +283,14 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Decision: the driver takes this tenant's context off its devices, because of `request`. Its state has left them already."""
+
+    tenant: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spill:
     """Decision: this tenant's state goes on from host memory to the disk, because of `request`, which needs room there."""
 
@@ -322,6 +347,7 @@ class Lending:
     lends: tuple[Lend, ...] = ()
     suspends: tuple[Suspend, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
     spills: tuple[Spill, ...] = ()
     trims: tuple[Trim, ...] = ()
     expires: tuple[Expire, ...] = ()

@@ -20,6 +20,8 @@ class Kind(StrEnum):
     OUTPUTS = "outputs"
     #: Artifacts in MLflow.
     ARTIFACTS = "artifacts"
+    #: What the audit log says.
+    AUDIT = "audit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class RetentionRules:
     outputs: int | None = None
     #: Artifacts of runs that their owner deleted in MLflow, after that.
     deleted_runs: int | None = 30 * 86400
+    #: What the audit log says, file by file.
+    audit: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

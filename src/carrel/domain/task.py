@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from carrel.domain.network import Network
 from carrel.domain.session import SessionSpec
 from carrel.domain.slurm import SlurmRequest
 
@@ -133,5 +134,7 @@ class TaskSpec:
     requeue: int = 0
     #: Seconds before the end of its walltime at which it gets SIGTERM; None: as the lab does it.
     warning: int | None = None
+    #: What it wants of the network, where it is less than the lab gives; None: what the lab gives.
+    network: Network | None = None
     #: What the submitter has to be told about what was asked for; also the first lines of the log.
     notes: tuple[str, ...] = ()

@@ -16,8 +16,10 @@ from carrel.domain.errors import StorageFull, Unavailable
 from carrel.domain.launch import Claimed, Ended, EnvironmentReady, InputsReady, Journaled, Launch, Observation, Preparing
 from carrel.domain.serial import to_plain
 from carrel.runner.prepare import remove_temporary
+from carrel.runner.walls import remove_private
 from carrel.spool import AttemptDirectory, read_claim, read_entries
 from carrel.spool.disk import full_at, is_full
+from carrel.spool.seal import Order
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +36,8 @@ class Watched:
     launch: Launch
     token: str
     directory: AttemptDirectory
+    #: What the lab has signed of it; None where nobody asks for that.
+    order: Order | None = None
     #: Bytes of the journal that were delivered.
     offset: int = 0
     log_size: int = 0
@@ -141,6 +145,8 @@ def write_launch(watched: Watched) -> None:
         directory.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.path.mkdir(mode=0o700, exist_ok=True)
         _write(directory.token, watched.token.encode())
+        if watched.order is not None:
+            _write(directory.order, watched.order.dump())
         _write(directory.launch, _json(watched.launch))
     except OSError as error:
         discard_launch(directory)
@@ -149,9 +155,19 @@ def write_launch(watched: Watched) -> None:
         raise Unavailable(f"The spool cannot be written: {error}.", remedy="Nothing was started.") from error
 
 
+def is_written(watched: Watched) -> bool:
+    """Return whether what a runner needs is there, with the order that the lab would sign now: keys change."""
+    directory, order = watched.directory, watched.order
+    if not directory.launch.exists():
+        return False
+    with suppress(OSError):
+        return order is None or directory.order.read_bytes() == order.dump()
+    return False
+
+
 def discard_launch(directory: AttemptDirectory) -> None:
     """Take back what `write_launch` wrote: no runner was asked for."""
-    for path in (directory.token, directory.launch):
+    for path in (directory.token, directory.order, directory.launch):
         with suppress(OSError):
             path.unlink(missing_ok=True)
     with suppress(OSError):
@@ -185,6 +201,7 @@ def clear(directory: AttemptDirectory) -> None:
         directory.cgroup.unlink(missing_ok=True)
         directory.session_address.unlink(missing_ok=True)
         remove_temporary(directory.temporary)
+        remove_private(directory)
 
 
 class Life(Enum):

@@ -4,12 +4,14 @@ A runner calls `EnvironmentStore.prepare`; a second call with the same recipe st
 """
 
 from carrel.environments.activation import activate
+from carrel.environments.confinement import Builds
 from carrel.environments.errors import EnvironmentFailed, EnvironmentStopped, EnvironmentTimeout
 from carrel.environments.guards import Hold
 from carrel.environments.inventory import EnvironmentInfo
 from carrel.environments.store import Environment, EnvironmentSettings, EnvironmentStore
 
 __all__ = [
+    "Builds",
     "Environment",
     "EnvironmentFailed",
     "EnvironmentInfo",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tomllib
@@ -11,13 +12,18 @@ from pathlib import Path, PurePosixPath
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.environments.errors import EnvironmentFailed
 from carrel.environments.pythons import Interpreter
-from carrel.environments.records import LOCK, needs_code
+from carrel.environments.records import LOCK, needs_code, write_text
 from carrel.environments.tools import Workshop
 
 _PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[^\]]*\])?\s*===?\s*[0-9][^\s;,\\]*")
 _REQUIREMENTS, _OPTIONS = ".carrel-requirements.in", ".carrel-options.in"
 #: Lines that are neither options nor about other files: a lock does not repeat options (where packages are, which kinds).
 _NO_OPTION = re.compile(r"\s*(?:[^-\s]|-r|-c|-e|--requirement|--constraint|--editable)")
+#: A line of a lock that says what is installed by its content alone.
+_HASHED = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9._,\s-]*\])?\s*===?\s*[A-Za-z0-9.+!_-]+\s*(?:;[^@#\\]*?)?(?:\s+--hash=sha256:[0-9a-f]{64})+"
+)
+_OPTION = re.compile(r"\s*-(?!r\b|-requirement\b|c\b|-constraint\b|-pre\b|-hash\b|-require-hashes\b|-prefer-binary\b)")
 #: No header (it has the command line), no "via" notes: equal sets of packages give equal locks.
 _LOCK_FORMAT = ("--no-header", "--no-annotate")
 
@@ -27,6 +33,9 @@ class Bench:
     """Where one preparation works, and with what."""
 
     workshop: Workshop
+    #: For what runs nobody's code: looking for Pythons, installing what a lock names by its hash. Where builds are not kept apart
+    #: it is the same.
+    trusted: Workshop
     uv: Path
     #: Options for every uv command, and for those that look for packages.
     options: tuple[str, ...]
@@ -36,6 +45,11 @@ class Bench:
     scratch: Path
     #: The task's directory; only read.
     code: Path
+
+    @property
+    def kept_apart(self) -> bool:
+        """True where nobody's code may come near what others use."""
+        return self.trusted is not self.workshop
 
 
 def requested_python(recipe: EnvironmentRecipe) -> str | None:
@@ -53,11 +67,15 @@ def requested_python(recipe: EnvironmentRecipe) -> str | None:
 def resolve(recipe: EnvironmentRecipe, interpreter: Interpreter, bench: Bench) -> str:
     """Return the lock of a recipe: requirement lines with exact versions and hashes, for this platform and Python."""
     if recipe.kind is EnvironmentKind.UV_LOCK:
-        project = stage(recipe, bench.scratch / "resolve", bench) / _project(recipe)
+        base = stage(recipe, bench.scratch / "resolve", bench)
+        project = base / _project(recipe)
         arguments = ["export", "--frozen", "--format", "requirements-txt", *_LOCK_FORMAT, "--python", str(interpreter.path)]
         arguments += [] if needs_code(recipe) else ["--no-emit-project"]
         output = bench.workshop.run(
-            [str(bench.uv), *arguments, *bench.options], cwd=project, doing=f"Reading {recipe.source or 'uv.lock'}"
+            [str(bench.uv), *arguments, *bench.options],
+            cwd=project,
+            doing=f"Reading {recipe.source or 'uv.lock'}",
+            writable={base: base},
         )
         return _without_comments(output)
     if not any(line.strip() for line in recipe.requirements):
@@ -67,29 +85,75 @@ def resolve(recipe: EnvironmentRecipe, interpreter: Interpreter, bench: Bench) -
     # The one option of pip's that uv takes from the command line only.
     arguments += ["--prerelease", "allow"] if any(line.strip() == "--pre" for line in recipe.requirements) else []
     arguments += ["--python", str(interpreter.path), *_as_of(recipe), *bench.options, *bench.index_options]
-    output = bench.workshop.run([str(bench.uv), *arguments], cwd=base, doing=f"Resolving {recipe.source or 'the requirements'}")
+    doing = f"Resolving {recipe.source or 'the requirements'}"
+    output = bench.workshop.run([str(bench.uv), *arguments], cwd=base, doing=doing, writable={base: base})
     return _without_comments(output)
 
 
 def build(recipe: EnvironmentRecipe, lock: str, interpreter: Interpreter, target: Path, bench: Bench, guard: int) -> None:
     """Make the virtual environment `target` from a lock. `guard` is the lock descriptor that uv inherits."""
-    venv = ["venv", "--python", str(interpreter.path), "--no-project", "--prompt", "carrel", *bench.options, str(target)]
-    bench.workshop.run([str(bench.uv), *venv], cwd=bench.scratch, doing="Creating the environment", guard=guard)
-    (target / LOCK).write_text(lock, encoding="utf-8")
-    if not requirements_in(lock):
-        return
+    make_venv(interpreter, target, bench.workshop, bench, guard)
     local = needs_code(recipe)
     # Editable installs point to their source: it has to stay where the environment stays.
-    base = stage(recipe, target / "source" if local else bench.scratch / "build", bench)
-    if recipe.kind is EnvironmentKind.UV_LOCK:
-        bench.workshop.report("installing the packages of uv.lock")
-        _sync_project(base / _project(recipe), target, bench, guard, local=local)
+    source = target / "source"
+    if requirements_in(lock):
+        seen = source if local else bench.scratch / "build"
+        base = stage(recipe, bench.scratch / "source" if local and bench.kept_apart else seen, bench)
+        if recipe.kind is EnvironmentKind.UV_LOCK:
+            bench.workshop.report("installing the packages of uv.lock")
+            _sync_project(recipe, base, seen, target, bench, guard)
+        else:
+            _report_count(lock, bench)
+            _sync_requirements(recipe, lock, base, seen, target, bench, guard)
+        bench.workshop.take(target)
+        if local and not re.search(r"^\s*(?:-e|--editable)\s", lock, re.MULTILINE):
+            shutil.rmtree(source)
+        elif local and base != seen:
+            base.rename(source)
     else:
-        count = len(requirements_in(lock))
-        bench.workshop.report(f"installing {count} package{'s' if count != 1 else ''}")
-        _sync_requirements(recipe, lock, base, target, bench, guard)
-    if local and not re.search(r"^\s*(?:-e|--editable)\s", lock, re.MULTILINE):
-        shutil.rmtree(target / "source")
+        bench.workshop.take(target)
+    write_text(target / LOCK, lock)
+
+
+def build_verified(
+    lock: str, interpreter: Interpreter, target: Path, bench: Bench, guard: int, *, options: tuple[str, ...] = ()
+) -> None:
+    """Make the virtual environment `target` from wheels alone, each of which has a hash in the lock: nobody's code runs.
+
+    Raises `EnvironmentFailed` where that is not enough: something has to be built, or is not where the lab looks.
+    """
+    try:
+        make_venv(interpreter, target, bench.trusted, bench, guard)
+        if requirements_in(lock):
+            _report_count(lock, bench)
+            file = bench.scratch / "verified.txt"
+            file.write_text(lock, encoding="utf-8")
+            arguments = ["pip", "sync", str(file), "--require-hashes", "--no-build", "--python", str(target / "bin/python")]
+            arguments += [*options, *bench.options, *bench.index_options]
+            bench.trusted.run([str(bench.uv), *arguments], cwd=bench.scratch, doing="Installing the packages", guard=guard)
+    except BaseException:
+        bench.trusted.discard(target)
+        raise
+    bench.trusted.take(target)
+
+
+def is_verifiable(lock: str) -> bool:
+    """True when a lock says of every package what its content is, and nothing of where to get it."""
+    return all(_HASHED.fullmatch(line) for line in requirements_in(lock))
+
+
+def make_venv(
+    interpreter: Interpreter, target: Path, workshop: Workshop, bench: Bench, guard: int, *, prompt: str = "carrel"
+) -> None:
+    """Make an empty virtual environment."""
+    arguments = ["venv", "--python", str(interpreter.path), "--no-project", "--prompt", prompt, *bench.options]
+    arguments += ["--clear"] if bench.kept_apart else []  # in a workroom a build that was killed may have left something
+    workshop.run([str(bench.uv), *arguments, str(target)], cwd=bench.scratch, doing="Creating the environment", guard=guard)
+
+
+def _report_count(lock: str, bench: Bench) -> None:
+    count = len(requirements_in(lock))
+    bench.workshop.report(f"installing {count} package{'s' if count != 1 else ''}")
 
 
 def requirements_in(lock: str) -> list[str]:
@@ -123,7 +187,14 @@ def _as_of(recipe: EnvironmentRecipe) -> tuple[str, ...]:
     return () if recipe.as_of is None else ("--exclude-newer", recipe.as_of)
 
 
-def _sync_requirements(recipe: EnvironmentRecipe, lock: str, base: Path, target: Path, bench: Bench, guard: int) -> None:
+def has_places(recipe: EnvironmentRecipe) -> bool:
+    """True when a recipe says where packages are to be looked for, or how."""
+    return any(_OPTION.match(line) for text in (*recipe.requirements, *recipe.files.values()) for line in text.splitlines())
+
+
+def _sync_requirements(
+    recipe: EnvironmentRecipe, lock: str, base: Path, seen: Path, target: Path, bench: Bench, guard: int
+) -> None:
     file = bench.scratch / "lock.txt"
     file.write_text(lock, encoding="utf-8")
     arguments = ["pip", "sync", str(file)]
@@ -137,16 +208,19 @@ def _sync_requirements(recipe: EnvironmentRecipe, lock: str, base: Path, target:
     arguments += ["--compile-bytecode"] if bench.compile_bytecode else []
     # What is needed to build packages is resolved here.
     arguments += ["--python", str(target / "bin/python"), *_as_of(recipe), *bench.options, *bench.index_options]
-    bench.workshop.run([str(bench.uv), *arguments], cwd=base, doing="Installing the packages", guard=guard)
+    doing = "Installing the packages"
+    bench.workshop.run([str(bench.uv), *arguments], cwd=seen, doing=doing, guard=guard, writable={base: seen})
     (base / _OPTIONS).unlink(missing_ok=True)  # `base` may stay, and an address may hold a password
 
 
-def _sync_project(project: Path, target: Path, bench: Bench, guard: int, *, local: bool) -> None:
+def _sync_project(recipe: EnvironmentRecipe, base: Path, seen: Path, target: Path, bench: Bench, guard: int) -> None:
     arguments = ["sync", "--frozen", "--python", str(target / "bin/python"), *bench.options, *bench.index_options]
-    arguments += [] if local else ["--no-install-project"]
+    arguments += [] if needs_code(recipe) else ["--no-install-project"]
     arguments += ["--compile-bytecode"] if bench.compile_bytecode else []
     extra = {"UV_PROJECT_ENVIRONMENT": str(target)}
-    bench.workshop.run([str(bench.uv), *arguments], cwd=project, doing="Installing the packages", guard=guard, extra=extra)
+    doing, project = "Installing the packages", seen / _project(recipe)
+    command = [str(bench.uv), *arguments]
+    bench.workshop.run(command, cwd=project, doing=doing, guard=guard, extra=extra, writable={base: seen})
 
 
 def stage(recipe: EnvironmentRecipe, base: Path, bench: Bench) -> Path:
@@ -162,6 +236,9 @@ def stage(recipe: EnvironmentRecipe, base: Path, bench: Bench) -> Path:
     base.mkdir(exist_ok=True)
     for name, text in recipe.files.items():
         file = base / _inside(name)
+        # A link in the code must not lead the lab, which writes here, elsewhere.
+        if not Path(os.path.realpath(file.parent)).is_relative_to(os.path.realpath(base)):
+            raise EnvironmentFailed(f"{name!r} is behind a link that leaves the code.", remedy="Put a directory there.")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)
         file.write_text(text, encoding="utf-8")

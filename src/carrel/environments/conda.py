@@ -15,6 +15,7 @@ from pathlib import Path
 
 from carrel.domain.task import EnvironmentRecipe
 from carrel.environments.building import Bench, installed_packages, stage
+from carrel.environments.equipment import CONDA_TOOLS
 from carrel.environments.errors import EnvironmentFailed
 from carrel.environments.records import needs_code
 from carrel.environments.words import without_userinfo
@@ -25,7 +26,7 @@ _TOKEN = re.compile(r"/t/[^/]+/")
 
 def find_conda_tool(environ: Mapping[str, str], source: str) -> Path:
     """Return the program that builds conda environments here; raise `EnvironmentFailed` naming what to install."""
-    for name in ("micromamba", "pixi"):
+    for name in CONDA_TOOLS:
         found = shutil.which(name, path=environ.get("PATH") or os.defpath)
         if found:
             return Path(found)
@@ -45,7 +46,8 @@ def build_conda(recipe: EnvironmentRecipe, tool: Path, target: Path, bench: Benc
             f"{recipe.source} names conda packages and installs code of the task itself; carrel does not do both.",
             remedy="Take the line with the path out of it, and set PYTHONPATH in the task, or use packages that pip has.",
         )
-    file = stage(recipe, bench.scratch / "conda", bench) / recipe.source
+    base = stage(recipe, bench.scratch / "conda", bench)
+    file = base / recipe.source
     bench.workshop.report(f"building {recipe.source or 'conda.yaml'} with {tool.name}")
     doing = f"Building {recipe.source or 'conda.yaml'}"
     # Packages are hard-linked from a cache, as uv does: keep it on the file system of the environments.
@@ -56,7 +58,8 @@ def build_conda(recipe: EnvironmentRecipe, tool: Path, target: Path, bench: Benc
         steps = [["init", "--import", str(file), str(target)], ["install", "--manifest-path", str(target / "pixi.toml")]]
         prefix = target / ".pixi/envs/default"
     for step in steps:
-        bench.workshop.run([str(tool), *step], cwd=bench.scratch, doing=doing, guard=guard, extra=roots)
+        bench.workshop.run([str(tool), *step], cwd=bench.scratch, doing=doing, guard=guard, extra=roots, writable={base: base})
+    bench.workshop.take(target)
     version = _python_version(prefix)
     if version is None:
         raise EnvironmentFailed(f"{doing} gave an environment without Python.", remedy="Add `python` to its dependencies.")
@@ -78,6 +81,8 @@ def explicit_lock(prefix: Path) -> str:
 def _records(prefix: Path) -> list[dict[str, object]]:
     found = []
     for file in sorted((prefix / "conda-meta").glob("*.json")):
+        if file.is_symlink() or not file.is_file():  # what others' code has built does not say where the lab reads
+            continue
         try:
             found.append(dict(json.loads(file.read_bytes())))
         except (ValueError, TypeError) as error:

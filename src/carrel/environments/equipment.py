@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from carrel.environments.confinement import Builds, confine, verified
 from carrel.environments.errors import EnvironmentFailed
+from carrel.environments.tools import Workshop
 from carrel.environments.words import secrets_in
+
+#: What builds conda environments, in the order in which they are looked for.
+CONDA_TOOLS = ("micromamba", "pixi")
 
 
 def address_secrets(word: str) -> frozenset[str]:
@@ -28,6 +34,16 @@ def cache_beside(root: Path, variables: Mapping[str, str]) -> dict[str, str]:
     if usual is not None and os.access(usual, os.W_OK) and usual.stat().st_dev == root.stat().st_dev:
         return {}
     return {"UV_CACHE_DIR": str(root / "cache")}
+
+
+def workshops(plain: Workshop, builds: Builds | None, root: Path, scratch: Path, uv: Path) -> tuple[Workshop, Workshop]:
+    """Return the workshop for an owner's builds, and the one for what runs nobody's code; without `builds` they are one."""
+    if builds is None:
+        return plain, plain
+    conda = [shutil.which(name, path=plain.variables.get("PATH")) for name in CONDA_TOOLS]
+    room = confine(builds, root, scratch, plain.variables, (str(uv), *(program for program in conda if program)))
+    own, shared = (replace(plain, variables=one.variables(plain.variables), confinement=one) for one in (room, verified(room)))
+    return own, shared
 
 
 def find_uv(configured: Path | None, variables: Mapping[str, str]) -> Path:

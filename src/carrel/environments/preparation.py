@@ -8,8 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.environments.building import Bench, build, installed_packages, requested_python, resolve
+from carrel.environments.building import (
+    Bench,
+    build,
+    build_verified,
+    has_places,
+    installed_packages,
+    is_verifiable,
+    requested_python,
+    resolve,
+)
 from carrel.environments.conda import build_conda, find_conda_tool
+from carrel.environments.confinement import VERIFIED
+from carrel.environments.errors import EnvironmentFailed, EnvironmentTimeout
 from carrel.environments.guards import Hold, wait_exclusive
 from carrel.environments.inventory import remove_tree
 from carrel.environments.mirrors import Mirrors
@@ -26,6 +37,7 @@ from carrel.environments.records import (
     read_marker,
     text_digest,
     write_record,
+    write_text,
 )
 
 
@@ -42,6 +54,8 @@ class Request:
     #: The Python for recipes that ask for none; its version is "" when an administrator named it and nobody asked it yet.
     lab: Interpreter
     platform: str
+    #: Whose builds it belongs to, where builds are kept apart; else "".
+    maker: str
     #: Digest of all the above: the name of the lock.
     key: str
     #: By `time.monotonic`.
@@ -85,6 +99,28 @@ def make_environment(entry: LockEntry, request: Request, layout: Layout, bench: 
 
     Of several callers one builds and the others wait. The environment is not held: look again before using it.
     """
+    built = False
+    if entry.environment == _digest(request, entry.lock, entry.version, VERIFIED):
+        try:
+            return entry, _find_or_build(entry, request, layout, bench, shared=True)
+        except EnvironmentTimeout:
+            raise
+        except EnvironmentFailed:
+            bench.workshop.report("not all of it comes as wheels that the lab can check: it is made for you alone")
+        entry = replace(entry, environment=_digest(request, entry.lock, entry.version, request.maker))
+        built = _find_or_build(entry, request, layout, bench)
+        write_record(layout.lock(request.key), entry)
+        return entry, built
+    built = _find_or_build(entry, request, layout, bench)
+    directory = layout.environment(entry.environment)
+    if request.recipe.kind is EnvironmentKind.CONDA and (directory / LOCK).exists():
+        entry = replace(entry, lock=(directory / LOCK).read_text(encoding="utf-8"))
+        write_record(layout.lock(request.key), entry)
+    return entry, built
+
+
+def _find_or_build(entry: LockEntry, request: Request, layout: Layout, bench: Bench, *, shared: bool = False) -> bool:
+    """Return whether this built it; `shared`: from what is verified, for everybody."""
     directory = layout.environment(entry.environment)
     hold = wait_exclusive(
         layout.guard(entry.environment),
@@ -94,19 +130,31 @@ def make_environment(entry: LockEntry, request: Request, layout: Layout, bench: 
     )
     if hold is not None:
         with hold:
-            _build(entry, request, layout, bench, hold)
-    if request.recipe.kind is EnvironmentKind.CONDA and (directory / LOCK).exists():
-        entry = replace(entry, lock=(directory / LOCK).read_text(encoding="utf-8"))
-        write_record(layout.lock(request.key), entry)
-    return entry, hold is not None
+            _build(entry, request, layout, bench, hold, shared=shared)
+    return hold is not None
+
+
+def _digest(request: Request, lock: str, version: str, maker: str) -> str:
+    return environment_digest(
+        request.recipe, lock=lock, version=version, platform=request.platform, code_digest=request.code_digest, maker=maker
+    )
+
+
+def _maker(request: Request, lock: str) -> str:
+    """Whose the environment of a lock is: everybody's where its hashes say all, and it is the lab that looks them up."""
+    if not request.maker:
+        return ""
+    recipe = request.recipe
+    plain = recipe.kind is not EnvironmentKind.UV_LOCK and not recipe.local and not has_places(recipe)
+    return VERIFIED if plain and is_verifiable(lock) else request.maker
 
 
 def _resolve(request: Request, stale: LockEntry | None, bench: Bench) -> LockEntry:
     asked = requested_python(request.recipe)
     lab = request.lab
     if asked is None and not lab.version and identity(lab.path):
-        lab = replace(lab, version=probe(lab.path, bench.workshop, bench.scratch))
-    interpreter = find_interpreter(asked, lab=lab, uv=bench.uv, options=bench.options, workshop=bench.workshop, cwd=bench.scratch)
+        lab = replace(lab, version=probe(lab.path, bench.trusted, bench.scratch))
+    interpreter = find_interpreter(asked, lab=lab, uv=bench.uv, options=bench.options, workshop=bench.trusted, cwd=bench.scratch)
     if request.locked is not None:
         lock = request.locked
     elif stale is not None and stale.version == interpreter.version:
@@ -116,11 +164,8 @@ def _resolve(request: Request, stale: LockEntry | None, bench: Bench) -> LockEnt
         if request.recipe.kind is not EnvironmentKind.NONE:
             bench.workshop.report(f"resolving {request.recipe.source or 'the requirements'}")
         lock = resolve(request.recipe, interpreter, bench)
-    digest = environment_digest(
-        request.recipe, lock=lock, version=interpreter.version, platform=request.platform, code_digest=request.code_digest
-    )
     return LockEntry(
-        environment=digest,
+        environment=_digest(request, lock, interpreter.version, _maker(request, lock)),
         lock=lock,
         interpreter=str(interpreter.path),
         version=interpreter.version,
@@ -133,12 +178,12 @@ def _is_sound(directory: Path) -> bool:
     return marker is not None and os.access(directory / marker.prefix / "bin/python", os.X_OK)
 
 
-def _build(entry: LockEntry, request: Request, layout: Layout, bench: Bench, hold: Hold) -> None:
+def _build(entry: LockEntry, request: Request, layout: Layout, bench: Bench, hold: Hold, *, shared: bool) -> None:
     """Build under an exclusive hold. The marker comes last; without it the directory is nobody's environment."""
     target = layout.environment(entry.environment)
     remove_tree(layout, target)
     try:
-        prefix, lock, version = _fill(entry, request.recipe, target, bench, hold.fd)
+        prefix, lock, version = _fill(entry, request.recipe, target, bench, hold.fd, shared=shared)
         marker = Marker(
             digest=entry.environment,
             lock_digest=text_digest(lock),
@@ -152,16 +197,23 @@ def _build(entry: LockEntry, request: Request, layout: Layout, bench: Bench, hol
         hold.touch()
     except BaseException:
         remove_tree(layout, target)
+        bench.workshop.discard(target)
         raise
 
 
-def _fill(entry: LockEntry, recipe: EnvironmentRecipe, target: Path, bench: Bench, guard: int) -> tuple[Path, str, str]:
+def _fill(
+    entry: LockEntry, recipe: EnvironmentRecipe, target: Path, bench: Bench, guard: int, *, shared: bool
+) -> tuple[Path, str, str]:
     """Install everything; return the prefix, the lock and the version of its Python."""
     if recipe.kind is not EnvironmentKind.CONDA:
         interpreter = Interpreter(path=Path(entry.interpreter), version=entry.version)
-        build(recipe, entry.lock, interpreter, target, bench, guard)
+        if shared:
+            build_verified(entry.lock, interpreter, target, bench, guard)
+            write_text(target / LOCK, entry.lock)
+        else:
+            build(recipe, entry.lock, interpreter, target, bench, guard)
         return target, entry.lock, entry.version
     tool = find_conda_tool(bench.workshop.variables, recipe.source)
     prefix, lock, version = build_conda(recipe, tool, target, bench, guard)
-    (target / LOCK).write_text(lock, encoding="utf-8")
+    write_text(target / LOCK, lock)
     return prefix, lock, version

@@ -92,7 +92,10 @@ def find_interpreter(
     found = workshop.attempt(find, cwd=cwd, extra=path)
     if found.status != 0 and NO_DOWNLOADS not in options:
         workshop.report(f"fetching Python {request}")
-        workshop.run([str(uv), "python", "install", "--no-bin", *options, request], cwd=cwd, doing=f"Fetching Python {request}")
+        place = Path(workshop.variables["UV_PYTHON_INSTALL_DIR"])
+        place.mkdir(mode=0o755, parents=True, exist_ok=True)
+        install = [str(uv), "python", "install", "--no-bin", *options, request]
+        workshop.run(install, cwd=cwd, doing=f"Fetching Python {request}", writable={place: place})
         found = workshop.attempt(find, cwd=cwd, extra=path)
     if found.status != 0 or not found.output.strip():
         raise _none_fits(request, _versions(uv, options, workshop, cwd, path), found.lines)

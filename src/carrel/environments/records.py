@@ -125,19 +125,35 @@ def needs_code(recipe: EnvironmentRecipe) -> bool:
 
 
 def recipe_key(
-    recipe: EnvironmentRecipe, *, lab: tuple[str, str], platform: str, mirrors: str, code_digest: str, locked: str | None
+    recipe: EnvironmentRecipe,
+    *,
+    lab: tuple[str, str],
+    platform: str,
+    mirrors: str,
+    code_digest: str,
+    locked: str | None,
+    maker: str = "",
 ) -> str:
-    """Return the digest of everything that decides what a recipe resolves to; which file said so does not."""
+    """Return the digest of everything that decides what a recipe resolves to; which file said so does not.
+
+    `maker` is whose builds it is for, where builds are kept apart: what one's code had a hand in is no other's.
+    """
     plain = to_plain(recipe)
     del plain["source"]
     python = recipe.python or list(lab)
-    return digest_of("recipe", plain, python, platform, mirrors, code_digest if needs_code(recipe) else "", locked)
+    return digest_of("recipe", plain, python, platform, mirrors, code_digest if needs_code(recipe) else "", locked, *_by(maker))
 
 
-def environment_digest(recipe: EnvironmentRecipe, *, lock: str, version: str, platform: str, code_digest: str) -> str:
-    """Return the digest of an environment: the same lock, Python and platform make the same one, whatever was asked."""
+def _by(maker: str) -> tuple[str, ...]:
+    return (maker,) if maker else ()
+
+
+def environment_digest(
+    recipe: EnvironmentRecipe, *, lock: str, version: str, platform: str, code_digest: str, maker: str = ""
+) -> str:
+    """Return the digest of an environment: the same lock, Python, platform and maker make the same one, whatever was asked."""
     kind = "uv" if recipe.kind is not EnvironmentKind.CONDA else recipe.kind.value
-    return digest_of("environment", kind, lock, version, platform, code_digest if needs_code(recipe) else "")
+    return digest_of("environment", kind, lock, version, platform, code_digest if needs_code(recipe) else "", *_by(maker))
 
 
 def read_lock(path: Path) -> LockEntry | None:

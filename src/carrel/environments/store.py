@@ -14,7 +14,8 @@ from carrel.domain.errors import NotFound
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.environments.building import Bench, old_pins, requested_python
 from carrel.environments.conda import find_conda_tool
-from carrel.environments.equipment import address_secrets, cache_beside, find_uv
+from carrel.environments.confinement import Builds
+from carrel.environments.equipment import address_secrets, cache_beside, find_uv, workshops
 from carrel.environments.errors import EnvironmentFailed, EnvironmentTimeout, from_os_error
 from carrel.environments.guards import Hold, Patience, try_shared
 from carrel.environments.inventory import EnvironmentInfo, collect_environments, list_environments
@@ -90,12 +91,22 @@ class EnvironmentStore:
     """Prepares, lists and removes the environments under `root`. Safe for any number of processes at a time."""
 
     def __init__(
-        self, root: Path, *, settings: EnvironmentSettings | None = None, environ: Mapping[str, str] | None = None
+        self,
+        root: Path,
+        *,
+        settings: EnvironmentSettings | None = None,
+        environ: Mapping[str, str] | None = None,
+        builds: Builds | None = None,
     ) -> None:
-        """`environ` (default: that of the process) has pip's and uv's configuration; it is read at each preparation."""
+        """`environ` (default: that of the process) has pip's and uv's configuration; it is read at each preparation.
+
+        With `builds` what runs is kept apart from the lab and from others' builds, and only environments in which nobody's code
+        had a hand are shared.
+        """
         self._layout = Layout(root.absolute())
         self._settings = settings or EnvironmentSettings()
         self._environ = os.environ if environ is None else environ
+        self._builds = builds
         #: What was asked of Python, and is here.
         self._pythons: set[str] = set()
 
@@ -130,7 +141,11 @@ class EnvironmentStore:
             self._layout.prepare()
             patience = Patience(deadline=deadline, stop=stop)
             with tempfile.TemporaryDirectory(dir=self._layout.work, ignore_cleanup_errors=True) as scratch:
-                return self._make(request, self._bench(request, patience, report, log, Path(scratch)))
+                bench = self._bench(request, patience, report, log, Path(scratch))
+                try:
+                    return self._make(request, bench)
+                finally:
+                    bench.workshop.tidy()
         except OSError as error:
             raise from_os_error(error, str(self._layout.root)) from error
 
@@ -190,6 +205,7 @@ class EnvironmentStore:
         if locked is not None and recipe.kind is not EnvironmentKind.REQUIREMENTS:
             # A uv.lock is its own lock, no packages need none, and conda's list is for the record only.
             locked = None
+        maker = self._builds.name if self._builds is not None else ""
         key = recipe_key(
             recipe,
             lab=(str(lab.path), lab.version or str(identity(lab.path))),
@@ -197,6 +213,7 @@ class EnvironmentStore:
             mirrors=mirrors.fingerprint,
             code_digest=code_digest,
             locked=locked,
+            maker=maker,
         )
         return Request(
             recipe=recipe,
@@ -206,6 +223,7 @@ class EnvironmentStore:
             mirrors=mirrors,
             lab=lab,
             platform=platform,
+            maker=maker,
             key=key,
             started=started,
         )
@@ -221,16 +239,19 @@ class EnvironmentStore:
             variables.update(cache_beside(self._layout.root, variables))
         # Where the nodes of a cluster find them too.
         variables.setdefault("UV_PYTHON_INSTALL_DIR", str(self._layout.root / "pythons"))
-        workshop = Workshop(
+        uv = find_uv(self._settings.uv, variables)
+        plain = Workshop(
             variables=variables,
             patience=patience,
             redactor=redactor,
             report=lambda line: report(redactor.clean(line)),
             log=log,
         )
+        workshop, trusted = workshops(plain, self._builds, self._layout.root, scratch, uv)
         return Bench(
             workshop=workshop,
-            uv=find_uv(self._settings.uv, variables),
+            trusted=trusted,
+            uv=uv,
             options=() if self._settings.download_python else (NO_DOWNLOADS,),
             index_options=request.mirrors.options,
             compile_bytecode=self._settings.compile_bytecode,

@@ -12,9 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, BinaryIO
 
+from carrel.containment.program import Program, start_program
 from carrel.domain.errors import StorageFull
+from carrel.environments.confinement import Confinement
 from carrel.environments.errors import EnvironmentFailed
 from carrel.environments.guards import Patience
 from carrel.environments.words import Redactor, essence, is_progress, says_full
@@ -49,6 +52,8 @@ class Workshop:
     report: Callable[[str], None]
     #: File that gets everything the tools say, or None.
     log: Path | None
+    #: Where builds are kept apart: what the tools see.
+    confinement: Confinement | None = None
 
     def run(
         self,
@@ -58,14 +63,16 @@ class Workshop:
         doing: str,
         guard: int | None = None,
         extra: Mapping[str, str] | None = None,
+        writable: Mapping[Path, Path] = MappingProxyType({}),
     ) -> str:
         """Run a tool and return its standard output.
 
         `doing` completes "… failed" in the error; `guard` is a descriptor that the tool inherits, so that a lock lives as long
-        as the tool. Raises `EnvironmentFailed` with the tool's words, `StorageFull`, or what `Patience.check` raises; the
-        tool's whole process group is gone then.
+        as the tool. Where builds are kept apart, `writable` says what it may change beyond its workroom, and as what it sees
+        that; it then dies with this process. Raises `EnvironmentFailed` with the tool's words, `StorageFull`, or what
+        `Patience.check` raises; the tool's whole process group is gone then.
         """
-        finished = self.attempt(arguments, cwd=cwd, guard=guard, extra=extra)
+        finished = self.attempt(arguments, cwd=cwd, guard=guard, extra=extra, writable=writable)
         if finished.status == 0:
             return finished.output
         words = essence(finished.lines) or essence(self.redactor.clean(finished.output).splitlines())
@@ -78,21 +85,18 @@ class Workshop:
         raise EnvironmentFailed(f"{doing} failed ({Path(arguments[0]).name}, {how}):\n{words or '(it said nothing)'}")
 
     def attempt(
-        self, arguments: Sequence[str], *, cwd: Path, guard: int | None = None, extra: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path,
+        guard: int | None = None,
+        extra: Mapping[str, str] | None = None,
+        writable: Mapping[Path, Path] = MappingProxyType({}),
     ) -> Finished:
         """Run a tool and return how it ended, whatever that is."""
         self.patience.check()
         try:
-            process = subprocess.Popen(
-                arguments,
-                cwd=cwd,
-                env={**self.variables, **(extra or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=() if guard is None else (guard,),
-                process_group=0,
-            )
+            process, program = self._start(arguments, cwd, guard, {**self.variables, **(extra or {})}, writable)
         except OSError as error:
             raise EnvironmentFailed(f"{arguments[0]} cannot be started: {error.strerror}.") from error
         with process, contextlib.ExitStack() as stack:
@@ -100,9 +104,45 @@ class Workshop:
             try:
                 output, lines = self._listen(process, log)
             except BaseException:
-                _end_group(process)
+                _end_group(process, program)
                 raise
+            if program is not None:
+                program.end()
             return Finished(status=process.wait(), output=output, lines=tuple(lines))
+
+    def _start(
+        self, arguments: Sequence[str], cwd: Path, guard: int | None, variables: Mapping[str, str], writable: Mapping[Path, Path]
+    ) -> tuple[subprocess.Popen[bytes], Program | None]:
+        if self.confinement is not None:
+            walls = self.confinement.walls(writable=writable)
+            program = start_program(walls, arguments, directory=str(cwd), variables=variables)
+            return program.process, program
+        process = subprocess.Popen(
+            arguments,
+            cwd=cwd,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=() if guard is None else (guard,),
+            process_group=0,
+        )
+        return process, None
+
+    def take(self, target: Path) -> None:
+        """Have what the tools built as `target` there, where they work elsewhere."""
+        if self.confinement is not None:
+            self.confinement.take(target)
+
+    def discard(self, target: Path) -> None:
+        """Remove what a failed build of `target` has left elsewhere."""
+        if self.confinement is not None:
+            self.confinement.discard(target)
+
+    def tidy(self) -> None:
+        """Remove what a preparation has needed elsewhere."""
+        if self.confinement is not None:
+            self.confinement.tidy()
 
     def _listen(self, process: subprocess.Popen[bytes], log: BinaryIO | None) -> tuple[str, deque[str]]:
         output: list[bytes] = []
@@ -161,12 +201,15 @@ def _exited(process: subprocess.Popen[bytes]) -> bool:
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
+def _end_group(process: subprocess.Popen[bytes], program: Program | None) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     end = time.monotonic() + _GRACE
     while time.monotonic() < end and not _exited(process):
         time.sleep(0.02)
+    if program is not None:
+        program.end()
+        return
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -29,6 +29,8 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("GET", "/jobs/{job_id}/secrets"): Action.READ_SECRETS,
     ("GET", "/storage"): Action.LOOK,
     ("POST", "/storage/collect"): Action.COLLECT,
+    ("GET", "/audit"): Action.READ_AUDIT,
+    ("GET", "/audit/check"): Action.READ_AUDIT,
     ("GET", "/users"): Action.MANAGE_USERS,
     ("POST", "/users"): Action.MANAGE_USERS,
     ("POST", "/users/{subject}/revoke"): Action.MANAGE_USERS,

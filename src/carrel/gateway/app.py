@@ -16,11 +16,13 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
+from carrel.audit import AuditLog
 from carrel.control.lab import Lab
 from carrel.control.sessions import Sessions
 from carrel.domain.errors import CarrelError
 from carrel.domain.storage import Room
 from carrel.environments.named import NamedEnvironments
+from carrel.gateway.auditing import Auditing
 from carrel.gateway.boundary import Boundary, storage_header
 from carrel.gateway.context import Gateway, Pages, TrackingStatus
 from carrel.gateway.environments import Environments
@@ -30,6 +32,7 @@ from carrel.gateway.hosts import Hosts
 from carrel.gateway.openapi import document
 from carrel.gateway.rates import Rates
 from carrel.gateway.routes import arrays, events, files, jobs, people, reservations
+from carrel.gateway.routes import audit as audit_routes
 from carrel.gateway.routes import environments as environment_routes
 from carrel.gateway.routes import lab as lab_routes
 from carrel.gateway.routes import retention as retention_routes
@@ -54,6 +57,7 @@ def create_app(
     pages: Pages | None = None,
     sessions: Sessions | None = None,
     environments: NamedEnvironments | None = None,
+    audit: AuditLog | None = None,
     new_incident: Callable[[], str] = lambda: secrets.token_hex(6),
 ) -> FastAPI:
     """The lab's HTTP application.
@@ -73,6 +77,7 @@ def create_app(
         tracking_status=tracking_status,
         sessions=sessions,
         environments=None if environments is None else Environments(environments, may_build=lab.policy.here),
+        audit=audit,
     )
     zones = _zones(settings, pages)
     answers = _Answers(zones, pages)
@@ -89,6 +94,7 @@ def create_app(
         redirect_slashes=False,
         lifespan=lifespan,
         middleware=[
+            *_auditing(audit, zones, settings, answers),
             Middleware(
                 Boundary,
                 zones=zones,
@@ -114,8 +120,12 @@ def create_app(
     app.state.close_streams = gateway.close
     answers.install(app)
     app.add_api_route("/health", _health, methods=["GET"], summary="Is the lab there, and has it room?", tags=["lab"])
+    if settings.authority:
+        # No secret, and asked for before anybody can sign in: who gets it compares its fingerprint.
+        pem = Response(settings.authority, media_type="application/pem-certificate-chain")
+        app.add_route("/authority.pem", lambda _request: pem, methods=["GET"], include_in_schema=False)
     for module in (
-        *(lab_routes, people, reservations, jobs, arrays, files, events),
+        *(lab_routes, audit_routes, people, reservations, jobs, arrays, files, events),
         *(session_routes, environment_routes, retention_routes, secret_routes),
     ):
         app.include_router(module.router)
@@ -133,6 +143,12 @@ def _zones(settings: GatewaySettings, pages: Pages | None) -> Zones:
         public_under=pages.public_under if pages else (),
         tracking=settings.tracking_path,
     )
+
+
+def _auditing(audit: AuditLog | None, zones: Zones, settings: GatewaySettings, answers: _Answers) -> list[Middleware]:
+    if audit is None:
+        return []
+    return [Middleware(Auditing, log=audit, zones=zones, reads=settings.audit_reads, refuse=answers.error, clock=time.monotonic)]
 
 
 async def _health(request: Request) -> HealthView:
@@ -176,7 +192,9 @@ class _Answers:
         """`problem` in the form that the client reads."""
         readable = "text/html" in request.headers.get("accept", "")
         if self._pages is not None and readable and self._zones.of(request.url.path) is not Zone.API:
-            return self._pages.problem_page(request, problem)
+            page = self._pages.problem_page(request, problem)
+            page.headers.update(headers or {})  # Retry-After is for browsers, too
+            return page
         return problem_response(problem, headers)
 
     async def error(self, request: Request, error: CarrelError) -> Response:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from carrel.control.storage import Storage
-from carrel.gateway.errors import problem_of_incident, too_large
+from carrel.gateway.errors import problem_of, problem_of_incident, too_large
 from carrel.gateway.gate import Zone, Zones
 from carrel.wire.v1 import STORAGE_HEADER, Problem
 
@@ -88,7 +88,7 @@ class Boundary:
             limit = self._limit(scope)
             if limit is not None:
                 if _announced(scope) > limit:
-                    response = await self._answer(Request(scope), too_large(limit))
+                    response = await self._answer(Request(scope), problem_of(too_large(limit))[0])
                     await response(scope, receive, send_with_headers)
                     return
                 receive = _counted(receive, limit)
@@ -116,7 +116,7 @@ def _counted(receive: Receive, limit: int) -> Receive:
         message = await receive()
         total += len(message.get("body", b""))
         if total > limit:
-            raise HTTPException(413)
+            raise HTTPException(413, too_large(limit).message)  # what reads bodies knows this one
         return message
 
     return counted

@@ -9,6 +9,7 @@ from typing import Annotated, Protocol
 from fastapi import Depends, FastAPI, Path, Request
 from starlette.responses import Response
 
+from carrel.audit import AuditLog
 from carrel.control.lab import Lab
 from carrel.control.sessions import Sessions
 from carrel.domain.job import Job
@@ -52,6 +53,8 @@ class Gateway:
     #: None in a lab without sessions.
     sessions: Sessions | None = None
     environments: Environments | None = None
+    #: None in a lab that keeps no audit log (tests).
+    audit: AuditLog | None = None
 
     def close(self) -> None:
         """End all streams, and what is built for them; any thread may call it."""

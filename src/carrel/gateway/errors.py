@@ -21,6 +21,7 @@ from carrel.domain.errors import (
     Misdirected,
     NotFound,
     StorageFull,
+    TooLarge,
     TooMany,
     Unauthenticated,
     Unavailable,
@@ -34,6 +35,7 @@ _URN = "urn:carrel:problem:"
 
 #: Most special first: status, title, headers.
 _TABLE: tuple[tuple[type[CarrelError], int, str, Mapping[str, str]], ...] = (
+    (TooLarge, 413, "Too large", {}),
     (Impossible, 422, "This lab can never do that", {}),
     (Invalid, 422, "The request is not right", {}),
     (Unauthenticated, 401, "Not signed in", {"WWW-Authenticate": 'Bearer realm="carrel"'}),
@@ -76,15 +78,18 @@ def problem_of(error: CarrelError) -> tuple[Problem, Mapping[str, str]]:
 def problem_of_framework(error: HTTPException) -> tuple[Problem, Mapping[str, str]]:
     """The problem for what routing or parsing refused."""
     code, title, fact, remedy = _FRAMEWORK.get(error.status_code, ("error", "Refused", str(error.detail), ""))
+    fact = str(error.detail) if error.status_code == 413 else fact  # with the limit
     problem = Problem(type=_URN + code, title=title, status=error.status_code, detail=fact, remedy=remedy)
     return problem, error.headers or {}
 
 
-def too_large(limit: int) -> Problem:
-    """The problem for a body of more than `limit` bytes."""
-    code, title, _, remedy = _FRAMEWORK[413]
-    detail = f"The request is larger than the {limit} bytes that this lab accepts here."
-    return Problem(type=_URN + code, title=title, status=413, detail=detail, remedy=remedy, details={"limit": limit})
+def too_large(limit: int) -> TooLarge:
+    """What is said of a body of more than `limit` bytes."""
+    return TooLarge(
+        f"The request is larger than the {limit} bytes that this lab accepts here.",
+        remedy=_FRAMEWORK[413][3],
+        details={"limit": limit},
+    )
 
 
 def problem_of_incident(incident: str) -> Problem:

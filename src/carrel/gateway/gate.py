@@ -133,6 +133,7 @@ class Gate:
         except Unauthenticated:
             self._strangers.take(_address(scope))
             raise
+        scope.setdefault("state", {})["caller"] = caller
         self._actors.take(f"{caller.user.subject}\0{caller.job_id or ''}")
         token_allows(caller, _action(zone, scope)).check()
         return Grant(caller=caller, recheck=recheck)

@@ -19,7 +19,9 @@ _PROBLEMS = {
     "404": "It does not exist, or is not the caller's to see.",
     "409": "Not possible in the present state.",
     "413": "The request is too large.",
+    "421": "The request is for a name that is not the lab's (`public_url`).",
     "422": "The request is not right, or this lab can never do it.",
+    "429": "Too many requests; `Retry-After` says when to try again.",
     "503": "Not possible right now; `Retry-After` says when to try again.",
     "507": "A disk is full; nothing was changed.",
 }

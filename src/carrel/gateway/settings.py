@@ -32,7 +32,11 @@ class GatewaySettings:
     #: The same of each address from which nobody signs in, where that is tried or a token is wrong.
     stranger_rate: float = 5.0
     stranger_burst: float = 200.0
+    #: Which reads the audit log has (`carrel.audit.READS`).
+    audit_reads: str = "none"
     #: Names by which the lab is reached; empty: by any.
     names: frozenset[str] = frozenset()
+    #: Certificate (PEM) of the lab's own authority; "" where it has none.
+    authority: str = ""
     #: Paths beside those of the pages that need no sign-in.
-    public: frozenset[str] = field(default_factory=lambda: frozenset({"/health", "/openapi.json"}))
+    public: frozenset[str] = field(default_factory=lambda: frozenset({"/health", "/openapi.json", "/authority.pem"}))

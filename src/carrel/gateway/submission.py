@@ -20,6 +20,7 @@ from carrel.control.ports import Submitted
 from carrel.domain.array import read_array
 from carrel.domain.errors import Invalid, NotFound
 from carrel.domain.job import Visible
+from carrel.domain.network import read_network
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.slurm import SlurmRequest
@@ -164,6 +165,7 @@ def _task(request: TaskRequest, config: BackendConfig, described: TaskDescriptio
         git=GitState(**git.model_dump()) if git else None,
         requeue=_requeue(_first(request.requeue, config.requeue, described.requeue)),
         warning=_first(None if request.warning is None else parse_duration(request.warning), config.warning, described.warning),
+        network=_first(None if request.network is None else read_network(request.network), described.network),
         notes=(*described.notes, *config.notes),
     )
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from carrel.domain.errors import CarrelError, Denied
 from carrel.domain.job import Job, Visible
 from carrel.domain.user import Caller, Role
+from carrel.policy.heard import HEARD
 
 
 class Action(StrEnum):
@@ -53,6 +54,7 @@ class Action(StrEnum):
     MANAGE_TOKENS = "make, list and revoke tokens"
     LIST_TOKENS = "list the tokens of others"
     SIGN_OUT = "end the token that asks"
+    READ_AUDIT = "read the audit log"
     #: With an invitation.
     ENTER = "turn an invitation into a token"
     TRACK = "use the tracking server"
@@ -164,6 +166,7 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.MANAGE_TOKENS: (OWNER, ADMINISTRATOR),
     Action.LIST_TOKENS: (ADMINISTRATOR,),
     Action.SIGN_OUT: (EVERYBODY,),
+    Action.READ_AUDIT: (OPERATOR, ADMINISTRATOR),
     Action.ENTER: (EVERYBODY,),
     Action.TRACK: (OWNER, ADMINISTRATOR),
     Action.BROWSE: (EVERYBODY,),
@@ -207,6 +210,13 @@ _YES = {rule: Verdict(True, rule.name) for rules in RULES.values() for rule in r
 
 def allowed(actor: Caller, action: Action, resource: Resource = Resource()) -> Verdict:
     """Whether `actor` may do `action` with `resource`, and by which rule."""
+    verdict = _verdict(actor, action, resource)
+    if (heard := HEARD.get()) is not None:
+        heard[action] = verdict
+    return verdict
+
+
+def _verdict(actor: Caller, action: Action, resource: Resource) -> Verdict:
     if not _token_suffices(actor, action):
         return _by_token(actor, action)
     for rule in RULES[action]:
@@ -219,7 +229,10 @@ def token_allows(actor: Caller, action: Action | None) -> Verdict:
     """Whether the token that `actor` showed is good for `action` at all; None stands for anything that has no name here."""
     if _token_suffices(actor, action):
         return Verdict(True, "token")
-    return _by_token(actor, action)
+    verdict = _by_token(actor, action)
+    if (heard := HEARD.get()) is not None:
+        heard[action] = verdict
+    return verdict
 
 
 def of_job(job: Job) -> Resource:

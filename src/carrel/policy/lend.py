@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from carrel.domain.lease import (
+    Checkpoint,
+    ContextPlace,
     Exchange,
     Expire,
     GiveUp,
@@ -59,6 +61,7 @@ def lend(snapshot: LendingSnapshot, now: float) -> Lending:
         lends=tuple(walk.lends),
         suspends=tuple(walk.suspends),
         exchanges=tuple(walk.exchanges),
+        checkpoints=tuple(walk.checkpoints),
         spills=tuple(walk.spills),
         trims=tuple(walk.trims),
         expires=tuple(walk.expires),
@@ -94,6 +97,7 @@ class _Walk:
         self.lends: list[Lend] = []
         self.suspends: list[Suspend] = []
         self.exchanges: list[Exchange] = []
+        self.checkpoints: list[Checkpoint] = []
         self.spills: list[Spill] = []
         self.trims: list[Trim] = []
         self.expires: list[Expire] = []
@@ -202,8 +206,8 @@ class _Walk:
             self._enter(place, tenant, devices, plan)
             return
         if len(good) + len(leased) < request.gpus:
-            obstacle = next(plan.obstacle for plan in plans.values() if plan.obstacle is not None)
-            self._wait(place, (), *self._obstacle(obstacle), stuck=True)
+            uuid, obstacle = next((uuid, plan.obstacle) for uuid, plan in plans.items() if plan.obstacle is not None)
+            self._wait(place, (), *self._obstacle(obstacle, (uuid,)), stuck=True)
             return
         ranked = sorted(leased, key=lambda uuid: self._clearing_rank(place, uuid))
         self._take_turn(place, tenant, (*good, *ranked[: request.gpus - len(good)]))
@@ -245,12 +249,12 @@ class _Walk:
 
     def _enter(self, place: InLine, tenant: Tenant, devices: Sequence[str], plan: Plan) -> None:
         """The devices are in no lease: lend them, or make room on them."""
-        if tenant.residency in _MOVING:
+        if tenant.residency in _MOVING or tenant.context_at is ContextPlace.LEAVING:
             self._claim(devices)
             self._wait(place, devices, reasons.MOVING, "its own GPU state is being moved")
         elif plan.obstacle is not None:
             # Nothing that could be done now would help: it stands in nobody's way until something changes.
-            self._wait(place, (), *self._obstacle(plan.obstacle), stuck=True)
+            self._wait(place, (), *self._obstacle(plan.obstacle, devices), stuck=True)
         elif plan.ready:
             self._claim(devices)
             self._rooms.places = plan.places or self._rooms.places
@@ -263,6 +267,9 @@ class _Walk:
             for caching in plan.trims:
                 self._rooms.trim(caching)
                 self.trims.append(Trim(tenant=caching.id, request=place.request.id))
+            for one in plan.contexts:
+                self._rooms.context_leaves(one)
+                self.checkpoints.append(Checkpoint(tenant=one.id, request=place.request.id))
             self._make_places(place, plan.places)
             self._exchange(place, tenant, devices)
             for victim in plan.victims:
@@ -428,7 +435,9 @@ class _Walk:
     def _claim(self, devices: Sequence[str]) -> None:
         self._claimed.update(devices)
 
-    def _obstacle(self, obstacle: Obstacle) -> tuple[str, str]:
+    def _obstacle(self, obstacle: Obstacle, devices: Sequence[str] = ()) -> tuple[str, str]:
+        if obstacle is Obstacle.FOREIGN and (contexts := self._rooms.contexts_that_stay(devices)):
+            return reasons.NO_ROOM, contexts
         if obstacle is Obstacle.HOST and self._snapshot.rules.state_disk:
             return reasons.HOST_MEMORY, "neither host memory nor the disk has room for the state that would have to make way"
         return _OBSTACLES[obstacle]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from carrel.domain.lease import DeviceRoom, LeaseState, LendingSnapshot, Lent, Request, Residency, Tenant
+from carrel.domain.lease import ContextPlace, DeviceRoom, LeaseState, LendingSnapshot, Lent, Request, Residency, Tenant
+from carrel.domain.units import format_size
+from carrel.policy.lend_contexts import Relief, comes_with, relief
 from carrel.policy.lend_places import Places
 
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
+_OFF_DEVICE = frozenset({Residency.SUSPENDED, Residency.SPILLED})
 
 
 class Obstacle(Enum):
@@ -31,6 +34,8 @@ class Plan:
     trims: tuple[Tenant, ...] = ()
     #: Whose state has to be moved first, in that order.
     victims: tuple[Tenant, ...] = ()
+    #: Whose context has to leave, too; its state has left already.
+    contexts: tuple[Tenant, ...] = ()
     #: True when states that are being moved, or caches that are being emptied, already make (part of) the room.
     leaving: bool = False
     obstacle: Obstacle | None = None
@@ -45,7 +50,8 @@ class Plan:
     @property
     def ready(self) -> bool:
         """True when the room is there now."""
-        return not self.trims and not self.victims and not self.leaving and not self.later and self.obstacle is None
+        moves = self.trims or self.victims or self.contexts or self.leaving or self.later
+        return not moves and self.obstacle is None
 
 
 class Rooms:
@@ -71,6 +77,9 @@ class Rooms:
         self._homes: dict[str, int] = {}
         self._leaving: set[str] = set()
         self._trimming = {tenant.id for tenant in snapshot.tenants.values() if tenant.trimming}
+        #: Who has a context on devices that its state has left, and bytes that count as free of such contexts in a plan.
+        self._away = {one.id: one for one in snapshot.tenants.values() if one.context and one.residency in _OFF_DEVICE}
+        self._relief: Mapping[str, int] = {}
         self.places = Places.of(snapshot)
         tasks = {lease.tenant for lease in snapshot.leases if lease.exclusive}
         for tenant in sorted(snapshot.tenants.values(), key=lambda tenant: tenant.id):
@@ -96,6 +105,10 @@ class Rooms:
         """From now on `tenant` counts as giving its caches back."""
         self._trimming.add(tenant.id)
 
+    def context_leaves(self, tenant: Tenant) -> None:
+        """From now on `tenant`'s context counts as on its way off its devices."""
+        self._away[tenant.id] = replace(tenant, context_at=ContextPlace.LEAVING)
+
     def is_leaving(self, tenant: str) -> bool:
         """True when the tenant's state is on its way to host memory, or is going to be."""
         return tenant in self._leaving
@@ -106,9 +119,13 @@ class Rooms:
 
     def free(self, uuid: str) -> int:
         """Bytes of the device that nobody takes now."""
-        device = self.devices[uuid]
         taken = sum(tenant.state.get(uuid, 0) for tenant in self._residents[uuid])
-        return device.memory - device.foreign - taken
+        return self._possible(uuid) - taken
+
+    def _possible(self, uuid: str) -> int:
+        """Bytes of the device that states could have in all."""
+        device = self.devices[uuid]
+        return device.memory - max(0, device.foreign - self._relief.get(uuid, 0))
 
     def wanted(self, tenant: Tenant, uuid: str) -> int:
         """Bytes that the cell of a tenant without a state should have on the device."""
@@ -121,9 +138,8 @@ class Rooms:
         cell cannot do without. What a state needs to come back is not negotiable, except that nobody can leave a margin on a
         device that the state alone fills.
         """
-        device = self.devices[uuid]
-        possible = device.memory - device.foreign
-        size = tenant.state.get(uuid, 0)
+        device, possible = self.devices[uuid], self._possible(uuid)
+        size = comes_with(tenant, uuid)
         room = tenant.needs if least else max(tenant.room, tenant.needs)
         if tenant.residency is Residency.NONE:
             few = int(device.memory * self._rules.least_room)
@@ -140,9 +156,45 @@ class Rooms:
 
     def plan(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> Plan:
         """How `request` gets room on `devices`, none of which is in a lease: as much as it should have, else what it needs."""
-        plan = self._plan(request, tenant, devices)
+        plan = self._without_contexts(request, tenant, devices) or self._plan(request, tenant, devices)
         # Who comes in while others leave is in nobody's way for long.
         return Plan(leaving=True) if plan.obstacle is not None and self._is_coming(tenant, devices) else plan
+
+    def _without_contexts(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> Plan | None:
+        """The plan where contexts of others are in the way and can leave; None where they are not, or that does not help."""
+        found = self._contexts_in_the_way(tenant, devices)
+        if not found.bytes:
+            return None
+        self._relief = found.bytes
+        plan = self._plan(request, tenant, devices)
+        self._relief = {}
+        if plan.obstacle is not None:
+            return None
+        places = plan.places or self.places.trial()
+        more = [one for one in found.states if one not in plan.victims]
+        if not all(places.put(one, one.moved) for one in more):
+            return None
+        victims = (*plan.victims, *more)
+        trims = tuple(one for one in plan.trims if one not in victims)
+        leaving = plan.leaving or found.leaving
+        return replace(plan, trims=trims, victims=victims, contexts=found.contexts, leaving=leaving, places=places)
+
+    def _contexts_in_the_way(self, tenant: Tenant, devices: Sequence[str]) -> Relief:
+        there = {uuid: self._idle(uuid, tenant.id, ()) for uuid in devices}
+        rooms = [self.devices[uuid] for uuid in devices]
+        return relief(tenant, rooms, self._away.values(), there, frozenset(self._asking), self._rules)
+
+    def contexts_that_stay(self, devices: Sequence[str]) -> str:
+        """What fills `devices` where contexts are part of it whose states have left them, in words without a name; else ""."""
+        staying = [one for one in self._away.values() if one.context_at is not ContextPlace.AWAY]
+        taken = {one.id: sum(one.context.get(uuid, 0) for uuid in devices) for one in staying}
+        number, size = sum(map(bool, taken.values())), sum(taken.values())
+        if not size:
+            return ""
+        whose = "the CUDA context of an idle notebook" if number == 1 else f"the CUDA contexts of {number} idle notebooks"
+        if sum(self.devices[uuid].foreign for uuid in devices) > size:
+            return f"programs outside of the lab and {whose} ({format_size(size)}) fill it"
+        return f"{whose} fill{'s' if number == 1 else ''} it ({format_size(size)})"
 
     def _plan(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> Plan:
         if request.exclusive:
@@ -293,7 +345,8 @@ class Rooms:
         leave = [*{**there, **{one.id: one for one in plan.victims}}.values()]
         moved = sum(other.moved for other in leave)
         back = sum(tenant.state.values()) if tenant.residency in (Residency.SUSPENDED, Residency.SPILLED) else 0
-        return self._away_and_back(moved, back, in_pieces=_all_in_pieces(tenant, *leave)) + on_disk
+        contexts = self._rules.context_time * (len(plan.contexts) + (tenant.context_at is ContextPlace.AWAY))
+        return self._away_and_back(moved, back, in_pieces=_all_in_pieces(tenant, *leave)) + on_disk + contexts
 
     def _away_and_back(self, away: int, back: int, *, in_pieces: bool) -> float:
         """Seconds in which `away` bytes leave and `back` bytes come in: one after the other, or both at once, piece by piece."""
@@ -324,7 +377,8 @@ class Rooms:
             if spilled or tenant.residency is Residency.SUSPENDED:
                 back = max(back, tenant.state.get(uuid, 0))
         from_disk = back / self._rules.disk_rate if spilled and self._rules.disk_rate else 0.0
-        return self._away_and_back(away, back, in_pieces=in_pieces) + from_disk
+        context = self._rules.context_time if tenant.context_at is ContextPlace.AWAY else 0.0
+        return self._away_and_back(away, back, in_pieces=in_pieces) + from_disk + context
 
     def return_takes(self, lease: Lent) -> float:
         """Seconds from the end of a cell until the task whose devices it has computes again: what can move there goes first."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hmac
+from contextlib import suppress
+from html import escape
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -11,28 +13,27 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from carrel.domain.errors import Denied, Invalid, Unauthenticated
+from carrel.domain.errors import CarrelError, Denied, Invalid, Unauthenticated
 from carrel.gateway.context import Gateway
 from carrel.gateway.gate import same_origin
 from carrel.policy.access import Action, token_allows
-from carrel.portal.look import Look
 from carrel.portal.signin import COOKIE, SECURE_COOKIE, Sessions, Tickets, session_in
+from carrel.portal.ways import local_path
 
 #: Longest form; the pages' own forms are a few hundred bytes.
 _FORM = 16 * 1024
 #: A page of our own takes the last step: a cookie that is SameSite=Strict does not go along with a redirect that another
 #: site began (a link in a web mail, in a terminal in the browser). Refresh replaces the address, ticket and all.
-_STEP = '<!doctype html><html lang="en"><title>Signing in</title><p><a href="/">Go on</a></p></html>'
+_STEP = '<!doctype html><html lang="en"><title>Signing in</title><p><a href="{}">Go on</a></p></html>'
 
 
 class Entrance:
     """``/login`` and ``/logout``."""
 
-    def __init__(self, gateway: Gateway, tickets: Tickets, sessions: Sessions, look: Look) -> None:
+    def __init__(self, gateway: Gateway, tickets: Tickets, sessions: Sessions) -> None:
         self._gateway = gateway
         self._tickets = tickets
         self._sessions = sessions
-        self._look = look
 
     def routes(self) -> list[BaseRoute]:
         """The routes of the entrance."""
@@ -46,37 +47,61 @@ class Entrance:
         """A one-time link."""
         if request.method == "HEAD":  # whoever only looks at a link does not use it up
             return Response()
-        token = self._tickets.redeem(request.query_params.get("ticket", ""))
+        if "ticket" not in request.query_params:
+            if self._sessions.token(session_in(request.headers.get("cookie", "")) or "") is not None:
+                return RedirectResponse("/", 303)
+            raise Unauthenticated("Nobody is signed in.")
+        token = self._tickets.redeem(request.query_params["ticket"])
         if token is None:
             raise Unauthenticated("This sign-in link was used already, or is older than ten minutes.")
-        if request.headers.get("sec-fetch-site") in (None, "none", "same-origin"):
-            return self._welcome(request, token, RedirectResponse("/", 303))
-        return self._welcome(request, token, HTMLResponse(_STEP, headers={"Refresh": "0; url=/"}))
+        return self._welcome(request, token)
 
     async def by_token(self, request: Request) -> Response:
         """An access token, typed into the form."""
         if not same_origin(request.headers):
             raise Denied("This request comes from another site.", remedy="Use the lab's own pages.")
-        token = (await read_form(request)).get("token", "").strip()
+        fields = await read_form(request)
+        token = fields.get("token", "").strip()
         if not token or not token.isascii() or len(token) > 512:
             raise Unauthenticated("That is not an access token.")
-        return await to_thread.run_sync(self._welcome, request, token, RedirectResponse("/", 303))
+        return await to_thread.run_sync(self._welcome, request, token, local_path(fields.get("after")))
+
+    def admit(self, request: Request, subject: str, *, how: str, after: str = "/") -> Response:
+        """Sign in a browser whose person has proven who they are (`carrel.portal.ways`)."""
+        tokens = self._gateway.lab.tokens
+        made, token = tokens.sign_in(subject, how=how)
+        try:
+            return self._welcome(request, token, local_path(after), own=True)
+        except CarrelError:
+            tokens.end(made)  # of somebody who is suspended
+            raise
 
     async def leave(self, request: Request) -> Response:
         """Sign out."""
         session = session_in(request.headers.get("cookie", "")) or ""
         check_form(await read_form(request), self._sessions.form_secret(session))
-        self._sessions.end(session)
+        token = self._sessions.end(session)
+        if token is not None:
+            await to_thread.run_sync(self._revoke, token)
         response = RedirectResponse("/", 303)
         response.delete_cookie(_name(request), path="/", httponly=True, samesite="strict", secure=_secure(request))
         return response
 
-    def _welcome(self, request: Request, token: str, response: Response) -> Response:
+    def _revoke(self, token: str) -> None:
+        with suppress(CarrelError):  # it is void already
+            caller = self._gateway.lab.authenticate(token)
+            if caller.token_id is not None:
+                self._gateway.lab.tokens.revoke(caller, caller.token_id)
+
+    def _welcome(self, request: Request, token: str, after: str = "/", *, own: bool = False) -> Response:
         caller = self._gateway.lab.authenticate(token)  # a token may have been revoked since its link was made
         if caller.job_id is not None:
             raise Unauthenticated("That is the token of a job.", remedy="Use a token of your own.")
         token_allows(caller, Action.BROWSE).check()
-        session = self._sessions.start(token)
+        session = self._sessions.start(token, own=own)
+        response: Response = RedirectResponse(after, 303)
+        if request.headers.get("sec-fetch-site") not in (None, "none", "same-origin"):
+            response = HTMLResponse(_STEP.format(escape(after)), headers={"Refresh": f"0; url={after}"})
         response.set_cookie(
             _name(request),
             session,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -17,6 +18,7 @@ from carrel.portal.look import Look
 from carrel.portal.notebooks import NotebookPages
 from carrel.portal.pages import JobPages, ReferencePage
 from carrel.portal.signin import Sessions, Tickets, session_in
+from carrel.portal.ways import Way, local_path
 from carrel.wire.v1 import Problem
 
 _STATIC = Path(__file__).parent / "static"
@@ -25,10 +27,12 @@ _STATIC = Path(__file__).parent / "static"
 class Portal:
     """Implements `carrel.gateway.Pages`. `tickets` makes the one-time links that sign a browser in."""
 
-    public = frozenset({"/login", "/docs", "/favicon.ico"})
     public_under: tuple[str, ...] = ("/static/",)
 
-    def __init__(self, *, clock: Clock) -> None:
+    def __init__(self, *, clock: Clock, ways: Sequence[Way] = ()) -> None:
+        """`ways`: how people sign in, beside the links and access tokens that are always good."""
+        self._ways = tuple(ways)
+        self.public = frozenset({"/login", "/docs", "/favicon.ico"}).union(*(way.public for way in self._ways))
         self.tickets = Tickets(clock)
         self.sessions = Sessions(clock)
         self._look = Look(clock)
@@ -45,15 +49,25 @@ class Portal:
         self._look.offers_sessions = gateway.sessions is not None
         self._look.tracking = lambda: _tracking(gateway)
         self._look.short = gateway.lab.storage.short
-        entrance = Entrance(gateway, self.tickets, self.sessions, self._look)
+        entrance = Entrance(gateway, self.tickets, self.sessions)
         reference = ReferencePage(app, self._look)
         app.router.routes.extend([*pages.routes(), *notebooks.routes(), *entrance.routes(), *reference.routes()])
+        for way in self._ways:
+            app.router.routes.extend(way.routes(entrance))
         app.router.routes.append(Mount("/static", StaticFiles(directory=_STATIC)))
 
     def problem_page(self, request: Request, problem: Problem) -> Response:
         """`problem` for a person; when it is 401, the page that says how to sign in."""
         if problem.status == 401:
-            return self._look.page(request, "sign_in.html", status=401, problem=problem)
+            after = local_path(request.url.path + (f"?{request.url.query}" if request.url.query else ""))
+            return self._look.page(
+                request,
+                "sign_in.html",
+                status=401,
+                problem=problem,
+                after="/" if request.method != "GET" or request.url.path in self.public else after,
+                ways=[way.template for way in self._ways],
+            )
         return self._look.page(request, "problem.html", status=problem.status, problem=problem)
 
 

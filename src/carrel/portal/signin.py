@@ -37,6 +37,8 @@ class _Entry:
     until: float
     #: What a form of the session must carry; "" for tickets.
     form: str = field(default="", repr=False)
+    #: Whether the token was made for this session, and ends with it.
+    own: bool = False
 
 
 class _Store:
@@ -50,10 +52,10 @@ class _Store:
         self._guard = threading.Lock()
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
 
-    def put(self, token: str, form: str = "") -> str:
+    def put(self, token: str, form: str = "", *, own: bool = False) -> str:
         secret = self._new_secret()
         with self._guard:
-            self._entries[_digest(secret)] = _Entry(token=token, until=self._clock() + self._lifetime, form=form)
+            self._entries[_digest(secret)] = _Entry(token=token, until=self._clock() + self._lifetime, form=form, own=own)
             while len(self._entries) > self._most:
                 self._entries.popitem(last=False)
         return secret
@@ -94,9 +96,9 @@ class Sessions:
         self.lifetime = lifetime
         self._store = _Store(clock, new_secret, lifetime, most=10_000)
 
-    def start(self, token: str) -> str:
-        """A new session of the token's user; returns what goes into the cookie."""
-        return self._store.put(token, form=self._new_secret())
+    def start(self, token: str, *, own: bool = False) -> str:
+        """A new session of the token's user; returns what goes into the cookie. `own`: the token is the session's alone."""
+        return self._store.put(token, form=self._new_secret(), own=own)
 
     def token(self, session: str) -> str | None:
         """The access token behind the session, or None when it is over."""
@@ -108,9 +110,10 @@ class Sessions:
         entry = self._store.get(session)
         return None if entry is None else entry.form
 
-    def end(self, session: str) -> None:
-        """The session is over."""
-        self._store.take(session)
+    def end(self, session: str) -> str | None:
+        """The session is over; returns its token if that was made for it, and is to be revoked."""
+        entry = self._store.take(session)
+        return entry.token if entry is not None and entry.own else None
 
 
 def session_in(cookie: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -62,6 +62,18 @@ class Artifacts(Protocol):
         ...
 
 
+class Audit(Protocol):
+    """What was done in the lab, in files; `carrel.audit.AuditLog` is one."""
+
+    def old(self, before: float) -> Sequence[Path]:
+        """The files that were finished before that moment, oldest first."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Write down that the oldest file goes, and remove it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """Where what lies."""
@@ -99,12 +111,14 @@ class Collector:
         rules: Callable[[], RetentionRules],
         clock: Clock,
         artifacts: Artifacts | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self._places = places
         self._references = references
         self._rules = rules
         self._clock = clock
         self._artifacts = artifacts
+        self._audit = audit
         self._turn = threading.Lock()
         self._closed = False
 
@@ -123,6 +137,7 @@ class Collector:
             Kind.CODE: self._code,
             Kind.OUTPUTS: self._outputs,
             Kind.ARTIFACTS: self._artifacts_,
+            Kind.AUDIT: self._audit_,
         }
         found = []
         with self._turn:
@@ -195,6 +210,14 @@ class Collector:
             tally.add(f"artifacts of {path.parent.name}", size_of(path))
             if not dry_run:
                 remove_tree(path)
+
+    def _audit_(self, tally: _Tally, rules: RetentionRules, now: float, dry_run: bool) -> None:
+        if self._audit is None or rules.audit is None:
+            return
+        for path in self._each(self._audit.old(now - rules.audit)):
+            tally.add(path.name, size_of(path))
+            if not dry_run:
+                self._audit.remove(path)
 
     def _goes(self, path: Path, before: float, what: str, tally: _Tally, dry_run: bool) -> bool:
         size = size_of(path)

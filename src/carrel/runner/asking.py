@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 from urllib.parse import urlsplit
 
 from carrel.domain.launch import Launch
@@ -14,9 +15,13 @@ PAUSE = 1.0
 def ask(launch: Launch, token: str, what: str, *, patience: float) -> tuple[int, bytes]:
     """Return status and body of `GET /api/v1/jobs/{id}/{what}`; status 0 while the lab is down or being restarted."""
     address = urlsplit(launch.gateway)
-    secure = address.scheme == "https"
-    connection_type = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = connection_type(address.hostname or "localhost", address.port, timeout=patience)
+    host, port = address.hostname or "localhost", address.port
+    connection: http.client.HTTPConnection
+    if address.scheme == "https":
+        trusted = ssl.create_default_context(cadata=launch.authority or None)
+        connection = http.client.HTTPSConnection(host, port, timeout=patience, context=trusted)
+    else:
+        connection = http.client.HTTPConnection(host, port, timeout=patience)
     try:
         connection.request(
             "GET", f"{address.path}/api/v1/jobs/{launch.job_id}/{what}", headers={"Authorization": f"Bearer {token}"}

@@ -72,6 +72,10 @@ def _judge(outcome: Outcome, launch: Launch, cancelled_by: str | None, killings:
             "OutOfMemory",
             f"It used {format_size(outcome.memory)} of memory and had asked for {asked}.",
         )
+    if outcome.cause is Cause.DISK:
+        had, most = format_size(outcome.disk), format_size(launch.limits.disk)
+        where = "in its working directory, its checkpoints, /tmp and its owner's home"
+        return JobState.FAILED, "DiskLimit", f"It had {had} {where}, and a job may have {most} here (disk_limit)."
     if outcome.cause is Cause.STATE_LOST:
         said = "Its GPU state could not be brought back after cells of notebooks had its GPUs, so it was ended"
         return JobState.PREEMPTED, "GpuStateLost", f"{said} after {format_duration(outcome.seconds)}."

@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING
 from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import Claimed, Ended, Launch, LaunchTracking, Started, Usage
+from carrel.domain.network import Network, least
 from carrel.domain.serial import from_plain
 from carrel.runner.cgroups import CgroupParent, JobCgroup
 from carrel.runner.prepare import Preparation, Prepared, is_inside, remove_temporary
 from carrel.runner.process import Command, LaunchError, become_subreaper, shell, start
 from carrel.runner.report import Doorbell, Reporter
 from carrel.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
-from carrel.runner.variables import base_variables, command_variables, seeds, with_python
+from carrel.runner.variables import base_variables, command_variables, seeds, with_python, without_network
 from carrel.spool import AttemptDirectory, LogWriter, note_begun, take_claim
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ _LATER = (
     "socket",
     "tempfile",
     "urllib.parse",
+    "carrel.runner.disk",
     "carrel.runner.endings",
     "carrel.runner.hardware",
     "carrel.runner.limits",
@@ -252,6 +254,12 @@ class Life:
         variables = command_variables(prepared.activated, launch, self._token, tracking, prepared.places, prepared.secrets)
         if launch.walls is not None and launch.walls.home:
             variables["HOME"] = launch.walls.home
+        network = launch.walls.network if launch.walls is not None else Network.ON
+        if least(network, launch.task.network) is not network:
+            from carrel.runner.endings import failed
+
+            return failed("LaunchFailed", _NO_WALLS.format(launch.task.network))
+        variables = without_network(variables, network)
         arguments = shell(prepared.command)
         started_with: Mapping[str, str] = variables
         if launch.is_group:
@@ -293,6 +301,7 @@ class Life:
             return failed("LaunchFailed", str(error))
         finally:
             os.close(write)
+        from carrel.runner.disk import disk_guard
         from carrel.runner.hardware import device_facts
         from carrel.runner.limits import MemoryGuard
         from carrel.runner.watch import Watch
@@ -304,6 +313,7 @@ class Life:
             limits=launch.limits,
             # Processes that Slurm's steps started are not below this one, and their memory is Slurm's matter.
             guard=None if self._cgroup or (self._group and self._group.across) else MemoryGuard(self._memory_limit(), sampler),
+            disk=disk_guard(launch, self._directory, prepared),
             sampler=sampler,
             cgroup=self._cgroup,
             log=self._log,
@@ -315,7 +325,7 @@ class Life:
             sheds=launch.task.session is not None,
             on_sample=self._note_environment(prepared) if launch.task.session is not None else None,
         )
-        hardware = {**self._around.facts(), **device_facts(launch.devices)}
+        hardware = {**self._around.facts(), **device_facts(launch.devices), "network": str(network)}
         self._reporter.record(Started(pid=pid, hardware=hardware, seeds=seeds(variables)))
         outcome = watch.run()
         return self._judge(outcome, kills_before)
@@ -474,14 +484,20 @@ class Life:
         """Remove what nobody needs after the end. What was not stored stays where it is."""
         import shutil
 
+        from carrel.runner.walls import remove_private
+
         remove_temporary(self._directory.temporary)
-        shutil.rmtree(self._directory.path / "private-tmp", ignore_errors=True)
+        remove_private(self._directory)
         if self._temporary is not None:  # the job may have removed the link to it
             shutil.rmtree(self._temporary, ignore_errors=True)
         if not outputs.notes:
             shutil.rmtree(self._directory.work, ignore_errors=True)
 
 
+_NO_WALLS = (
+    'It asks for network "{}", and jobs are not kept apart where it runs, so nothing can take the network from it. '
+    'Leave network out, or ask an administrator for isolation = "kernel".'
+)
 #: Reason codes of the errors that preparing may end with.
 _REASONS = {
     "environment_failed": "EnvironmentFailed",

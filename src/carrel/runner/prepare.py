@@ -90,6 +90,7 @@ class Preparation:
             temporary=make_temporary(self.directory.temporary),
             checkpoint=self.directory.checkpoint,
             attempt=self._elsewhere,
+            authority=self._authority(),
         )
         return Prepared(command=task.command, directory=cwd, places=places, activated=activated, lock=lock, secrets=secrets)
 
@@ -126,6 +127,7 @@ class Preparation:
                 deadline=self.deadline,
                 stop=self.signals.wanted_elsewhere,
                 log=self.directory.environment_log,
+                walls=self.launch.walls,
             )
         except EnvironmentStopped:
             self.signals.check()
@@ -148,10 +150,19 @@ class Preparation:
                 environment=Path(found.prefix),
                 address=self.directory.session_address if self.launch.remote else None,
                 attempt=self._elsewhere,
+                authority=self._authority(),
             ),
             activated=self.base,
             lock="",
         )
+
+    def _authority(self) -> Path | None:
+        """Write down whom the command trusts when it asks the lab."""
+        if not self.launch.authority:
+            return None
+        path = self.directory.path / "authority.pem"
+        path.write_text(self.launch.authority)
+        return path
 
     def report(self, message: str) -> None:
         """Tell the owner what is being done."""
@@ -178,12 +189,14 @@ class Preparation:
         recipe = self.launch.task.environment
         if recipe.kind is EnvironmentKind.NONE and recipe.python is None:
             return self.base, ""
-        from carrel.environments import EnvironmentSettings, EnvironmentStopped, EnvironmentStore, activate
+        from carrel.environments import Builds, EnvironmentSettings, EnvironmentStopped, EnvironmentStore, activate
 
         self.signals.check()
         try:
             settings = EnvironmentSettings(download_python=self.launch.download_python)
-            environment = EnvironmentStore(Path(self.launch.paths.environments), settings=settings).prepare(
+            walls = self.launch.walls
+            builds = Builds(owner=self.launch.owner, walls=walls) if walls is not None else None
+            environment = EnvironmentStore(Path(self.launch.paths.environments), settings=settings, builds=builds).prepare(
                 replace(recipe, lock=None),
                 locked=recipe.lock,
                 code=code,
@@ -212,19 +225,29 @@ class Preparation:
         return activate(environment, self.base), environment.lock
 
     def _stage(self, cwd: Path, secrets: Mapping[str, str]) -> None:
+        from carrel.staging.arriving import Most
         from carrel.staging.fetching import Closed, stage_inputs
         from carrel.staging.lab import LabFiles
-
-        # This process lives for one job, and what reads buckets looks for its keys in the environment.
-        os.environ.update(secrets)
 
         task = self.launch.task
         # The command names the places of path parameters already.
         parameters = tuple(InputSpec(path=path, uri=uri) for path, uri in sorted(task.path_parameters.items()))
-        lab = LabFiles(self.launch.gateway, self.token)
+        lab = LabFiles(self.launch.gateway, self.token, self.launch.authority)
         paths = self.launch.paths
         closed = Closed(tuple(Path(place) for place in paths.closed), Path(paths.files) if paths.files else None)
-        found = stage_inputs(task.inputs + parameters, cwd, self.report, lab=lab, closed=closed)
+        most = Most(self.launch.limits.inputs, self.launch.limits.input_files)
+        inputs = task.inputs + parameters
+        if self.launch.walls is not None:
+            from carrel.runner.walls import staging_walls
+            from carrel.staging.apart import stage_apart
+
+            walls = staging_walls(self.launch.walls, self.directory, paths)
+            variables = {**self.base, **secrets, "HOME": self.launch.walls.home or "/tmp", "TMPDIR": "/tmp"}
+            found = stage_apart(inputs, cwd, self.report, lab=lab, closed=closed, most=most, walls=walls, variables=variables)
+        else:
+            # This process lives for one job, and what reads buckets looks for its keys in the environment.
+            os.environ.update(secrets)
+            found = stage_inputs(inputs, cwd, self.report, lab=lab, closed=closed, most=most)
         self.reporter.record(InputsReady(digests=found))
 
 

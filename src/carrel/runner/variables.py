@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from carrel.domain.launch import Launch, LaunchTracking
+from carrel.domain.network import Network
 from carrel.domain.session import SessionSpec
 from carrel.spool import SESSION_SOCKET
 
@@ -54,6 +55,8 @@ class Places:
     environment: Path | None = None
     #: File in which a session on another machine than the lab's says where it is; None on the lab's own.
     address: Path | None = None
+    #: File with whom to trust when the lab is asked; None: whom the machine trusts.
+    authority: Path | None = None
     #: The attempt's own directory, on another machine than the lab's: a node's broker may know the job by it alone.
     attempt: Path | None = None
 
@@ -133,9 +136,28 @@ def command_variables(
         variables |= _attempt(places)
     if launch.gateway:
         variables["CARREL_URL"] = launch.gateway
+        if places.authority is not None:
+            variables["CARREL_CA_FILE"] = str(places.authority)
+            if _is_ours(variables.get("MLFLOW_TRACKING_URI", ""), launch):
+                variables["MLFLOW_TRACKING_SERVER_CERT_PATH"] = str(places.authority)
     if token:
         variables["CARREL_TOKEN"] = token
     return variables
+
+
+def without_network(variables: Mapping[str, str], network: Network) -> dict[str, str]:
+    """Return `variables` as they are right where a command has this of the network.
+
+    A proxy is out of its reach, and one that is named would be asked for the lab, too. Where the lab itself is, so that nothing
+    waits for it, neither it nor its tracking server is named.
+    """
+    if network is Network.ON:
+        return dict(variables)
+    left_out = {name for name in variables if name.lower().endswith("_proxy")}
+    if network is Network.OFF:
+        left_out |= {"CARREL_URL", "CARREL_TOKEN", "CARREL_CA_FILE"}
+        left_out |= {f"MLFLOW_{name}" for name in ("TRACKING_URI", "TRACKING_TOKEN", "RUN_ID", "EXPERIMENT_ID")}
+    return {name: value for name, value in variables.items() if name not in left_out}
 
 
 def _session_variables(launch: Launch, session: SessionSpec, places: Places, environment: Path) -> dict[str, str]:
@@ -178,9 +200,14 @@ def _tracking_variables(launch: Launch, token: str, tracking: LaunchTracking | N
         found["MLFLOW_RUN_ID"] = tracking.run_id
     if tracking.experiment_id:
         found["MLFLOW_EXPERIMENT_ID"] = tracking.experiment_id
-    from urllib.parse import urlsplit
-
     # The job's token opens the lab; another server is none of its business, on the same host or not.
-    if token and launch.gateway and urlsplit(tracking.uri)[:2] == urlsplit(launch.gateway)[:2]:
+    if token and launch.gateway and _is_ours(tracking.uri, launch):
         found["MLFLOW_TRACKING_TOKEN"] = token
     return found
+
+
+def _is_ours(address: str, launch: Launch) -> bool:
+    """True when the lab itself answers there."""
+    from urllib.parse import urlsplit
+
+    return urlsplit(address)[:2] == urlsplit(launch.gateway)[:2]

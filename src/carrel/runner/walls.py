@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from carrel.containment.walls import Bind, Walls
-from carrel.domain.launch import Launch
+from carrel.containment.root import covers_for_root
+from carrel.containment.walls import Bind, Door, Walls
+from carrel.domain.launch import Launch, LaunchPaths, LaunchWalls
+from carrel.domain.network import Network
 from carrel.spool import AttemptDirectory
 
 if TYPE_CHECKING:
@@ -17,8 +21,6 @@ if TYPE_CHECKING:
 
 #: Nodes that every program on a GPU opens (NVIDIA's open kernel modules, nvidia-modprobe(1)).
 _OF_ALL_GPUS = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-#: What root alone may read, and so a job of a lab that runs as root.
-_OF_ROOT = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-")
 
 
 def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) -> Walls | None:
@@ -26,7 +28,7 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
     walls = launch.walls
     if walls is None:
         return None
-    private = directory.path.absolute() / "private-tmp"
+    private = private_temporary(directory)
     private.mkdir(mode=0o700, exist_ok=True)
     if walls.home:
         Path(walls.home).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -41,15 +43,90 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
     ]
     seen = [*walls.readable, directory.path, *_environment(prepared), launch.paths.broker, _parent(launch.paths.residency)]
     binds = [*_existing(seen, writable=False), *_existing(writable, writable=True)]
-    if os.geteuid() == 0:  # what is for root alone is for no job
-        binds += [Bind("/dev/null", path) for path in _OF_ROOT if os.path.exists(path)]  # noqa: PTH110
-    return Walls(hidden=walls.hidden, binds=_once(binds), temporary=str(private), devices=tuple(_devices(launch)))
+    doors = doors_of(launch, walls.network)
+    if doors is not None:
+        binds += _hosts(directory, doors)
+    return Walls(
+        hidden=walls.hidden,
+        binds=_once([*binds, *covers_for_root()]),
+        temporary=str(private),
+        devices=tuple(_devices(launch)),
+        doors=doors,
+        processes=walls.processes,
+        shared_memory=launch.resources.memory,
+    )
 
 
-def _existing(paths: list[object], *, writable: bool) -> Iterator[Bind]:
+def private_temporary(directory: AttemptDirectory) -> Path:
+    """Where an attempt's own /tmp lies."""
+    return directory.path.absolute() / "private-tmp"
+
+
+def remove_private(directory: AttemptDirectory) -> None:
+    """Remove what only the processes of an attempt saw behind their walls."""
+    for place in (private_temporary(directory), directory.path / "staging-tmp"):
+        shutil.rmtree(place, ignore_errors=True)
+    (directory.path / "private-hosts").unlink(missing_ok=True)
+
+
+def doors_of(launch: Launch, network: Network) -> tuple[Door, ...] | None:
+    """Return what leads out of the command's own network, None where it has the machine's."""
+    if network is Network.ON:
+        return None
+    if network is Network.OFF or not launch.gateway:
+        return ()
+    from urllib.parse import urlsplit
+
+    lab = urlsplit(launch.gateway)
+    host, port = lab.hostname or "localhost", lab.port or (443 if lab.scheme == "https" else 80)
+    if host == "localhost" or host.endswith(".localhost"):
+        return (Door(host, port, ("127.0.0.1", "::1")),)
+    return (Door(host, port, (host,) if _is_address(host) else ("127.0.0.1",)),)
+
+
+def _is_address(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _hosts(directory: AttemptDirectory, doors: Sequence[Door]) -> Iterator[Bind]:
+    """There is nobody to ask for a name: the machine's own, by which a group's processes meet, and the lab's are in a file."""
+    place = os.path.realpath("/etc/hosts")
+    if not os.path.exists(place):  # noqa: PTH110
+        return
+    names = [socket.gethostname(), *(door.host for door in doors if not _is_address(door.host))]
+    file = directory.path.absolute() / "private-hosts"
+    own = " ".join(dict.fromkeys(["localhost", *names]))
+    file.write_text(f"127.0.0.1 {own}\n::1 localhost ip6-localhost ip6-loopback\n")
+    yield Bind(str(file), place)
+
+
+def staging_walls(seen: LaunchWalls, directory: AttemptDirectory, paths: LaunchPaths) -> Walls:
+    """Return what the process sees that brings an attempt's inputs: as its command does, without devices or environment."""
+    private = directory.path.absolute() / "staging-tmp"
+    private.mkdir(mode=0o700, exist_ok=True)
+    if seen.home:
+        Path(seen.home).mkdir(mode=0o700, parents=True, exist_ok=True)
+    binds = [
+        *_existing([*seen.readable, paths.files], writable=False),
+        *_existing([seen.home, directory.work], writable=True),
+    ]
+    binds = [*binds, *covers_for_root()]
+    return Walls(hidden=seen.hidden, binds=_once(binds), temporary=str(private), processes=seen.processes)
+
+
+def _existing(paths: Sequence[object], *, writable: bool) -> Iterator[Bind]:
     for path in paths:
         if path and os.path.exists(str(path)):  # noqa: PTH110
-            yield Bind(os.path.realpath(str(path)), writable=writable)
+            real, called = os.path.realpath(str(path)), os.path.abspath(str(path))  # noqa: PTH100 - links stay
+            yield Bind(real, writable=writable)
+            if called != real:  # a part of the lab lies on another disk, and its environments name it as it is called
+                yield Bind(real, called, writable=writable)
 
 
 def _once(binds: list[Bind]) -> tuple[Bind, ...]:

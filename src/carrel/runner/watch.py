@@ -26,6 +26,7 @@ from carrel.spool import LogWriter
 
 if TYPE_CHECKING:
     from carrel.domain.ports import Clock
+    from carrel.runner.disk import DiskGuard
 
 #: Bytes read from the pipe at once.
 _CHUNK = 256 * 1024
@@ -47,6 +48,7 @@ class Cause(Enum):
     PREEMPTED = "preempted"
     TIME = "time"
     MEMORY = "memory"
+    DISK = "disk"
     #: Its GPU state could not be brought back after a pause.
     STATE_LOST = "state lost"
 
@@ -63,6 +65,8 @@ class Outcome:
     warned: bool = False
     #: Bytes in use when they were too many, for `Cause.MEMORY`.
     memory: int = 0
+    #: Bytes that it had on the disk when they were too many, for `Cause.DISK`.
+    disk: int = 0
     #: What it gave way to, for `Cause.PREEMPTED`.
     preemption: Preemption | None = None
     #: How long it ran, in seconds, without the time for which it was stopped.
@@ -121,6 +125,7 @@ class Watch:
         walltime: float,
         limits: LaunchLimits,
         guard: MemoryGuard | None,
+        disk: DiskGuard | None = None,
         sampler: Sampler,
         cgroup: JobCgroup | None,
         log: LogWriter,
@@ -142,6 +147,7 @@ class Watch:
         self._output: int | None = output
         self._limits = limits
         self._guard = guard
+        self._disk = disk
         self._sampler = sampler
         self._cgroup = cgroup
         self._log = log
@@ -163,10 +169,11 @@ class Watch:
         self._childless = False
         self._cause: Cause | None = None
         self._warned = False
-        self._memory = 0
+        self._memory = self._disk_used = 0
         self._kill_at = _FOREVER
         self._sample_at = self._start + limits.sample
         self._look_at = self._start + 0.1 if guard else _FOREVER
+        self._disk_at = self._start if disk else _FOREVER
         self._settle_at = _FOREVER
         self._poll = select.poll()
         self._poll.register(signals.fd, select.POLLIN)
@@ -199,6 +206,7 @@ class Watch:
             cause=self._cause,
             warned=self._warned,
             memory=self._memory,
+            disk=self._disk_used,
             preemption=self._preemption,
             seconds=ended - self._start - self._stopped - (0.0 if self._stopped_at is None else ended - self._stopped_at),
             left_behind=left,
@@ -386,11 +394,12 @@ class Watch:
     # --- what is due --------------------------------------------------------------------------------------------------------
 
     def _next_due(self) -> float:
-        due = min(self._sample_at, self._look_at, self._kill_at, self._settle_at, self._deadlines.end_at)
+        always = min(self._sample_at, self._look_at, self._disk_at, self._kill_at, self._settle_at)
+        due = min(always, self._deadlines.end_at)
         if not self._warned and self._cause is None and self._paused_at is None:
             due = min(due, self._deadlines.warn_at)
         if self._stands_still:
-            due = min(self._sample_at, self._look_at, self._kill_at, self._settle_at)
+            due = always
         due = min(due, self._broker_at)
         bell = self._reporter.doorbell.due
         return due if bell is None else min(due, bell)
@@ -416,6 +425,11 @@ class Watch:
                 self._memory = too_much
                 self._cause = Cause.MEMORY
                 self._kill_at = now
+        if now >= self._disk_at and self._disk is not None:
+            too_much, pause = self._disk.look()
+            self._disk_at = self._monotonic() + pause
+            if too_much is not None and self._cause in (None, Cause.PREEMPTED):
+                self._disk_used, self._cause, self._kill_at = too_much, Cause.DISK, now
         if self._cause is not None or self._stands_still:
             return
         if now >= self._deadlines.end_at:

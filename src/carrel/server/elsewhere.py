@@ -21,7 +21,7 @@ from carrel.domain.launch import Observation
 from carrel.domain.partition import on_cluster
 from carrel.domain.task import TaskSpec
 from carrel.environments.relocation import relocate
-from carrel.server.home import LabHome
+from carrel.server.home import NEXT_SIGNING_KEY, SIGNING_KEY, LabHome
 from carrel.server.whereabouts import Answer, Whereabouts, look
 from carrel.spool import Spool, read_claim, read_entries
 from carrel.store import Store
@@ -95,7 +95,7 @@ def take_over(home: LabHome, known: Whereabouts) -> None:
 
 def drop_what_is_the_originals(home: LabHome, known: Whereabouts) -> None:
     """The home is a copy: take out of it what would reach the original, or let the original's jobs in. Again is harmless."""
-    for name in ("secret", "port", "address.json"):
+    for name in ("secret", SIGNING_KEY, NEXT_SIGNING_KEY, "port", "address.json"):
         (home.path / name).unlink(missing_ok=True)
     for directory in (home.broker, home.reports, home.run):
         _empty(directory)

@@ -6,13 +6,18 @@ import fcntl
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from carrel.domain.errors import Conflict, Denied, Unavailable
+from carrel.domain.errors import Conflict, Denied, Invalid, Unavailable
 from carrel.spool.strict import check_file, trusted_directory
+
+#: The key that launches are signed with, and the one that is to follow it.
+SIGNING_KEY, NEXT_SIGNING_KEY = "signing.key", "signing.key.next"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,11 @@ class LabHome:
         return self.path / "address.json"
 
     @property
+    def tls(self) -> Path:
+        """The lab's own certificate authority, where it has one."""
+        return self.path / "tls"
+
+    @property
     def whereabouts(self) -> Path:
         """Where this home was when a lab ran in it last, as JSON."""
         return self.path / "whereabouts.json"
@@ -45,6 +55,16 @@ class LabHome:
     def database(self) -> Path:
         """The SQLite file."""
         return self.path / "lab.db"
+
+    @property
+    def isolated(self) -> Path:
+        """There when the lab has begun by itself to keep its users' jobs apart."""
+        return self.path / "isolated"
+
+    @property
+    def audit(self) -> Path:
+        """Who did what, in files of lines."""
+        return self.path / "audit"
 
     @property
     def snapshots(self) -> Path:
@@ -171,6 +191,39 @@ class LabHome:
         """The key of the job tokens; made when first asked, mode 0600."""
         return bytes.fromhex(_once(self.path / "secret", lambda: secrets.token_hex(32)))
 
+    def signing_key(self, make: Callable[[], bytes]) -> bytes:
+        """The key by which the lab's orders are known; made by `make` when first asked, mode 0600.
+
+        Raises `Denied` where others can read it: they can sign in the lab's name.
+        """
+        return self._private_key(self.path / SIGNING_KEY, make)
+
+    def next_signing_key(self, make: Callable[[], bytes]) -> bytes:
+        """The key that is to follow it; the same rules."""
+        return self._private_key(self.path / NEXT_SIGNING_KEY, make)
+
+    def use_next_signing_key(self) -> None:
+        """The next key takes the place of the present one, which is gone. Raises `Conflict` without one."""
+        try:
+            (self.path / NEXT_SIGNING_KEY).replace(self.path / SIGNING_KEY)
+        except FileNotFoundError as error:
+            raise Conflict("There is no next key.", remedy="carrel signing-key next makes it") from error
+
+    @staticmethod
+    def _private_key(path: Path, make: Callable[[], bytes]) -> bytes:
+        with suppress(FileNotFoundError):
+            found = path.stat()
+            if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                mode = f"{stat.S_IMODE(found.st_mode):03o}"
+                raise Denied(
+                    f"{path} belongs to uid {found.st_uid} and has mode {mode}: others may have read it and can sign with it.",
+                    remedy="chmod 600 it, then change it: carrel signing-key next",
+                )
+        try:
+            return bytes.fromhex(_once(path, lambda: make().hex()))
+        except ValueError as error:
+            raise Invalid(f"{path} is no key: {error}.", remedy="Bring it back, or remove it: the lab makes another.") from error
+
     def first_token(self, make: Callable[[], str]) -> str:
         """The token in the token file; made by `make` when there is none."""
         return _once(self.token, make)
@@ -189,10 +242,12 @@ class LabHome:
         except (OSError, ValueError):
             return None
 
-    def write_address(self, url: str) -> None:
-        """Say where the lab listens, all at once, and remember the port."""
+    def write_address(self, url: str, authority: str = "") -> None:
+        """Say where the lab listens, all at once, and remember the port; `authority` is the file with whom to trust for TLS."""
         write_private(self.path / "port", f"{urlsplit(url).port or ''}\n")
         about = {"url": url, "pid": os.getpid(), "home": str(self.path), "inode": self.path.stat().st_ino}
+        if authority:
+            about["authority"] = authority
         write_private(self.address, json.dumps(about) + "\n")
 
 

@@ -14,6 +14,10 @@ def check_network(values: Mapping[str, Any]) -> None:
     """Raise `Invalid` for settings that do not go together."""
     if bool(values["tls_certificate"]) != bool(values["tls_key"]):
         raise Invalid("tls_certificate and tls_key go together.", remedy="Give both files, or none.")
+    if values["tls_own"] and values["tls_certificate"]:
+        raise Invalid(
+            "tls_own and tls_certificate are two ways of TLS.", remedy="Keep one: the certificate, if others vouch for it."
+        )
     address = values["public_url"]
     if address is not None:
         parts = urlsplit(address)
@@ -24,6 +28,9 @@ def check_network(values: Mapping[str, Any]) -> None:
             "A lab with tls_certificate wants a public_url that begins with https://.",
             remedy="Say by which name people reach it: the one in its certificate.",
         )
+    for name in ("public_url", "slurm_url"):
+        if values["tls_own"] and (values[name] or "").startswith("http://"):
+            raise Invalid(f'{name} is "{values[name]}", and the lab offers TLS (tls_own).', remedy="Begin it with https://.")
     for one in proxies(values["trusted_proxies"]):
         try:
             ipaddress.ip_network(one)
@@ -34,6 +41,13 @@ def check_network(values: Mapping[str, Any]) -> None:
 def proxies(text: str) -> list[str]:
     """The addresses and networks in a list of them."""
     return [one.strip() for one in text.split(",") if one.strip()]
+
+
+def certified(public_url: str | None, session_host: str, *others: str | None) -> list[str]:
+    """The names for the lab's certificate: those that its settings tell people, sessions' own among them (RFC 6125, 6.4.3)."""
+    hosts = [urlsplit(address).hostname for address in (public_url, *others) if address]
+    parent = session_host.partition(".")[2]
+    return [host for host in (*hosts, f"*.{parent}" if parent else None) if host and host not in ("0.0.0.0", "::")]
 
 
 def names(public_url: str | None, *others: str | None) -> frozenset[str]:
@@ -58,5 +72,5 @@ def warnings(host: str, *, tls: bool) -> list[str]:
         return []
     return [
         f"It listens on {host} without TLS: whoever is on the way can read tokens, code and results, and use them.",
-        "Set tls_certificate, tls_key and public_url (docs/settings.md), or let it listen on 127.0.0.1 behind a TLS proxy.",
+        "Set tls_own, or tls_certificate, tls_key and public_url (docs/settings.md), or listen on 127.0.0.1 behind a TLS proxy.",
     ]

@@ -7,6 +7,7 @@ import threading
 import time
 from functools import partial
 
+from carrel.audit import AuditLog
 from carrel.control.retention import Retention
 from carrel.domain.retention import RetentionRules
 from carrel.domain.units import format_size
@@ -27,16 +28,17 @@ def retention_rules(settings: Settings) -> RetentionRules:
         logs=settings.keep_logs,
         outputs=settings.keep_outputs,
         deleted_runs=settings.keep_deleted_runs,
+        audit=settings.keep_audit,
     )
 
 
 class RetentionService:
     """The lab's collector, its view for callers, and its thread."""
 
-    def __init__(self, home: LabHome, settings: Settings, store: Store, artifacts: Artifacts | None) -> None:
+    def __init__(self, home: LabHome, settings: Settings, store: Store, artifacts: Artifacts | None, audit: AuditLog) -> None:
         places = Places(spool=home.spool, snapshots=home.snapshots, blobs=home.blobs)
         self._collector = Collector(
-            places, store.retention, rules=partial(retention_rules, settings), clock=time.time, artifacts=artifacts
+            places, store.retention, rules=partial(retention_rules, settings), clock=time.time, artifacts=artifacts, audit=audit
         )
         self._period = float(settings.gc_time)
         self._stop = threading.Event()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from carrel.audit import READS
 from carrel.domain.errors import Invalid
 from carrel.domain.rules import LabRules
 from carrel.engines.slurm.rest_http import read_address
@@ -27,6 +28,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("public_url", "text", None, "Address by which people reach the lab; without it, as it listens."),
     Setting("tls_certificate", "text", None, "File with the certificate (PEM) for TLS; read again when it was renewed."),
     Setting("tls_key", "text", None, "File with its key."),
+    Setting("tls_own", "flag", False, "TLS with certificates of the lab's own authority, which clients are told to trust."),
     Setting("trusted_proxies", "text", "127.0.0.1,::1", "Proxies (addresses, networks) whose X-Forwarded-* count."),
     Setting("rate_limit", "int", 200, "Requests a second of each user, and of each job; ten times as many at once. 0: no limit."),
     Setting("database", "text", None, "PostgreSQL URL (postgresql+psycopg://…); without it the lab keeps a SQLite file."),
@@ -55,7 +57,17 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "residency", "text", "auto", "GPU state moves by carrel-residency where that is installed (auto), or by the driver (off)."
     ),
-    Setting("isolation", "text", "none", "What keeps jobs on this machine apart from the lab and each other: kernel, or none."),
+    Setting(
+        "isolation",
+        "text",
+        None,
+        "What keeps jobs on this machine apart: kernel, or none; without it, kernel from two people on.",
+    ),
+    Setting(
+        "job_network", "text", "on", "What jobs on this machine have of the network, at most: on, loopback (and the lab) or off."
+    ),
+    Setting("process_limit", "int", 8192, "Processes and threads of a job at once, with isolation. 0: no limit."),
+    Setting("disk_limit", "size", None, "Room on the disk that a job here may take while it runs; no limit without it."),
     Setting("host_memory", "size", None, "Host memory that moved GPU states may take; without it, half of the node's."),
     Setting("host_memory_ready", "int", 25, "Percent of it that is kept ready from the start, on real GPUs."),
     Setting("state_disk", "size", None, "Room on the disk for GPU states that host memory has no room for; none without it."),
@@ -96,7 +108,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("keep_logs", "duration", None, "How long logs are kept after the end of their job; for ever without it."),
     Setting("keep_outputs", "duration", None, "How long outputs are kept after the end of their job; for ever without it."),
     Setting("keep_deleted_runs", "duration", 30 * 86400, "How long runs that were deleted in MLflow keep their artifacts."),
+    Setting("keep_audit", "duration", None, "How long the audit log is kept, file by file; for ever without it."),
+    Setting("audit_reads", "text", "none", "Which reads the audit log has: none, others (of what is another user's), or all."),
     Setting("snapshot_limit", "size", 1024**3, "Largest code snapshot that is accepted."),
+    Setting("snapshot_files", "int", 200_000, "Most files of a code snapshot."),
+    Setting("input_limit", "size", None, "Largest input of a task; no limit without it."),
+    Setting("input_files", "int", 1_000_000, "Most files of an input of a task; 0: no limit."),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -137,7 +154,9 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
     rules = read_rules(ruled, str(file), **named)
     check_network(values)
     check_choice(values["residency"])
-    check_isolation(values["isolation"])
+    check_isolation(values["isolation"], values["job_network"])
+    if values["audit_reads"] not in READS:
+        raise Invalid(f'audit_reads is "{values["audit_reads"]}".', remedy=f"It is one of {', '.join(READS)}.")
     read_identity(values["slurm_identity"])
     read_address(values["slurm_rest"])
     deputy_command(values["slurm_deputy"], "somebody")

@@ -18,6 +18,7 @@ from carrel.domain.job import Job
 from carrel.domain.launch import Launch
 from carrel.domain.partition import HOLD_TIME, SlurmPartition, partition_on_cluster
 from carrel.domain.ports import Engine
+from carrel.domain.serial import to_plain
 from carrel.domain.slurm import read_options
 from carrel.domain.task import TaskSpec
 from carrel.engines.deputy.engine import DeputyEngine
@@ -33,6 +34,7 @@ from carrel.engines.slurm.site import ClusterNodes, check_request, options_in, s
 from carrel.policy.task_shards import task_shards
 from carrel.server.home import LabHome
 from carrel.server.identity import UnixUsers, deputy_command, read_identity
+from carrel.server.signing import LabKey
 from carrel.server.toml import Setting, convert
 from carrel.server.whose_code import WhoseCode
 from carrel.spool import Spool
@@ -113,6 +115,7 @@ class SlurmSide:
         self.users = UnixUsers(self._identity, as_lab=settings.run_users_code_as_lab)
         #: Whose code runs on the lab's own machine.
         self.whose_code = WhoseCode(self._identity, allowed=settings.run_users_code_as_lab)
+        self._key = LabKey(home)
         self._lab_id = lab_id
         self._rules = rules
         self._environ = environ
@@ -161,6 +164,7 @@ class SlurmSide:
                 immediate=self._immediate,
                 hold=self._hold,
                 host=self._host,
+                signer=self._key,
                 listing=self._listing,
                 environ=self._environ,
             )
@@ -176,6 +180,8 @@ class SlurmSide:
             immediate=self._immediate,
             hold=self._hold,
             host=self._host,
+            order=lambda launch: self._key.order(OWN, to_plain(launch)),
+            key=self._key.public,
             user=getpass.getuser(),
         )
 
@@ -236,6 +242,8 @@ def launch_on_cluster(
     return replace(
         settings,
         paths=paths,
+        # A cluster has quotas of its own.
+        limits=replace(settings.limits, disk=0),
         gateway=url,
         tracking_uri=tracking,
         suspends=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from carrel.domain.errors import Invalid, in_words
@@ -18,8 +19,9 @@ class Certificate:
     Files that do not fit each other, because one of them is still the old one, change nothing.
     """
 
-    def __init__(self, certificate: Path, key: Path) -> None:
-        """Raises `Invalid` for files that cannot be used."""
+    def __init__(self, certificate: Path, key: Path, renew: Callable[[], None] = lambda: None) -> None:
+        """`renew` is called before they are looked at, for whoever makes them itself. Raises `Invalid` for unusable files."""
+        self._renew = renew
         self._files = (certificate, key)
         self._guard = threading.Lock()
         self._seen = self._state()
@@ -45,6 +47,10 @@ class Certificate:
         connection.context = self._newest()
 
     def _newest(self) -> ssl.SSLContext:
+        try:
+            self._renew()
+        except (OSError, ValueError) as error:
+            _log.warning("The certificate cannot be renewed: %s.", in_words(error) if isinstance(error, OSError) else error)
         with self._guard:
             state = self._state()
             if state != self._seen:

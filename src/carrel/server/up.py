@@ -6,6 +6,7 @@ import contextlib
 import getpass
 import logging
 import os
+import shutil
 import signal
 import socket
 import time
@@ -13,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from carrel.audit import AuditLog
 from carrel.control.administration import Administration
 from carrel.control.borrowing import Borrowing
 from carrel.control.collecting import Collecting
@@ -31,10 +33,11 @@ from carrel.control.scheduler import LoopSettings
 from carrel.control.secrets import Secrets
 from carrel.control.storage import StorageWatch
 from carrel.control.tokens import Tokens
-from carrel.control.users import Users
+from carrel.control.users import Users, nothing_to_do
 from carrel.devices import discover, this_node
 from carrel.domain.errors import CarrelError
 from carrel.domain.launch import LaunchLimits, LaunchPaths
+from carrel.domain.network import Network
 from carrel.domain.units import format_size
 from carrel.domain.user import Role, User
 from carrel.engines.hybrid import HybridEngine
@@ -50,10 +53,10 @@ from carrel.server.addresses import read_from
 from carrel.server.collecting import LabWorkDirectories
 from carrel.server.elsewhere import Origin, check_database
 from carrel.server.home import LabHome
-from carrel.server.isolation import walls_for
+from carrel.server.isolation import LabIsolation
 from carrel.server.lending import Lender, NoLender
 from carrel.server.log import log_to
-from carrel.server.network import names, proxies, warnings
+from carrel.server.network import certified, names, proxies, warnings
 from carrel.server.node_reports import NodeReports
 from carrel.server.notebooks import Notebooks
 from carrel.server.preload import library_for
@@ -70,6 +73,9 @@ from carrel.snapshots import SnapshotStore
 from carrel.spool import Spool
 from carrel.store import Database, Store
 from carrel.tracking.describe import Describer
+
+if TYPE_CHECKING:
+    from carrel.server.authority import Authority
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +99,8 @@ class RunningLab:
     slurm: SlurmSide
     storage: StorageWatch
     retention: RetentionService
+    isolation: LabIsolation
+    audit: AuditLog
 
     def close(self) -> None:
         """Stop deciding, stop watching, close the database."""
@@ -105,6 +113,7 @@ class RunningLab:
         self.borrowing.close()
         self.lab.tokens.close()
         self.store.close()
+        self.audit.close()
 
 
 def run(
@@ -132,6 +141,7 @@ def run(
         place_.check()  # before its settings are believed
     settings = read()
     certificate = Certificate(Path(settings.tls_certificate), Path(settings.tls_key)) if settings.tls_certificate else None
+    authority: Authority | None = None
     place_.create()
     if strict:
         place_.check()
@@ -145,13 +155,28 @@ def run(
             url = f"http://{name_of(settings.host)}:{listener.getsockname()[1]}"
             if certificate is not None:
                 url = settings.public_url.rstrip("/")
+            elif settings.tls_own:
+                from carrel.server.authority import Authority, local_names
+
+                if copied:
+                    shutil.rmtree(place_.tls, ignore_errors=True)  # what is trusted there is the original
+                url = (settings.public_url or f"https{url.removeprefix('http')}").rstrip("/")
+                authority = Authority(place_.tls, [*certified(url, settings.session_host, settings.slurm_url), *local_names()])
+                certificate = Certificate(authority.certificate, authority.key, authority.renew)
             rules = RuleBook(settings.rules, reread=lambda: read().rules)
-            return _serve(place_, settings, rules, listener, url, say, origin, certificate)
+            return _serve(place_, settings, rules, listener, url, say, origin, certificate, authority)
     finally:
         os.close(lock)
 
 
-def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origin: Origin | None = None) -> RunningLab:
+def open_lab(
+    home: LabHome,
+    settings: Settings,
+    url: str,
+    rules: RuleBook,
+    origin: Origin | None = None,
+    authority: Authority | None = None,
+) -> RunningLab:
     """Wire store, engine and loop; nothing runs yet but the engine's nursery. `origin` is of a home that is not where it was."""
     if origin is not None:
         check_database(home)
@@ -169,7 +194,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         )
     )
     node = replace(found, cpus=settings.cpus or found.cpus, memory=settings.memory or found.memory)
-    spool, code = Spool(home.spool), SnapshotStore(home.snapshots)
+    spool, code = Spool(home.spool), SnapshotStore(home.snapshots, limit=settings.snapshot_limit, files=settings.snapshot_files)
     # Nobody else writes here while this process holds the lab: what is half done was left by one that was killed.
     code.sweep(time.time())
     sweep_drafts(home.blobs, time.time())
@@ -184,6 +209,7 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         home=home, lab_id=lab_id, rules=rules, settings=settings, url=slurm_url, environ=os.environ, news=reports.nodes
     )
     engine = HybridEngine(local=local, slurm=slurm.engine, admit=slurm.whose_code.check_launch)
+    isolation = LabIsolation(home, settings.isolation, Network(settings.job_network), settings.process_limit)
     launch = LaunchSettings(
         paths=LaunchPaths(
             environments=str(home.environments),
@@ -200,13 +226,17 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
             grace=settings.grace_time,
             log=settings.log_limit,
             outputs=settings.output_limit,
+            disk=settings.disk_limit or 0,
+            inputs=settings.input_limit or 0,
+            input_files=settings.input_files,
         ),
         gateway=url,
+        authority=authority.text if authority is not None else "",
         tracking_uri=f"{url}/mlflow" if settings.tracking else None,
         variables={"CARREL_LAB_ID": lab_id},
         suspends=lends and not all(device.simulated for device in node.devices),
         download_python=settings.download_python,
-        walls=walls_for(home, settings.isolation),
+        walls=isolation,
     )
     launch = replace(
         launch,
@@ -246,7 +276,8 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         describe=describer.change if settings.tracking else None,
         history=partial(newest_ended, store.jobs),
     )
-    retention = RetentionService(home, settings, store, artifacts_of(home.path) if settings.tracking else None)
+    audit = AuditLog(home.audit, clock=time.time)
+    retention = RetentionService(home, settings, store, artifacts_of(home.path) if settings.tracking else None, audit)
     policy = LabPolicy(
         rules=rules,
         cluster=slurm.nodes,
@@ -271,6 +302,8 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
             changed=loop.changed,
             clock=time.time,
             withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+            # Where jobs run as their owners, nobody's code runs here.
+            second_comes=nothing_to_do if slurm.whose_code.strict else isolation.begin,
         ),
         held=held.current,
         administration=Administration(
@@ -319,6 +352,8 @@ def open_lab(home: LabHome, settings: Settings, url: str, rules: RuleBook, origi
         slurm=slurm,
         storage=storage,
         retention=retention,
+        isolation=isolation,
+        audit=audit,
     )
 
 
@@ -346,12 +381,13 @@ def _serve(
     say: Callable[[str], None],
     origin: Origin | None,
     certificate: Certificate | None = None,
+    authority: Authority | None = None,
 ) -> int:
     """Bring the parts up, serve until a signal comes, take them down."""
-    running = open_lab(home, settings, url, rules, origin)
+    running = open_lab(home, settings, url, rules, origin, authority)
     tracking = Tracking(home=home.path, store=running.store, lab=running.lab) if settings.tracking else None
     portal = Portal(clock=time.time)
-    environments = NamedEnvironments(home.environments)
+    environments = NamedEnvironments(home.environments, walls=running.isolation)
     environments.set_quota(settings.environment_quota)
     notebooks = _notebooks(running, environments) if settings.sessions else None
     app = create_app(
@@ -362,6 +398,8 @@ def _serve(
             rate_limit=settings.rate_limit,
             rate_burst=10 * settings.rate_limit,
             names=names(settings.public_url, settings.slurm_url, url),
+            authority=authority.text if authority is not None else "",
+            audit_reads=settings.audit_reads,
         ),
         snapshots=running.code,
         run_of=running.store.outbox.run_of,
@@ -369,6 +407,7 @@ def _serve(
         tracking_proxy=tracking.proxy if tracking else None,
         pages=portal,
         environments=environments,
+        audit=running.audit,
         sessions=notebooks.sessions if notebooks else None,
     )
     try:
@@ -391,7 +430,7 @@ def _serve(
             app,
             notebooks.in_front_of(app) if notebooks else app,
             listener,
-            ready=lambda: _announce(running, f"{url}/login?ticket={ticket}", say),
+            ready=lambda: _announce(running, f"{url}/login?ticket={ticket}", say, authority),
             certificate=certificate,
             trusted_proxies=proxies(settings.trusted_proxies),
             closing=[part.aclose for part in (tracking.proxy if tracking else None, notebooks) if part is not None],
@@ -406,6 +445,15 @@ def _serve(
             notebooks.close()
         running.close()
         home.address.unlink(missing_ok=True)
+
+
+def _say_isolation(running: RunningLab, say: Callable[[str], None]) -> None:
+    people = running.lab.users.count()
+    fact, remedy = running.isolation.describe(people)
+    say(f"  isolation {fact}")
+    if remedy:
+        say(f"            ({remedy})")
+    _log.log(logging.WARNING if remedy else logging.INFO, "Isolation: %s. %s", fact, remedy)
 
 
 def _reload(running: RunningLab) -> None:
@@ -433,20 +481,25 @@ def _notebooks(running: RunningLab, environments: NamedEnvironments) -> Notebook
     )
 
 
-def _announce(running: RunningLab, link: str, say: Callable[[str], None]) -> None:
+def _announce(running: RunningLab, link: str, say: Callable[[str], None], authority: Authority | None) -> None:
     """The lab answers now: say so to people, and to programs through the address file."""
-    running.home.write_address(running.url)
+    running.home.write_address(running.url, str(authority.path) if authority is not None else "")
     (node,) = running.engine.nodes()
     say(f"Carrel is up at {running.url}")
     _log.info("The lab is up at %s.", running.url)
     say(f"  home      {running.home.path}")
     say(f"  this node {node.cpus} CPU{'' if node.cpus == 1 else 's'}, {format_size(node.memory)}, {node.describe_gpus()}")
-    for line in warnings(running.settings.host, tls=bool(running.settings.tls_certificate)):
+    for line in warnings(running.settings.host, tls=running.settings.tls_own or bool(running.settings.tls_certificate)):
         say(f"  warning   {line}")
         _log.warning("%s", line)
+    if not running.slurm.whose_code.strict:
+        _say_isolation(running, say)
     for line in running.slurm.state():
         say(f"  Slurm     {line}")
         _log.info("Slurm: %s", line)
+    if authority is not None:
+        say(f"  trust     {authority.fingerprint}")
+        say("            (the lab's own authority: `carrel login URL --trust FINGERPRINT` on other machines)")
     say(f"  pages     {link}")
     say("            (the link signs one browser in, once, within ten minutes)")
     say("  stop      Ctrl-C; running tasks go on")

@@ -48,11 +48,12 @@ class WhoseCode:
 
     def __init__(self, identity: Identity, *, allowed: bool) -> None:
         """`allowed`: everybody's, as an administrator has said (`run_users_code_as_lab`)."""
-        self._strict = identity.deputies and not allowed
+        #: True where nobody's code runs on this machine but the lab's own user's.
+        self.strict = identity.deputies and not allowed
 
     def check(self, subject: str) -> None:
         """Raise `Denied` unless code of `subject` may run here."""
-        if not self._strict or subject == getpass.getuser():
+        if not self.strict or subject == getpass.getuser():
             return
         raise Denied(
             f"What {subject} runs on the lab's own machine would run as {getpass.getuser()}, who runs the lab.",

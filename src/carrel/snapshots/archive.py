@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import BinaryIO
 
-from carrel.domain.errors import Invalid
+from carrel.domain.errors import Invalid, TooLarge
 
 BLOCK = 512
 #: Bytes read at once.
@@ -186,7 +186,7 @@ END = b"\0" * (2 * BLOCK)
 # --- reading ---------------------------------------------------------------------------------------------------------------
 
 
-def scan(archive: BinaryIO, *, hashes: bool) -> dict[str, Member]:
+def scan(archive: BinaryIO, *, hashes: bool, most: int = MAX_MEMBERS) -> dict[str, Member]:
     """Return the members of a seekable `archive` by path, after checking every one; raise `Invalid` when one is refused.
 
     With `hashes`, every file is read and its `sha256` set. Directory members are passed over: directories exist through
@@ -199,8 +199,11 @@ def scan(archive: BinaryIO, *, hashes: bool) -> dict[str, Member]:
         entry = member.entry
         if entry.path in members:
             raise Invalid(f"Snapshot: {entry.path!r} is there twice.")
-        if len(members) >= MAX_MEMBERS:
-            raise Invalid(f"Snapshot: more than {MAX_MEMBERS} members.")
+        if len(members) >= most:
+            raise TooLarge(
+                f"The snapshot has more than {most} files.",
+                remedy="List what is not code in .gitignore, and name data under inputs.",
+            )
         if hashes and entry.kind is Kind.FILE:
             member = Member(entry=_hashed(archive, member), offset=member.offset)
         members[entry.path] = member

@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
-from carrel.domain.errors import Invalid, NotFound, StorageFull
-from carrel.snapshots.archive import CHUNK, check_digest, scan
+from carrel.domain.errors import Invalid, NotFound, StorageFull, TooLarge
+from carrel.snapshots.archive import CHUNK, MAX_MEMBERS, check_digest, scan
 from carrel.snapshots.contents import SnapshotFiles
 from carrel.snapshots.extraction import FULL, extract, write_all
 from carrel.snapshots.packing import LIMIT_BYTES
@@ -22,8 +22,11 @@ _PARTIAL = ".partial-"
 class SnapshotStore:
     """A directory of snapshots. Safe for any number of processes at once: what is there is complete and never changes."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, limit: int = 2 * LIMIT_BYTES, files: int = MAX_MEMBERS) -> None:
+        """Archives of more than `limit` bytes, or of more than `files` files, are not taken."""
         self.root = root
+        self._limit = limit
+        self._files = files
 
     def path(self, digest: str) -> Path:
         """Return where the archive of `digest` is or would be; raise `Invalid` when `digest` is none."""
@@ -49,10 +52,10 @@ class SnapshotStore:
         except FileNotFoundError:
             return 0
 
-    def add(self, digest: str, stream: BinaryIO, *, limit: int = 2 * LIMIT_BYTES) -> None:
+    def add(self, digest: str, stream: BinaryIO) -> None:
         """Keep the archive that `stream` yields, after reading all of it and comparing its content with `digest`.
 
-        Raises `Invalid` for an archive that is refused, that has another digest, or that has more than `limit` bytes;
+        Raises `Invalid` for an archive that is refused or that has another digest, `TooLarge` for one that is;
         `StorageFull` when the disk is. After an error nothing is left behind. Adding what is there changes nothing.
         """
         final = self.path(digest)
@@ -64,8 +67,8 @@ class SnapshotStore:
         partial = Path(name)
         try:
             with open(descriptor, "w+b", buffering=0) as file:
-                _receive(stream, file, limit)
-                check_digest(digest, scan(file, hashes=True))
+                _receive(stream, file, self._limit)
+                check_digest(digest, scan(file, hashes=True, most=self._files))
                 os.fsync(file.fileno())
             partial.replace(final)
             _sync_directory(self.root)
@@ -107,7 +110,7 @@ def _receive(stream: BinaryIO, file: BinaryIO, limit: int) -> None:
     while chunk := stream.read(CHUNK):
         size += len(chunk)
         if size > limit:
-            raise Invalid(
+            raise TooLarge(
                 f"The snapshot has more than {limit} bytes.",
                 remedy="List what is not code in .gitignore, and name data under inputs.",
             )

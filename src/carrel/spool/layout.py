@@ -22,6 +22,11 @@ class AttemptDirectory:
         return self.path / "launch.json"
 
     @property
+    def order(self) -> Path:
+        """What the lab has signed of it (`carrel.spool.seal`), where the attempt is run by what the lab did not start itself."""
+        return self.path / "order.json"
+
+    @property
     def token(self) -> Path:
         """The job's own token, mode 0600."""
         return self.path / "token"

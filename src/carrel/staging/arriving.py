@@ -5,21 +5,56 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, cast
 
 from carrel.domain.units import format_size
+from carrel.staging.failed import InputFailed
 
 _CHUNK = 1024**2
 #: Seconds between two pieces of news.
 _PAUSE = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Most:
+    """What one input may be at most; 0: no limit."""
+
+    size: int = 0
+    files: int = 0
+
+    def check(self, size: int, files: int) -> None:
+        """Raise `InputFailed` for more."""
+        if 0 < self.size < size:
+            raise InputFailed(
+                f"The input has more than {format_size(self.size)}, which is the most that this lab takes (input_limit).",
+                remedy="Name a part of it, or ask an administrator.",
+            )
+        if 0 < self.files < files:
+            raise InputFailed(
+                f"The input has more than {self.files} files, which is the most that this lab takes (input_files).",
+                remedy="Name an archive of them, or a part, or ask an administrator.",
+            )
+
+
+NO_LIMIT = Most()
+
+
 class News:
     """Tells the owner how far an input is, not too often."""
 
-    def __init__(self, message: str, report: Callable[[str], None], monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        message: str,
+        report: Callable[[str], None],
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        most: Most = NO_LIMIT,
+    ) -> None:
+        self._most = most
+        self._files = 0
         self._message, self._report, self._monotonic = message, report, monotonic
         self._next = monotonic() + _PAUSE
         self._before = 0
@@ -29,6 +64,7 @@ class News:
     def at(self, size: int, total: int | None) -> None:
         """So much of the present file is there; of `total`, where that is known."""
         self._now = size
+        self._most.check(self._before + max(size, total or 0), self._files + 1)
         if self._monotonic() < self._next:
             return
         self._next = self._monotonic() + _PAUSE
@@ -39,6 +75,8 @@ class News:
     def whole(self) -> None:
         """The present file is there."""
         self._before, self._now = self._before + self._now, 0
+        self._files += 1
+        self._most.check(self._before, self._files)
 
 
 class Arriving:

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.task import InputSpec
 from carrel.spool.disk import full_at, is_full
-from carrel.staging.arriving import Arriving, News, manifest
+from carrel.staging.arriving import NO_LIMIT, Arriving, Most, News, manifest
 from carrel.staging.failed import InputFailed, shown
 from carrel.staging.lab import SCHEMES, LabFiles, check_lab_uri
 
@@ -51,6 +51,7 @@ def stage_inputs(
     *,
     lab: LabFiles = _NOWHERE,
     closed: Closed = NOTHING_CLOSED,
+    most: Most = NO_LIMIT,
 ) -> dict[str, str]:
     """Put every input where it belongs below `directory` and return the digests by path.
 
@@ -59,7 +60,7 @@ def stage_inputs(
     digests = {}
     for item in inputs:
         target = _inside(directory, item.path)
-        news = News(f"fetching the input {item.path} from {shown(item.uri)}", report)
+        news = News(f"fetching the input {item.path} from {shown(item.uri)}", report, most=most)
         found = fetch(item.uri, target, news, lab=lab, closed=closed)
         if item.digest is not None and item.digest != found:
             raise InputFailed(
@@ -151,6 +152,7 @@ def _inside(directory: Path, path: str) -> Path:
 
 
 def _copy_local(source: Path, target: Path, news: News, closed: Closed) -> str:
+    closed.check(Path(os.path.realpath(source)), source)  # where it is not even seen, too
     if source.is_dir():
         files = _files(source)
         return manifest(

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlencode
 
 from carrel.staging.arriving import News, manifest
 from carrel.staging.failed import InputFailed
-from carrel.staging.web import copy_http, read_json
+from carrel.staging.web import copy_http, read_json, trusting
 
 _JOB = re.compile(r"job:(?://)?/?(?P<job>[1-9][0-9]{0,17})(?:/(?P<path>.*))?")
 _RUN = re.compile(r"runs:/{1,3}(?P<run>[0-9a-f]{32})(?:/(?P<path>.*))?")
@@ -50,10 +50,11 @@ def check_lab_uri(uri: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LabFiles:
-    """The lab's address, and the token of the job that asks."""
+    """The lab's address, the token of the job that asks, and who signs the lab's certificate ("": whom the machine trusts)."""
 
     url: str
     token: str = field(repr=False)
+    authority: str = field(default="", repr=False)
 
     def copy(self, uri: str, target: Path, news: News) -> str:
         """Fetch what is at `uri` to `target`, a file or a directory; return its digest. Raises `InputFailed`."""
@@ -70,7 +71,9 @@ class LabFiles:
         return manifest((path, self._copy(one, f"{uri.rstrip('/')}/{path}", target / path, news)) for path, one in placed)
 
     def _copy(self, found: Found, uri: str, target: Path, news: News) -> str:
-        digest = copy_http(found.url, target, news, headers=self._headers(), called=uri, size=found.size)
+        digest = copy_http(
+            found.url, target, news, headers=self._headers(), called=uri, size=found.size, opener=trusting(self.authority)
+        )
         if found.digest is not None and digest != found.digest:
             raise InputFailed(f"The input {uri} has the digest {digest}, and the lab stored {found.digest}: it was damaged.")
         return digest
@@ -80,7 +83,7 @@ class LabFiles:
 
     def _ask(self, route: str, uri: str, **query: str) -> Any:
         asked = f"{self.url}{route}" + (f"?{urlencode(query)}" if query else "")
-        return read_json(asked, self._headers(), called=f"The input {uri}")
+        return read_json(asked, self._headers(), called=f"The input {uri}", opener=trusting(self.authority))
 
     # --- outputs of jobs ----------------------------------------------------------------------------------------------------
 

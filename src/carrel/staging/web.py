@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from carrel.staging.arriving import Arriving, News
 from carrel.staging.failed import InputFailed, shown
@@ -37,8 +38,22 @@ class _Home(HTTPRedirectHandler):
 _OPENER = build_opener(_Home)
 
 
+def trusting(authority: str) -> OpenerDirector:
+    """What opens addresses whose certificates were signed by this authority (PEM); "": by whom the machine trusts."""
+    if not authority:
+        return _OPENER
+    return build_opener(_Home, HTTPSHandler(context=ssl.create_default_context(cadata=authority)))
+
+
 def copy_http(
-    uri: str, target: Path, news: News, *, headers: Mapping[str, str] | None = None, called: str = "", size: int | None = None
+    uri: str,
+    target: Path,
+    news: News,
+    *,
+    headers: Mapping[str, str] | None = None,
+    called: str = "",
+    size: int | None = None,
+    opener: OpenerDirector = _OPENER,
 ) -> str:
     """Fetch `uri` and return its digest; `called` is its name in messages, `size` what it must have. Raises `InputFailed`."""
     name = called or shown(uri)
@@ -47,7 +62,7 @@ def copy_http(
         while True:
             before, trouble = arriving.size, ""
             try:
-                with _open(uri, headers or {}, arriving.size, mark) as response:
+                with _open(opener, uri, headers or {}, arriving.size, mark) as response:
                     if arriving.size and response.status != http.client.PARTIAL_CONTENT:
                         arriving.again()  # it changed meanwhile, or there are only whole ones
                     found = response.headers.get("ETag", "")
@@ -78,13 +93,13 @@ def copy_http(
             time.sleep(_PAUSE * 2**fruitless)
 
 
-def read_json(uri: str, headers: Mapping[str, str] | None = None, *, called: str = "") -> Any:
+def read_json(uri: str, headers: Mapping[str, str] | None = None, *, called: str = "", opener: OpenerDirector = _OPENER) -> Any:
     """Return the JSON document at `uri`. Raises `InputFailed`."""
     name = called or shown(uri)
     trouble = ""
     for attempt in range(_TRIES):
         try:
-            with _open(uri, headers or {}, 0, "") as response:
+            with _open(opener, uri, headers or {}, 0, "") as response:
                 return json.loads(response.read(_JSON))
         except HTTPError as error:
             with error:
@@ -99,11 +114,11 @@ def read_json(uri: str, headers: Mapping[str, str] | None = None, *, called: str
     raise InputFailed(f"{name} could not be read: {trouble}", remedy="Look whether the place answers, and submit again.")
 
 
-def _open(uri: str, headers: Mapping[str, str], offset: int, mark: str) -> Any:
+def _open(opener: OpenerDirector, uri: str, headers: Mapping[str, str], offset: int, mark: str) -> Any:
     asked = dict(headers)
     if offset and mark:
         asked |= {"Range": f"bytes={offset}-", "If-Range": mark}
-    return _OPENER.open(Request(uri, headers=asked), timeout=_SILENCE)
+    return opener.open(Request(uri, headers=asked), timeout=_SILENCE)
 
 
 def _said(error: HTTPError) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from carrel.domain.errors import Invalid
+from carrel.domain.network import Network
 from carrel.domain.slurm import SlurmRequest
 from carrel.domain.task import EnvironmentRecipe, InputSpec, Launcher
 from carrel.tasks.command import append, fill, script_command
@@ -53,6 +54,7 @@ class TaskDescription:
     array: str | None = None
     #: As of which date requirements are resolved.
     resolve_as_of: str | None = None
+    network: Network | None = None
     #: What the submitter has to be told.
     notes: tuple[str, ...] = ()
 
@@ -114,6 +116,7 @@ def describe(
         tasks_per_node=section.tasks_per_node,
         array=section.array,
         resolve_as_of=section.resolve_as_of,
+        network=section.network,
         notes=notes,
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from carrel.domain.array import read_array
 from carrel.domain.errors import Invalid
+from carrel.domain.network import Network, read_network
 from carrel.domain.secret import check_secret_name
 from carrel.domain.slurm import SlurmRequest
 from carrel.domain.task import InputSpec, Launcher
@@ -23,7 +24,7 @@ from carrel.tasks.shape import SAME_GPUS, read_launcher
 SECTION_KEYS = (
     *("resources", "qos", "partition", "account", "experiment"),
     *("inputs", "outputs", "retries", "requeue", "warning", "preemptible", "variables", "secrets", "slurm"),
-    *("launcher", "tasks_per_node", "array", "resolve_as_of"),
+    *("launcher", "tasks_per_node", "array", "resolve_as_of", "network"),
 )
 RESOURCE_KEYS = ("nodes", "gpus", "gpus_per_node", "gpu_type", "gpu_memory", "cpus", "memory", "time")
 INPUT_KEYS = ("path", "uri", "digest")
@@ -66,6 +67,7 @@ class Section:
     array: str | None = None
     #: As of which date requirements are resolved, as `read_as_of` reads it.
     resolve_as_of: str | None = None
+    network: Network | None = None
 
 
 def read_section(value: Value) -> Section:
@@ -95,7 +97,15 @@ def read_section(value: Value) -> Section:
         tasks_per_node=_at_least_one(said["tasks_per_node"]) if "tasks_per_node" in said else None,
         array=_array(said["array"]) if "array" in said else None,
         resolve_as_of=_as_of(said["resolve_as_of"]) if "resolve_as_of" in said else None,
+        network=_network(said["network"]) if "network" in said else None,
     )
+
+
+def _network(value: Value) -> Network:
+    try:
+        return read_network(value.text())
+    except Invalid as error:
+        raise value.wrong(error.message, error.remedy) from None
 
 
 def _as_of(value: Value) -> str:

@@ -14,9 +14,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from carrel.client import Client
 from carrel.domain.job import ACTIVE
+from carrel.testing.fork_server import ForkedCarrel
 from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE
 
@@ -29,11 +31,15 @@ class LabProcess:
     """`carrel up` as a child process. `kill` is SIGKILL: what a test of "nothing is lost" needs."""
 
     home: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedCarrel
+    #: What it says: the other end of its standard output.
+    output: IO[bytes]
     url: str
     #: Seconds from the start of the process until it listened and said so.
     seconds_to_ready: float
     variables: Mapping[str, str] = field(default_factory=dict)
+    #: What it had said until then; the rest is in `output`.
+    said: str = ""
 
     @property
     def token(self) -> str:
@@ -53,7 +59,7 @@ class LabProcess:
 
     def end_jobs(self) -> None:
         """End every job: they would outlive the lab, as they should, and a test should leave nothing behind."""
-        with Client(self.url, self.token) as client:
+        with Client(home=self.home) as client:
             active = list(client.jobs("all", states=sorted(ACTIVE), limit=None))
             for job in active:
                 client.cancel(job.id)
@@ -62,8 +68,7 @@ class LabProcess:
 
     def _wait(self) -> int:
         code = self.process.wait(timeout=60)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        self.output.close()
         return code
 
 
@@ -73,14 +78,15 @@ def start_lab(
     tracking: bool = False,
     simulate_gpus: int = 4,
     variables: Mapping[str, str] | None = None,
-    python: Sequence[str] = (sys.executable,),
+    python: Sequence[str] | None = None,
 ) -> LabProcess:
     """Start a lab in `home` on a free port and wait until it is ready. Raises `RuntimeError` with its output when it ends.
 
-    `python` are the words of the interpreter, or of what runs it as somebody else.
+    `python` are the words of the interpreter, or of what runs it as somebody else. Without it, and after `fork_labs`, it is
+    forked from a process that has imported it.
     """
     words: Sequence[str] = (
-        *(*python, "-m", "carrel.cli.main", "up", "--home", str(home), "--port", str(_port(home))),
+        *("up", "--home", str(home), "--port", str(_port(home))),
         *(("--simulate-gpus", str(simulate_gpus)) if simulate_gpus else ()),
         *(() if tracking else ("--no-tracking",)),
         *options,
@@ -88,19 +94,40 @@ def start_lab(
     address = home / "address.json"
     address.unlink(missing_ok=True)
     began = time.monotonic()
-    process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **_QUIET, **(variables or {})}
-    )
-    assert process.stdout is not None
-    output = _read_until_ready(process, process.stdout.fileno(), address, began + PATIENCE)
+    reading, writing = os.pipe()
+    environment = {**os.environ, **_QUIET, **_walls(home), **(variables or {})}
+    process: subprocess.Popen[bytes] | ForkedCarrel
+    if _forked and python is None:
+        process = ForkedCarrel(words, writing, writing, environment)
+    else:
+        interpreter = (*(python or (sys.executable,)), "-m", "carrel.cli.main")
+        process = subprocess.Popen((*interpreter, *words), stdout=writing, stderr=subprocess.STDOUT, env=environment)
+    os.close(writing)
+    said = _read_until_ready(process, reading, address, began + PATIENCE)
+    # The pipe stays open unread: what a lab says after its start is a few lines, and the rest is in its log file.
+    output = os.fdopen(reading, "rb", buffering=0)
     if not address.exists():
         process.kill()
         process.wait()
-        process.stdout.close()
-        raise RuntimeError(f"The lab in {home} did not start:\n{output}")
+        output.close()
+        raise RuntimeError(f"The lab in {home} did not start:\n{said}")
     seconds = time.monotonic() - began
-    # The pipe stays open unread: what a lab says after its start is a few lines, and the rest is in its log file.
-    return LabProcess(home, process, str(json.loads(address.read_text())["url"]), seconds, variables or {})
+    return LabProcess(home, process, output, str(json.loads(address.read_text())["url"]), seconds, variables or {}, said)
+
+
+_forked = False
+
+
+def fork_labs() -> None:
+    """From now on, labs of this process are forked from one that has imported them: for tests, not for what is measured."""
+    global _forked
+    _forked = True
+
+
+def _walls(home: Path) -> Mapping[str, str]:
+    """Users of tests are trusted with the whole lab, unless its file says something of walls, as where walls are the subject."""
+    file = home / "carrel.toml"
+    return {} if file.exists() and "isolation" in file.read_text() else {"CARREL_ISOLATION": "none"}
 
 
 #: Ports of labs, which come back to the one that they had: nobody else gets it while this process lives.
@@ -117,7 +144,7 @@ def _port(home: Path) -> int:
     return _kept.enter_context(kept_port())
 
 
-def _read_until_ready(process: subprocess.Popen[bytes], descriptor: int, address: Path, deadline: float) -> str:
+def _read_until_ready(process: subprocess.Popen[bytes] | ForkedCarrel, descriptor: int, address: Path, deadline: float) -> str:
     """What the lab says until its address is written: it says something right after that, which wakes this up."""
     said = b""
     while time.monotonic() < deadline and not address.exists():

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -40,13 +42,19 @@ class CellResult:
 class SessionBrowser:
     """A browser that was let into one session."""
 
-    def __init__(self, link: str, *, patience: float = PATIENCE) -> None:
-        """Enter with the one-time `link` of `carrel.Client.open_session`."""
+    def __init__(self, link: str, *, patience: float = PATIENCE, authority: Path | None = None) -> None:
+        """Enter with the one-time `link` of `carrel.Client.open_session`; `authority` is whom to believe over TLS."""
         parts = urlsplit(link)
         self.origin = f"{parts.scheme}://{parts.netloc}"
         self.patience = patience
-        self._port = parts.port or 80
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{self._port}", headers={"Host": parts.netloc}, timeout=patience)
+        host = parts.hostname or ""
+        self._place = ("127.0.0.1" if host.endswith("localhost") else host, parts.port or (443 if authority else 80))
+        self._trust = ssl.create_default_context(cafile=authority) if authority else None
+        self._name = host
+        base = self.origin if authority else f"http://{self._place[0]}:{self._place[1]}"
+        self._http = httpx.Client(
+            base_url=base, headers={"Host": parts.netloc}, timeout=patience, verify=self._trust or False, trust_env=False
+        )
         answer = self._http.get(f"{parts.path}?{parts.query}")
         if answer.status_code != 303:
             raise RuntimeError(f"The session let nobody in: {answer.status_code} {answer.text[:500]}")
@@ -88,10 +96,12 @@ class SessionBrowser:
 
     def websocket(self, path: str) -> ClientConnection:
         """A websocket on the session's origin."""
-        sock = socket.create_connection(("127.0.0.1", self._port), timeout=self.patience)
+        tls: dict[str, Any] = {} if self._trust is None else {"ssl": self._trust, "server_hostname": self._name}
+        sock = socket.create_connection(self._place, timeout=self.patience)
         return connect(
             "ws" + self.origin.removeprefix("http") + path,
             sock=sock,
+            **tls,
             origin=self.origin,  # type: ignore[arg-type]
             additional_headers={"Cookie": self.headers["Cookie"]},
             max_size=None,

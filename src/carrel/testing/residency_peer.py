@@ -62,7 +62,8 @@ class Peer:
         line = json.dumps({"op": op, **fields}).encode() + b"\n"
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
         sent = self._link.sendmsg([line], rights)
-        self._link.sendall(line[sent:])
+        if sent < len(line):  # sending nothing fails too once the process has closed its end
+            self._link.sendall(line[sent:])
 
     def welcome(self, **fields: Any) -> dict[str, Any]:
         """Answer its hello, which is returned."""

@@ -41,9 +41,9 @@ def free_ports(number: int) -> list[int]:
     raise SiteError(f"No {number} ports are free between {_PORTS.start} and {_PORTS.stop}.")
 
 
-def sweep() -> None:
-    """Remove what clusters have left whose process was killed."""
-    for root in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+def sweep(directory: Path | None = None) -> None:
+    """Remove what clusters have left whose process was killed; `directory`: where clusters are made, if not the usual one."""
+    for root in (directory or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
         try:
             with open(root / _OWNER, "r+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,6 +10,7 @@ from typing import Any
 
 from carrel.broker.config import BrokerConfig
 from carrel.broker.core.book import Book
+from carrel.broker.core.contexts import Contexts
 from carrel.broker.core.desk import Desk
 from carrel.broker.core.effects import NEVER, Action, Effects, Line
 from carrel.broker.core.gate import Gate
@@ -52,6 +53,7 @@ class Core:
         self.lender = Lender(self.book, config, tier, rate=rate, back_rate=back_rate, disk=disk)
         self.looks = Looks(self.lender)
         self._moves = Moves(self.lender)
+        self._contexts = Contexts(self.lender)
         self._holding = Holding(self.lender, hold_time=config.hold_time, grace=config.grace)
         self._desk = Desk(lender=self.lender, config=config)
         self._gate = Gate(self.lender, self._desk)
@@ -89,6 +91,7 @@ class Core:
                 lease.pausing = False
                 self.book.touch(lease)
         self._moves.started()
+        self._contexts.started()
         self.lender.look()
         self._holding.finish(now)
         return self._settle(now)
@@ -96,7 +99,9 @@ class Core:
     def recover(self, now: float) -> Effects:
         """Repeat the moves that an earlier broker had begun."""
         self.lender.now = now
-        self._moves.recover()
+        self._contexts.recover()
+        for tenant, lease in self._moves.recover():
+            self._resume(tenant, lease)
         return self._settle(now)
 
     def time_is_up(self, now: float) -> Effects:
@@ -240,6 +245,21 @@ class Core:
         self._moves.moved_back(tenant, lease, moved)
         return self._settle(now)
 
+    def checkpointed(self, tenant: str, moved: Moved, now: float) -> Effects:
+        """A context has left its devices, or not (`Checkpoint`)."""
+        self.lender.now = now
+        self._contexts.checkpointed(tenant, moved)
+        return self._settle(now)
+
+    def restored(self, tenant: str, lease: str | None, moved: Moved, now: float) -> Effects:
+        """A context is back on its devices, or not (`Restore`)."""
+        self.lender.now = now
+        if self._contexts.restored(tenant, moved):
+            self._moves.resume(tenant, lease)
+        else:
+            self._moves.moved_back(tenant, lease, moved)
+        return self._settle(now)
+
     def progress(self, tenant: str, done: int, of: int, now: float) -> None:
         """So many bytes of a move have moved (where the way of moving says it): for those who watch."""
         self.lender.under_way.progress(tenant, done, of, now)
@@ -265,7 +285,7 @@ class Core:
         kills = self._holding.kills(now) if self._holding.due() <= now else ()
         line = self.book.changes(now)
         tells, lender.tells = tuple(lender.tells), []
-        found, self._moves.actions = self._moves.actions, []
+        found, self._moves.actions, self._contexts.actions = [*self._moves.actions, *self._contexts.actions], [], []
         actions: list[Action] = [*found, *kills]
         look = self.looks.wanted(now)
         if look is not None:
@@ -291,11 +311,16 @@ class Core:
             self._holding.expire(self.book.leases[expire.lease], now)
         self.lender.tell(lending, now)
 
+    def _resume(self, tenant: str, lease: str | None) -> None:
+        """Bring a tenant's state back, after its context where that is away."""
+        if not self._contexts.restore(tenant, lease):
+            self._moves.resume(tenant, lease)
+
     def _begin(self, lending: Lending) -> None:
         """Begin the moves and pauses that were decided."""
         lender = self.lender
         for tenant, lease in lender.resuming:
-            self._moves.resume(tenant, lease)
+            self._resume(tenant, lease)
         lender.resuming.clear()
         for suspend in lending.suspends:
             row = self.book.tenants[suspend.tenant]
@@ -305,6 +330,8 @@ class Core:
             row.residency, row.on_disk = Residency.SUSPENDING, suspend.straight
             self.book.touch(row)
             self._moves.suspend(row.id, suspend.pauses)
+        for checkpoint in lending.checkpoints:
+            self._contexts.checkpoint(checkpoint.tenant)
         for exchange in lending.exchanges:
             self._moves.exchange(exchange.tenant)
         for spill in lending.spills:

@@ -75,6 +75,30 @@ class MoveBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Have the driver take the contexts of processes off devices that their state has left. Answer: `Core.checkpointed`."""
+
+    tenant: str
+    targets: tuple[Target, ...]
+    devices: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Have the driver bring those contexts back. Answer: `Core.restored`."""
+
+    tenant: str
+    #: The lease that waits for the state, which follows.
+    lease: str | None
+    targets: tuple[Target, ...]
+    devices: tuple[str, ...]
+    #: Bytes by device: of the contexts, and of the whole device.
+    state: Mapping[str, int]
+    memory: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Stop processes at their gates; their state stays where it is. Answer: `Core.paused`."""
 
@@ -124,7 +148,7 @@ class Look:
     pids: tuple[int, ...]
 
 
-Action = Gather | MoveOut | MoveBack | Pause | Spill | Unspill | Kill | Look
+Action = Gather | MoveOut | MoveBack | Checkpoint | Restore | Pause | Spill | Unspill | Kill | Look
 
 
 class Effects(NamedTuple):

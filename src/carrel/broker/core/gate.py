@@ -20,7 +20,7 @@ from carrel.broker.core.lender import Lender
 from carrel.broker.core.rows import LeaseRow, TenantRow
 from carrel.broker.core.words import Peer, sizes_of, text_of, words_of
 from carrel.domain.errors import CarrelError, Invalid, Unavailable
-from carrel.domain.lease import LeaseState, Queued, Residency, Way
+from carrel.domain.lease import ContextPlace, LeaseState, Queued, Residency, Way
 from carrel.leases.protocol import KERNEL, RUNNER, VERSION
 from carrel.suspension.survival import REASONS
 
@@ -45,6 +45,8 @@ class Member:
     #: Bytes by device that it can move, and why others stay.
     movable: dict[str, int] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
+    #: It came back stopped while its state was about to move: where that does not move after all, it has to be told to go on.
+    stopped: bool = False
 
 
 class Gate:
@@ -152,14 +154,21 @@ class Gate:
             if row.residency in (Residency.RESIDENT, Residency.SUSPENDED, Residency.SPILLED):
                 self._forget(row)
         elif row.residency is Residency.SUSPENDED and row.moved_by == Way.BUS and row.id == member.id:
-            row.residency, row.moved_by = Residency.RESIDENT, ""
+            row.residency, row.moved_by, row.context = Residency.RESIDENT, "", ContextPlace.DEVICE.value
             self._book.touch(row)
         elif row.residency is Residency.NONE and member.sees and lease is None and row.role == KERNEL:
             devices = tuple(uuid for uuid in member.sees if uuid in self._lender.devices)
             if devices:
                 self._lender.settle_in(row, devices)
-        if message.get("paused") is True and lease is not None and _is_usable(row, lease):
-            self._lender.say_member(member.id, "go", id=0, lease=lease.id, fence=lease.fence)
+        member.stopped = message.get("paused") is True and lease is not None
+        self._go_on(member, row)
+
+    def _go_on(self, member: Member, row: TenantRow) -> None:
+        """A process that came back stopped goes on once its lease can be used."""
+        for lease in self._book.leases_of(row.id) if member.stopped else ():
+            if member.id in lease.gates and _is_usable(row, lease):
+                member.stopped = False
+                self._lender.say_member(member.id, "go", id=0, lease=lease.id, fence=lease.fence)
 
     def found_away(self, member: str) -> None:
         """A move that nobody waited for any more has ended: its state is off the device."""
@@ -200,7 +209,7 @@ class Gate:
 
     def _forget(self, row: TenantRow) -> None:
         row.residency, row.home, row.state, row.fixed, row.moved_by, row.cache = Residency.NONE, (), {}, {}, "", {}
-        row.on_disk = False
+        row.on_disk, row.context = False, ContextPlace.DEVICE.value
         self._book.touch(row)
 
     # --- asking and giving back ---------------------------------------------------------------------------------------------
@@ -274,6 +283,9 @@ class Gate:
 
     def serve(self) -> None:
         """Whoever waits at a gate is let in with the lease that the tenant has, or stands in line for one."""
+        for member in self._members.values():
+            if (row := self._book.tenants.get(member.tenant)) is not None:
+                self._go_on(member, row)
         refused, self._lender.refused = self._lender.refused, {}
         for member in [one for one in self._members.values() if one.asked]:
             fields = refused.get(member.tenant)

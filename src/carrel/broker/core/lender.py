@@ -19,7 +19,7 @@ from carrel.broker.core.stuck import Stuck
 from carrel.broker.core.under_way import UnderWay
 from carrel.broker.core.ways import way_of
 from carrel.broker.core.words import granted_fields, lost_fields
-from carrel.domain.lease import DeviceRoom, LeaseState, Lending, LendingSnapshot, Queued, Residency, Tier, Way
+from carrel.domain.lease import ContextPlace, DeviceRoom, LeaseState, Lending, LendingSnapshot, Queued, Residency, Tier, Way
 from carrel.domain.node import Device
 from carrel.leases.protocol import KERNEL, RUNNER
 from carrel.policy.lend import lend
@@ -200,7 +200,8 @@ class Lender:
         for name, row in book.tenants.items():
             if row.unverified:
                 unverified.update(dict.fromkeys(row.home, "a suspended session's state is still seen on it"))
-            if name in needed or row.residency in _ON_DEVICE or (self.disk.limit and row.residency in _IN_HOST_MEMORY):
+            off = row.residency in _IN_HOST_MEMORY and (self.disk.limit or row.moved_by == Way.BUS)
+            if name in needed or row.residency in _ON_DEVICE or off or (row.residency is Residency.SPILLED and row.fixed):
                 seen = Seen(
                     now=now,
                     movable=self.movable(row),
@@ -213,6 +214,8 @@ class Lender:
                     trimming=name in self.trimming,
                     spillable=self._spillable(row),
                     in_pieces=self._in_pieces(row),
+                    keeps_context=self._keeps_context(row),
+                    context_leaves=self._context_leaves(row),
                 )
                 tenants[name] = row.view(seen)
         devices = [
@@ -231,6 +234,7 @@ class Lender:
             move_rate=self.rates.usual(OUT),
             back_rate=self.rates.usual(BACK),
             exchange_rate=self.rates.usual(EXCHANGE),
+            context_time=self.rates.context_time,
             state_disk=self.disk.limit,
             past_host=self.tier is Tier.SIMULATED,
             disk_rate=self.rates.disk,
@@ -254,7 +258,17 @@ class Lender:
             return self.way(row)[0] is Way.BUS
         if row.residency is Residency.SUSPENDING:
             return row.id in self.leaving
-        return row.moved_by == Way.BUS and not row.on_disk and row.retry_at <= self.now
+        here = row.context == ContextPlace.DEVICE
+        return row.moved_by == Way.BUS and here and not row.on_disk and row.retry_at <= self.now
+
+    def _keeps_context(self, row: TenantRow) -> bool:
+        """True when what the tenant has on its devices beside its state stays there when that leaves."""
+        away = row.residency in (Residency.SUSPENDED, Residency.SPILLED)
+        return row.moved_by == Way.BUS if away else row.residency is Residency.RESIDENT and self.way(row)[0] is Way.BUS
+
+    def _context_leaves(self, row: TenantRow) -> bool:
+        """True when the driver can take the tenant's context: it moves such here, and nothing in the process forbids it."""
+        return self.tier is Tier.SUSPEND and not self._config.never_suspend and not row.why_not and not row.loose
 
     def computes(self, tenant: str) -> bool:
         """True while a cell or a task of the tenant computes."""
@@ -303,6 +317,8 @@ class Lender:
         """
         if self.tier is Tier.SIMULATED or not self.disk.limit:
             return self.disk.limit > 0
+        if row.context != ContextPlace.DEVICE:
+            return False  # its library could not let go of host memory now
         way = row.moved_by or self.way(row)[0]
         # Where the disk did not take it, something has to have gone from there first: nobody waits on one that is full for ever.
         return way == Way.BUS and (row.disk_short < 0 or self.disk.left() > row.disk_short + TELLING)

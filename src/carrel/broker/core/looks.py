@@ -13,7 +13,7 @@ from carrel.broker.core.effects import NEVER, Look
 from carrel.broker.core.lender import Lender
 from carrel.broker.core.rows import TenantRow
 from carrel.broker.core.words import named
-from carrel.domain.lease import Residency, Tier, Way
+from carrel.domain.lease import ContextPlace, Residency, Tier, Way
 from carrel.leases.protocol import KERNEL
 from carrel.suspension.ports import Use
 
@@ -154,6 +154,8 @@ class Looks:
             devices = tuple(uuid for uuid in self._lender.devices if uuid in there)
             if devices:
                 self._lender.settle_in(row, devices)
+        if row.residency in (Residency.SUSPENDED, Residency.SPILLED) and row.moved_by == Way.BUS:
+            self._correct_context(row, there)
         if row.residency is not Residency.RESIDENT:
             return
         fixed = row.fixed if self._lender.way(row)[0] is Way.BUS else {}
@@ -169,6 +171,13 @@ class Looks:
                 row.growth = max(row.growth, *(size - row.state.get(uuid, 0) for uuid, size in changed.items()))
             row.state = {**row.state, **changed}
             row.peak = max(row.peak, *changed.values())
+            self._book.touch(row)
+
+    def _correct_context(self, row: TenantRow, there: Mapping[str, int]) -> None:
+        """What the devices show of a tenant whose state is off them is its context."""
+        seen = {uuid: there[uuid] for uuid in row.home if there.get(uuid, 0) > 0}
+        if row.context == ContextPlace.DEVICE and seen and seen != row.fixed:
+            row.fixed = seen
             self._book.touch(row)
 
     def _find_loose(self, row: TenantRow, pids: set[int]) -> None:

@@ -122,7 +122,7 @@ class Moves:
         others = tuple(one.pid for one in self._book.tenants.values() if one.id != tenant)
         row.members = tuple(dict.fromkeys((*row.members, *sorted(self._lender.members.get(tenant, set()) - {tenant}))))
         self._book.touch(row)
-        self.actions.append(Gather(tenant, pauses, _targets(row), row.home, others))
+        self.actions.append(Gather(tenant, pauses, row.targets(), row.home, others))
 
     def gathered(self, tenant: str, pauses: str | None, targets: Sequence[Target]) -> None:
         """These are the tenant's processes with state on its devices."""
@@ -239,7 +239,7 @@ class Moves:
     def _spill(self, row: TenantRow) -> None:
         self._lender.under_way.begun(row, TO_DISK, self._lender.now)
         size, way = sum(row.state.values()), Way(row.moved_by or Way.DRIVER)
-        self.actions.append(Spill(row.id, _targets(row)[0], size, way, dict(row.files)))
+        self.actions.append(Spill(row.id, row.targets()[0], size, way, dict(row.files)))
 
     def spilled(self, tenant: str, moved: Moved) -> None:
         """Putting the state onto the disk has ended so. What did not begin leaves it where it was."""
@@ -284,7 +284,7 @@ class Moves:
         if row.on_disk:
             self._lender.under_way.begun(row, FROM_DISK, self._lender.now)
             size, way = sum(row.state.values()), Way(row.moved_by or Way.DRIVER)
-            self.actions.append(Unspill(tenant, lease, _targets(row)[0], size, way, dict(row.files)))
+            self.actions.append(Unspill(tenant, lease, row.targets()[0], size, way, dict(row.files)))
         else:
             self._move_back(row, lease)
 
@@ -301,7 +301,7 @@ class Moves:
         devices = self._lender.devices
         memory = {uuid: devices[uuid].memory for uuid in row.home if uuid in devices}
         way = Way(row.moved_by or Way.DRIVER)
-        self.actions.append(MoveBack(row.id, lease, _targets(row), row.home, dict(row.state), memory, way, self._members(row)))
+        self.actions.append(MoveBack(row.id, lease, row.targets(), row.home, dict(row.state), memory, way, self._members(row)))
 
     def moved_back(self, tenant: str, lease_id: str | None, moved: Moved) -> None:
         """Bringing the state back has ended so."""
@@ -379,8 +379,9 @@ class Moves:
         """Remember what an earlier broker had begun, before anything is decided."""
         self._begun_before = frozenset(row.id for row in self._book.tenants.values() if row.residency in _MOVING)
 
-    def recover(self) -> None:
-        """Repeat the moves that an earlier broker had begun."""
+    def recover(self) -> list[tuple[str, str | None]]:
+        """Repeat the moves that an earlier broker had begun. Returns whose state is to come back, and for which lease."""
+        back: list[tuple[str, str | None]] = []
         before, self._begun_before = self._begun_before, frozenset()
         for row in [row for row in self._book.tenants.values() if row.id in before]:
             active = [lease for lease in self._book.leases_of(row.id) if lease.state is LeaseState.ACTIVE]
@@ -390,7 +391,8 @@ class Moves:
                 self._spill(row)
             elif row.residency is Residency.RESUMING:
                 pending = [lease.id for lease in active if lease.pending]
-                self.resume(row.id, pending[0] if pending else None)
+                back.append((row.id, pending[0] if pending else None))
+        return back
 
     # --- small things -------------------------------------------------------------------------------------------------------
 
@@ -398,12 +400,6 @@ class Moves:
         row.failures += 1
         if moved.ending is not Ending.GONE:
             row.retry_at = self._lender.now + min(_LONGEST_RETRY, _RETRY * 2 ** (row.failures - 1))
-
-
-def _targets(row: TenantRow) -> tuple[Target, ...]:
-    """The tenant's process first, then its children that were moved along."""
-    members = [member.split("-") for member in row.members]
-    return (Target(pid=row.pid, start=row.start), *(Target(pid=int(pid), start=int(start)) for pid, start in members))
 
 
 def _shares(state: dict[str, int], devices: Sequence[str], total: int) -> dict[str, int]:

@@ -23,6 +23,8 @@ class Rates:
         self._book = book
         #: Bytes of state that go to the disk or come from there in a second; None: nobody knows.
         self.disk = disk
+        #: Seconds in which the driver takes a context off a device or brings it back; at first as on an H100.
+        self.context_time = 1.0
         self._guesses = {OUT: out, BACK: back}
 
     def note(self, way: str, direction: str, moved: Moved) -> None:
@@ -34,6 +36,11 @@ class Rates:
             self.disk = rate if self.disk is None else (self.disk + rate) / 2
             return
         self.measured(way, direction, moved.bytes, moved.seconds)
+
+    def note_context(self, moved: Moved) -> None:
+        """A context has left its devices, or come back, in this time. Newer ones count more."""
+        if moved.ending is Ending.DONE and moved.seconds > 0:
+            self.context_time = (self.context_time + moved.seconds) / 2
 
     def measured(self, way: str, direction: str, size: int, seconds: float) -> None:
         """So many bytes have moved in so many seconds."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
-from carrel.domain.lease import LeaseState, Lent, Request, Residency, Tenant
+from carrel.domain.lease import ContextPlace, LeaseState, Lent, Request, Residency, Tenant
 from carrel.leases.protocol import KERNEL
+from carrel.suspension.ports import Target
 from carrel.suspension.survival import DRIVER_MOVES, WORDS
 
 
@@ -38,6 +39,9 @@ class Seen:
     spillable: bool = False
     #: It moves piece by piece.
     in_pieces: bool = False
+    #: It moves over the bus, so that its context stays; and the driver could take that, too.
+    keeps_context: bool = False
+    context_leaves: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,6 +106,8 @@ class TenantRow:
     loose: bool = False
     #: How its state leaves its devices, from before that until it is back; "" while it is there (`carrel.domain.lease.Way`).
     moved_by: str = ""
+    #: Where its context is while its state is away over the bus (`carrel.domain.lease.ContextPlace`).
+    context: str = ContextPlace.DEVICE.value
     #: Its children whose state was moved along with its own ("pid-start"); brought back with it.
     members: tuple[str, ...] = ()
     #: Its state was moved to host memory, but its devices still show the process: they are not lent meanwhile.
@@ -144,6 +150,11 @@ class TenantRow:
         """
         return ", ".join(word for word in dict.fromkeys((*self.libraries, *self.blockers, *self.reasons)) if word in WORDS)
 
+    def targets(self) -> tuple[Target, ...]:
+        """Its process first, then its children that were moved along."""
+        members = [member.split("-") for member in self.members]
+        return (Target(pid=self.pid, start=self.start), *(Target(pid=int(pid), start=int(start)) for pid, start in members))
+
     def move_home(self, devices: tuple[str, ...]) -> None:
         """Its state, which is in host memory, comes back on these: the first takes what was on the first, and so on."""
         places = dict(zip(self.home, devices, strict=True))
@@ -170,6 +181,9 @@ class TenantRow:
             spillable=seen.spillable and self.retry_at <= seen.now,
             straight=self.on_disk,
             in_pieces=seen.in_pieces,
+            context=self.fixed if seen.keeps_context else {},
+            context_at=ContextPlace(self.context),
+            context_leaves=seen.context_leaves and self.retry_at <= seen.now,
             last_used=self.last_used,
             typical=self.typical,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ class DeputyConfiguration:
     directory: str = DIRECTORY
     #: Where slurmrestd takes tokens, if batch jobs go through it; "": they do not.
     slurm_rest: str = ""
+    #: The keys of the one lab that deputies serve (hexadecimal), two during a change; (): any lab that sudo lets start them.
+    lab_keys: tuple[str, ...] = ()
     #: Variables for Slurm's commands, such as PATH and SLURM_CONF.
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -79,16 +82,12 @@ def read_configuration(path: Path) -> DeputyConfiguration:
         raise Invalid(f"{path} cannot be read: {error.strerror}.", remedy="docs/slurm.md says what is in it.") from error
     except tomllib.TOMLDecodeError as error:
         raise Invalid(f"{path}: {error}.") from error
-    known = ("group", "directory", "slurm_rest", "environment")
+    known = ("group", "directory", "slurm_rest", "lab_key", "environment")
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise Invalid(f'{path}: "{unknown[0]}" is not understood.', remedy=f"There are {', '.join(known)}.")
     environment = table.get("environment", {})
-    texts = (
-        [table.get("group", ""), table.get("directory", DIRECTORY), table.get("slurm_rest", ""), *environment.values()]
-        if isinstance(environment, dict)
-        else [0]
-    )
+    texts = [*(table.get(key, "") for key in known[:3]), *environment.values()] if isinstance(environment, dict) else [0]
     if not all(isinstance(text, str) for text in texts):
         raise Invalid(f"{path}: a value is not a text.", remedy='Write it like group = "lab".')
     directory = table.get("directory", DIRECTORY)
@@ -101,5 +100,17 @@ def read_configuration(path: Path) -> DeputyConfiguration:
             remedy="Write the address of one that takes tokens, such as http://localhost:6820, or leave it out.",
         )
     return DeputyConfiguration(
-        group=table.get("group", ""), directory=directory, slurm_rest=table.get("slurm_rest", ""), environment=environment
+        group=table.get("group", ""),
+        directory=directory,
+        slurm_rest=table.get("slurm_rest", ""),
+        lab_keys=_keys(path, table.get("lab_key", [])),
+        environment=environment,
     )
+
+
+def _keys(path: Path, found: object) -> tuple[str, ...]:
+    keys = [found] if isinstance(found, str) else found
+    if not isinstance(keys, list) or not all(isinstance(key, str) and re.fullmatch(r"[0-9a-f]{64}", key) for key in keys):
+        said = f'"{found}"' if isinstance(found, str) else f"{found}"
+        raise Invalid(f"{path}: lab_key is {said}.", remedy="Copy what `carrel signing-key show` says: 64 digits and letters.")
+    return tuple(keys)

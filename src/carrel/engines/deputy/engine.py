@@ -32,7 +32,7 @@ from carrel.engines.deputy.followed import (
     refused_before_start,
     user_file,
 )
-from carrel.engines.deputy.frames import CHUNK, VERSION, NotAFrame, frame, observation_from_plain
+from carrel.engines.deputy.frames import CHUNK, VERSION, NotAFrame, Signer, frame, observation_from_plain
 from carrel.engines.deputy.takings import Takings
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilots import no_time
@@ -40,6 +40,7 @@ from carrel.engines.slurm.shared import Listing
 from carrel.runner.outputs import StoredOutputs
 from carrel.spool import Spool
 from carrel.spool.disk import full_at, is_full
+from carrel.spool.seal import opening_of, order_of
 
 #: Seconds before a deputy that could not be started, or that ended, is started again: at first, and at most.
 _AGAIN, _AGAIN_AT_MOST = 2.0, 60.0
@@ -76,6 +77,7 @@ class DeputyEngine:
         files: Path | None = None,
         hold: Callable[[Launch], float] = no_time,
         host: str = "",
+        signer: Signer | None = None,
         listing: Listing | None = None,
         environ: Mapping[str, str],
         interval: float = 5.0,
@@ -87,7 +89,8 @@ class DeputyEngine:
 
         `command` starts the deputy of `user`; what it says beside the conversation goes to the file `log`. `spool`, `snapshots`
         and `blobs` are the lab's own, and so is `files`: sessions that would work there work in the user's directory.
-        `listing` is one of Slurm's that all deputies share; without it each asks Slurm. `interval` and `timeout` are the seconds
+        `signer` shows that it is the lab who speaks. `listing` is one of Slurm's that all
+        deputies share; without it each asks Slurm. `interval` and `timeout` are the seconds
         between two looks, and those that Slurm's commands have.
         """
         self._user = user
@@ -100,7 +103,15 @@ class DeputyEngine:
         self._immediate = immediate
         self._hold = hold
         self._environ = {name: environ[name] for name in ("PATH", "LANG", "SLURM_CONF") if name in environ}
-        self._settings = {"interval": interval, "timeout": timeout, "files": "" if files is None else str(files), "host": host}
+        self._settings: dict[str, Any] = {
+            "interval": interval,
+            "timeout": timeout,
+            "files": "" if files is None else str(files),
+            "host": host,
+        }
+        self._signer = signer
+        if signer is not None:
+            self._settings["key"] = signer.public
         self._listing = listing
         self._collections = Collections()
         self._answers: dict[int, Queue[bytes | None]] = {}
@@ -267,6 +278,8 @@ class DeputyEngine:
             head["options"] = to_plain(self._options(launch))
         except CarrelError as error:
             head["trouble"] = str(error)
+        if self._signer is not None:
+            head["signature"] = self._signer.sign(order_of(self._user, head["launch"]))
         note_user(self._spool, launch, self._user)
         if launch.task.snapshot and launch.task.snapshot not in self._code:
             self._code.add(launch.task.snapshot)
@@ -461,7 +474,10 @@ class DeputyEngine:
         if head["user"] != self._user:
             raise Unavailable(f"The deputy runs as {head['user']}, not as {self._user}.", remedy="Mend slurm_deputy.")
         with self._changed:
-            self._outgoing = deque([iter((frame({"is": "open", "lab": self._lab, **self._settings}),))])
+            opening: dict[str, Any] = {"is": "open", "lab": self._lab, **self._settings}
+            if self._signer is not None:
+                opening["signature"] = self._signer.sign(opening_of(str(head["nonce"]), self._user, self._lab))
+            self._outgoing = deque([iter((frame(opening),))])
             self._wake()
 
     def _begin(self, head: Mapping[str, Any]) -> None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from carrel.domain.errors import CarrelError
 from carrel.domain.launch import Observation
 from carrel.spool import entry_from_plain, entry_to_plain
 
 #: The form of the conversation. Lab and deputy have to agree on it; after an update both are started anew.
-VERSION = 3
+VERSION = 4
 #: Bytes of raw data in one frame at most.
 CHUNK = 256 * 1024
 #: Bytes of a JSON line at most: the names of very many outputs.
@@ -25,6 +25,16 @@ class NotAFrame(CarrelError):
     """What came is no frame: the other side is not what it should be."""
 
     code = "not_a_frame"
+
+
+class Signer(Protocol):
+    """Signs in the name of the lab."""
+
+    #: By which everybody can check it (hexadecimal).
+    public: str
+
+    def sign(self, message: bytes) -> str:
+        """Return the signature, hexadecimal."""
 
 
 def frame(head: Mapping[str, Any], data: bytes = b"") -> bytes:

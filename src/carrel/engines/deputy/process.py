@@ -28,7 +28,7 @@ from carrel.domain.serial import from_plain
 from carrel.domain.task import TaskSpec
 from carrel.engines.attempts import Key
 from carrel.engines.deputy.collecting import CollectingDeputy
-from carrel.engines.deputy.configuration import DeputyConfiguration, read_configuration
+from carrel.engines.deputy.configuration import DeputyConfiguration, Forbidden, read_configuration
 from carrel.engines.deputy.frames import CHUNK, VERSION, FrameReader, NotAFrame, frame, observation_to_plain
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
@@ -39,6 +39,7 @@ from carrel.engines.slurm.shared import LabsListing
 from carrel.runner.collecting import remove_work
 from carrel.runner.outputs import sweep_drafts
 from carrel.spool import Spool
+from carrel.spool.seal import Order, is_signed, opening_of, signed_by
 from carrel.spool.strict import trusted_directory
 
 #: Seconds for which an earlier deputy of the same user and lab may still be there.
@@ -77,8 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.chdir("/")
         os.environ.clear()
         os.environ.update(configuration.environ_of(account))
-        send({"is": "hello", "version": VERSION, "carrel": carrel.__version__, "user": account.pw_name})
-        Service(configuration, account, send).run(0)
+        nonce = os.urandom(16).hex()
+        send({"is": "hello", "version": VERSION, "carrel": carrel.__version__, "user": account.pw_name, "nonce": nonce})
+        Service(configuration, account, send, nonce).run(0)
     except BrokenPipeError:
         return 0  # the lab has gone
     except (CarrelError, OSError, KeyError, ValueError, TypeError) as error:
@@ -90,7 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Service:
     """The deputy's side of the conversation."""
 
-    def __init__(self, configuration: DeputyConfiguration, account: pwd.struct_passwd, send: Send) -> None:
+    def __init__(self, configuration: DeputyConfiguration, account: pwd.struct_passwd, send: Send, nonce: str) -> None:
+        """`nonce` is what the lab was asked to sign."""
+        self._nonce = nonce
+        #: By whose key what is run has to be signed; "": nobody asks for that.
+        self._key = ""
+        self._orders: dict[tuple[int, int], Order] = {}
         self._configuration = configuration
         self._account = account
         self._send = send
@@ -183,6 +190,7 @@ class Service:
         lab = str(head["lab"])
         if not _LAB.fullmatch(lab):
             raise NotAFrame(f"{lab!r} is not the name of a lab.")
+        self._know(head, lab)
         self._files = str(head["files"])
         root = self._root = self._configuration.directory_of(self._account) / lab
         self._place = trusted_directory(root, make=True, private=True)
@@ -205,11 +213,30 @@ class Service:
             user=self._account.pw_name,
             host=str(head["host"]),
             strict=True,
+            order=lambda launch: self._orders.get((launch.job_id, launch.attempt)),
+            key=self._key,
+            ordered_of=self._account.pw_name,
             interval=float(head["interval"]),
         )
         self._engine.observe(self._deliver)
         code = [f"sha256:{archive.stem}" for archive in (root / "snapshots").iterdir()]
         self._send({"is": "ready", "directory": str(root), "code": code}, b"")
+
+    def _know(self, head: Mapping[str, Any], lab: str) -> None:
+        """Find out whether this is the lab whose deputy it is. Raises `Forbidden`."""
+        wanted = self._configuration.lab_keys
+        self._key = str(head.get("key", ""))
+        said = opening_of(self._nonce, self._account.pw_name, lab)
+        if wanted and self._key not in wanted:
+            raise Forbidden(
+                f"This is not the lab that deputies serve here: its key is {self._key or 'none'}.",
+                remedy="If it is, an administrator writes what `carrel signing-key show` says into the deputies' file (lab_key).",
+            )
+        if self._key and not is_signed(said, str(head.get("signature", "")), self._key):
+            raise Forbidden(
+                f"This is not the lab that deputies serve here: it cannot sign with the key {self._key}.",
+                remedy="Find out who starts deputies in its place.",
+            )
 
     def _take_code(self, digest: str, body: bytes, *, last: bool) -> None:
         name = digest.removeprefix("sha256:")
@@ -226,6 +253,10 @@ class Service:
             draft.rename(draft.with_suffix(".tar"))
 
     def _follow(self, engine: SlurmEngine, head: Mapping[str, Any]) -> None:
+        if self._key:
+            order = Order(user=self._account.pw_name, launch=head["launch"], signature=str(head.get("signature", "")))
+            order.check(self._key, by=signed_by)
+            self._orders[int(head["launch"]["job_id"]), int(head["launch"]["attempt"])] = order
         launch = from_plain(Launch, head["launch"])
         paths = LaunchPaths(
             environments=str(self._root / "environments"),
@@ -258,6 +289,7 @@ class Service:
         key = int(head["job"]), int(head["attempt"])
         engine.forget(*key, over=bool(head["over"]))
         self._asked.pop(key, None)
+        self._orders.pop(key, None)
         self._sent.pop(key, None)
         self._discard(key)
 

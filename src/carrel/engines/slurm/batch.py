@@ -14,20 +14,23 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.launch import Ended, Launch
+from carrel.domain.errors import CarrelError, Denied
+from carrel.domain.job import JobState, Reason
+from carrel.domain.launch import Claimed, Ended, Launch
 from carrel.domain.node import Device
 from carrel.domain.serial import to_plain
 from carrel.engines.slurm.environ import MODULES, command_environ, read_environ
 from carrel.runner.hardware import machine_facts
 from carrel.runner.main import Surroundings, run_attempt
-from carrel.spool import AttemptDirectory, read_claim, read_entries
+from carrel.spool import AttemptDirectory, append_entry, read_claim, read_entries, take_claim
+from carrel.spool.seal import check_launch, read_order
 from carrel.spool.strict import trusted_directory
 
 if TYPE_CHECKING:
@@ -42,6 +45,10 @@ GIVE_BACK = "--give-back"
 ELEMENT = "--element"
 #: The argument that says: only where nobody but root and the user could have made what the attempt lies in, as this node sees it.
 STRICT = "--strict"
+#: The beginning of the argument that says by whose key what is run has to be signed.
+SIGNED = "--signed="
+#: The beginning of the argument that says of which Unix user the lab has to have ordered it; without it, of its own.
+FOR = "--for="
 #: Seconds that a broker has to take a connection.
 _ANSWER = 2.0
 #: The script of an allocation; and what it becomes, with its own path and a command. When the command has ended and left the
@@ -77,7 +84,13 @@ def main(arguments: Sequence[str]) -> int:
             return 1
     if read_claim(directory.claim) is not None:
         return 0
-    note_allocation(directory, os.environ)
+    launch = json.loads(directory.launch.read_bytes())  # the runner makes a `Launch` of it, and complains if it is none
+    if key := _told(arguments, SIGNED):
+        try:
+            _check_order(directory, launch, key, _told(arguments, FOR))
+        except CarrelError as error:
+            return _refuse(directory, error)
+    note_allocation(directory, launch, os.environ)
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     pid = os.fork()
     if pid == 0:
@@ -131,8 +144,6 @@ def code_of(directory: AttemptDirectory) -> int:
     with suppress(ValueError, KeyError, TypeError, OSError):
         entries, _ = read_entries(directory.journal, over=True)
         if entries and isinstance(ended := entries[-1].record, Ended):
-            from carrel.domain.job import JobState
-
             return ended.exit_code or int(ended.state is not JobState.COMPLETED)
     return 1
 
@@ -179,9 +190,41 @@ def _allocate(launch: Launch) -> Allocation:
     return allocation_of(launch, os.environ)
 
 
-def note_allocation(directory: AttemptDirectory, environ: Mapping[str, str]) -> None:
+def _told(arguments: Sequence[str], beginning: str) -> str:
+    return next((word.removeprefix(beginning) for word in arguments[1:] if word.startswith(beginning)), "")
+
+
+def _check_order(directory: AttemptDirectory, launch: Mapping[str, Any], key: str, user: str) -> None:
+    """Raise a `CarrelError` unless this launch is what the lab has signed, for `user` ("": for the lab's own)."""
+    try:
+        order = read_order(directory.order.read_bytes())
+    except OSError as error:
+        raise Denied(f"There is no order of the lab's to run this: {error.strerror}.", remedy="Submit it again.") from error
+    order.check(key)
+    if user:
+        import pwd
+
+        if (account := pwd.getpwnam(user)).pw_uid != os.geteuid():
+            raise Denied(f"This is {user}'s (uid {account.pw_uid}) and runs as uid {os.geteuid()}.", remedy="Submit it again.")
+    check_launch(launch, order, directory.path.absolute(), user)
+
+
+def _refuse(directory: AttemptDirectory, error: CarrelError) -> int:
+    """Write down that the attempt has failed and why, in the place of a runner; return the exit code for Slurm."""
+    print(f"This attempt does not begin: {error}", file=sys.stderr)
+    if (claim := take_claim(directory.claim, os.getpid())) is None:
+        return 0
+    journal = os.open(directory.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    now = time.time()
+    append_entry(journal, now, Claimed(pid=os.getpid()))
+    append_entry(journal, now, Ended(state=JobState.FAILED, reason=Reason(code="LaunchFailed", message=str(error))))
+    os.close(journal)
+    os.close(claim)
+    return 1
+
+
+def note_allocation(directory: AttemptDirectory, launch: dict[str, Any], environ: Mapping[str, str]) -> None:
     """Write into the launch file which node and which GPUs Slurm has given: it knows only now."""
-    launch = json.loads(directory.launch.read_bytes())  # the runner makes a `Launch` of it, and complains if it is none
     paths = launch["paths"]
     session = launch["task"].get("session") or {}
     sharded = session.get("shards") or launch.get("shards")

@@ -20,7 +20,7 @@ from carrel.domain.ports import Attempt, Clock
 from carrel.engines.attempts import Watched, clear, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells, NetworkDoorbells
 from carrel.engines.slurm.arrays import leave_array, sweep_arrays
-from carrel.engines.slurm.batch import ELEMENT, STRICT
+from carrel.engines.slurm.batch import ELEMENT, FOR, SIGNED, STRICT
 from carrel.engines.slurm.code import BootCode
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.followed import Followed
@@ -34,6 +34,7 @@ from carrel.engines.slurm.shared import Listing
 from carrel.engines.slurm.transport import Transport
 from carrel.runner.lease import LONGEST_WAIT
 from carrel.spool import Spool, read_claim, write_preempt
+from carrel.spool.seal import Order
 
 #: Seconds beyond a job's walltime that Slurm is asked for, so that the runner's own limit comes first.
 MARGIN = 60
@@ -60,6 +61,11 @@ def options_for(launch: Launch) -> SlurmOptions:
     )
 
 
+def not_signed(_launch: Launch) -> Order | None:
+    """Nobody asks for the lab's signature."""
+    return None
+
+
 class SlurmEngine:
     """`carrel.domain.ports.Engine` for a Slurm cluster whose nodes see the spool at the same path.
 
@@ -84,6 +90,9 @@ class SlurmEngine:
         host: str = "",
         python: str = sys.executable,
         strict: bool = False,
+        order: Callable[[Launch], Order | None] = not_signed,
+        key: str = "",
+        ordered_of: str = "",
         interval: float = 5.0,
         monotonic: Clock = time.monotonic,
         clock: Clock = time.time,
@@ -97,6 +106,8 @@ class SlurmEngine:
         who owns the jobs ("": comments alone are believed). `host` is the name by which nodes reach this machine, so that runners
         can ring there ("": they cannot, and news are looked for). `python` is the interpreter with Carrel in it, at the same path
         on all nodes. With `strict`, nodes run nothing that lies where other users could have put it (`carrel.spool.strict`).
+        Where `order` gives what the lab has signed, they run nothing that the holder of `key` has not ordered of the Unix user
+        `ordered_of` ("": of the lab's own).
         `interval` is the seconds between two looks; while nothing is expected, every fourth asks Slurm.
         """
         if not _LAB.fullmatch(lab):
@@ -104,7 +115,9 @@ class SlurmEngine:
         self._spool = Spool(spool.root.absolute())
         self._lab = lab
         #: What guards of attempts are told.
-        self._told = (STRICT,) if strict else ()
+        signed = (f"{SIGNED}{key}", *((f"{FOR}{ordered_of}",) if ordered_of else ())) if key else ()
+        self._told = (*((STRICT,) if strict else ()), *signed)
+        self._order = order
         self._boot = BootCode(self._spool.root, python)
         self._commands = commands or SlurmCommands(environ=environ)
         run_dir = run_dir.absolute()
@@ -248,8 +261,9 @@ class SlurmEngine:
             doorbells.close()
 
     def _make(self, launch: Launch, token: str) -> Followed:
+        order = self._order(launch)
         launch = replace(launch, paths=replace(launch.paths, doorbell=self._bell, bell=self._far_bell))
-        watched = Watched(launch=launch, token=token, directory=self._spool.attempt(launch.job_id, launch.attempt))
+        watched = Watched(launch=launch, token=token, directory=self._spool.attempt(launch.job_id, launch.attempt), order=order)
         followed = Followed(watched=watched, name=f"carrel.{self._lab}.{launch.job_id}.{launch.attempt}")
         followed.recall()
         return followed

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import socket
+import ssl
 import sys
 import time
 import urllib.error
@@ -20,6 +21,8 @@ from carrel.engines.slurm.batch import answers
 
 #: Names in the directory: what the lab wrote, the file that it holds a lock on, and the answer.
 WORD, LOCK, ANSWER = "word", "lock", "answer.json"
+#: The certificate of the lab's own authority, where it has one.
+AUTHORITY = "authority.pem"
 #: Seconds for an answer of the lab.
 _PATIENCE = 10.0
 
@@ -35,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         "python": sys.executable,
         "word": (directory / WORD).read_text(),
         "lock_holds": _lock_holds(directory / LOCK),
-        "lab": _reach(url) if url else "",
+        "lab": _reach(url, directory / AUTHORITY) if url else "",
         "broker": answers(broker),
     }
     draft = directory / f"{ANSWER}.{os.getpid()}"
@@ -54,10 +57,11 @@ def _lock_holds(path: Path) -> bool:
     return False
 
 
-def _reach(url: str) -> str:
+def _reach(url: str, authority: Path) -> str:
     """Return "" when something answers at the address, else why not."""
     try:
-        with urllib.request.urlopen(url, timeout=_PATIENCE):
+        trusted = ssl.create_default_context(cafile=authority if authority.exists() else None)
+        with urllib.request.urlopen(url, timeout=_PATIENCE, context=trusted):
             return ""
     except urllib.error.HTTPError:
         return ""

@@ -18,7 +18,7 @@ from carrel.domain.errors import CarrelError
 from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import Ended, Launch
 from carrel.domain.ports import Clock
-from carrel.engines.attempts import write_launch
+from carrel.engines.attempts import is_written, write_launch
 from carrel.engines.slurm.arrays import Gathering, Pieces, index_of, leave_array, may_join, write_array
 from carrel.engines.slurm.commands import SlurmFull, SlurmMissing, SlurmRefused
 from carrel.engines.slurm.faults import SiteFault, elsewhere
@@ -172,7 +172,7 @@ class Submitter:
 
     def _ask(self, followed: Followed) -> None:
         launch = followed.watched.launch
-        if not followed.directory.launch.exists():
+        if not is_written(followed.watched):
             write_launch(followed.watched)
         options = elsewhere(self._options(launch), followed.avoid)
         if self.pilots.take(followed, options):  # there may be one already, for which Slurm needs no room
@@ -279,7 +279,7 @@ class Submitter:
         """Return what has to be the same of elements of one array; None where it cannot be one of several."""
         launch = followed.watched.launch
         try:
-            if not followed.directory.launch.exists():
+            if not is_written(followed.watched):
                 write_launch(followed.watched)
             options = self._options(launch)
         except (CarrelError, OSError):

@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from carrel.domain.task import TaskSpec
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.engine import node_of
 from carrel.engines.slurm.options import sbatch_arguments
-from carrel.engines.slurm.probe import ANSWER, LOCK, WORD
+from carrel.engines.slurm.probe import ANSWER, AUTHORITY, LOCK, WORD
 from carrel.engines.slurm.rest import SlurmRest
 from carrel.engines.slurm.rest_body import API
 from carrel.engines.slurm.script import batch_script
@@ -262,6 +263,8 @@ class Survey:
         try:
             word = secrets.token_hex(8)
             (directory / WORD).write_text(word)
+            with suppress(FileNotFoundError):
+                (directory / AUTHORITY).write_bytes((self._home / "tls" / AUTHORITY).read_bytes())
             with (directory / LOCK).open("wb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield from self._run(partition, directory, word)

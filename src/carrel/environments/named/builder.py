@@ -92,6 +92,7 @@ class Builder:
             place.write(written)  # from here on the new one is the environment
         except BaseException:
             place.discard(target if record.prefix else place.directory)
+            self.bench.workshop.discard(target)
             raise
         write_text(place.directory / SEEN, seen)
         if record.prefix:

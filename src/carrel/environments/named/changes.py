@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +24,8 @@ from carrel.environments.words import without_userinfo
 
 #: An installation takes many steps; locks that follow each other within so many seconds are one.
 _TOGETHER = 30.0
+#: Bytes of a record of where a package came from.
+_LONGEST = 1 << 20
 _INFO = (".dist-info", ".egg-info")
 _GIT_USER = re.compile(r"^(?:git\+)?ssh://git@")
 
@@ -151,10 +154,17 @@ def _requirement(entry: os.DirEntry[str], hashes: dict[str, tuple[str, ...]]) ->
 
 def _direct_url(info: str) -> dict[str, object] | None:
     try:
-        found = json.loads((Path(info) / "direct_url.json").read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        found = json.loads(_read_plain(Path(info) / "direct_url.json"))
+    except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and isinstance(found.get("url"), str) else None
+
+
+def _read_plain(path: Path) -> bytes:
+    """Read a file that the environment's owner may have put there: no link is followed, and no pipe waited for."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        return file.read(_LONGEST) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
 
 
 def _direct(name: str, direct: dict[str, object]) -> str:

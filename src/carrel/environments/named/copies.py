@@ -48,7 +48,7 @@ def _take(ground: Ground, caller: str, original: NamedRecord, lock: str, digest:
         with changing(place, work) as hold:
             present = place.read()
             if present is None:
-                with ground.builder(place, hold, work) as builder:
+                with ground.builder(caller, place, hold, work) as builder:
                     builder.take(caller, name, original, lock, digest)
                 return place
         if present.origin is not None and present.origin.environment == wanted:  # another session was faster
@@ -72,7 +72,7 @@ def _follow(ground: Ground, place: Place, lock: str, digest: str, work: Work) ->
                 return
             work.report(f"{source} has changed; bringing your copy up to date")
             record = replace(record, origin=Origin(environment=source, lock=digest))
-            with ground.builder(place, hold, work) as builder:
+            with ground.builder(record.owner, place, hold, work) as builder:
                 builder.replace(record, lock, "taken")
     except Conflict:
         work.report(f"{source} has changed; your copy is in use and stays as it is")

@@ -43,9 +43,11 @@ class Ground:
     clock: Callable[[], float]
 
     @contextmanager
-    def builder(self, place: Place, hold: Hold, work: Work, recipe: EnvironmentRecipe | None = None) -> Iterator[Builder]:
-        """A builder at `place`, whose `changing` guard is `hold`."""
-        with self.tools.bench(work, recipe) as bench:
+    def builder(
+        self, owner: str, place: Place, hold: Hold, work: Work, recipe: EnvironmentRecipe | None = None
+    ) -> Iterator[Builder]:
+        """A builder at `place`, which is one of `owner`'s and whose `changing` guard is `hold`."""
+        with self.tools.bench(owner, work, recipe) as bench:
             yield Builder(place=place, hold=hold, bench=bench, clock=self.clock)
 
 

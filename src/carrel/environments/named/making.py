@@ -11,15 +11,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from carrel.domain.errors import Invalid
+from carrel.domain.launch import LaunchWalls
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.environments.building import Bench, requested_python, requirements_in, resolve, stage
+from carrel.environments.building import (
+    Bench,
+    build_verified,
+    is_verifiable,
+    make_venv,
+    requested_python,
+    requirements_in,
+    resolve,
+    stage,
+)
 from carrel.environments.conda import explicit_lock
-from carrel.environments.equipment import address_secrets, cache_beside, find_uv
-from carrel.environments.errors import EnvironmentFailed
+from carrel.environments.confinement import Builds
+from carrel.environments.equipment import address_secrets, cache_beside, find_uv, workshops
+from carrel.environments.errors import EnvironmentFailed, EnvironmentTimeout
 from carrel.environments.guards import Patience
 from carrel.environments.mirrors import read_mirrors
 from carrel.environments.named.changes import freeze, site_packages
 from carrel.environments.pythons import Interpreter, find_interpreter, lab_interpreter, probe
+from carrel.environments.records import write_text
 from carrel.environments.tools import Workshop
 from carrel.environments.words import Redactor
 
@@ -63,10 +75,12 @@ class Tools:
     root: Path
     environ: Mapping[str, str]
     uv: Path | None = None
+    #: What builds of an owner do not see of the machine; None: they are not kept apart.
+    walls: Callable[[str], LaunchWalls | None] = lambda _owner: None
 
     @contextmanager
-    def bench(self, work: Work, recipe: EnvironmentRecipe | None = None) -> Iterator[Bench]:
-        """A place to work, removed afterwards."""
+    def bench(self, owner: str, work: Work, recipe: EnvironmentRecipe | None = None) -> Iterator[Bench]:
+        """A place to work for an owner, removed afterwards."""
         mirrors = read_mirrors(self.environ)
         lines = [] if recipe is None else [*recipe.requirements, *recipe.files.values()]
         secrets = {secret for line in lines for word in line.split() if "://" in word for secret in address_secrets(word)}
@@ -79,21 +93,27 @@ class Tools:
         for note in mirrors.notes:
             work.report(note)
         with tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True) as directory:
+            plain = Workshop(
+                variables=variables,
+                patience=work.patience,
+                redactor=redactor,
+                report=lambda line: work.report(redactor.clean(line)),
+                log=work.log,
+            )
+            seen, uv = self.walls(owner), find_uv(self.uv, variables)
+            builds = Builds(owner=owner, walls=seen) if seen is not None else None
+            workshop, trusted = workshops(plain, builds, self.root, Path(directory), uv)
             yield Bench(
-                workshop=Workshop(
-                    variables=variables,
-                    patience=work.patience,
-                    redactor=redactor,
-                    report=lambda line: work.report(redactor.clean(line)),
-                    log=work.log,
-                ),
-                uv=find_uv(self.uv, variables),
+                workshop=workshop,
+                trusted=trusted,
+                uv=uv,
                 options=("--no-python-downloads",),
                 index_options=mirrors.options,
                 compile_bytecode=False,
                 scratch=Path(directory),
                 code=Path(directory),
             )
+            workshop.tidy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +129,7 @@ class Found:
 def interpreter_for(request: str | None, bench: Bench) -> Interpreter:
     """Return the Python for a version request; None: the lab's own, outside its virtual environment."""
     return find_interpreter(
-        request, lab=lab_interpreter(), uv=bench.uv, options=bench.options, workshop=bench.workshop, cwd=bench.scratch
+        request, lab=lab_interpreter(), uv=bench.uv, options=bench.options, workshop=bench.trusted, cwd=bench.scratch
     )
 
 
@@ -136,7 +156,25 @@ def lock_of(recipe: EnvironmentRecipe, bench: Bench) -> tuple[str, Interpreter]:
 
 def build(lock: str, interpreter: Interpreter, target: Path, bench: Bench, guard: int) -> None:
     """Make a virtual environment `target` with exactly what the lock names. `guard` is a lock that uv inherits."""
-    make_venv(interpreter, target, bench, guard)
+    if not (bench.kept_apart and is_verifiable(lock) and _from_verified(lock, interpreter, target, bench, guard)):
+        _from_anything(lock, interpreter, target, bench, guard)
+    link_uv(target, bench.uv)
+    add_kernel(target, bench, guard)
+
+
+def _from_verified(lock: str, interpreter: Interpreter, target: Path, bench: Bench, guard: int) -> bool:
+    """Take what others have fetched as well, where the lock's hashes say all; copied, because its owner will write into it."""
+    try:
+        build_verified(lock, interpreter, target, bench, guard, options=("--link-mode", "copy"))
+    except EnvironmentTimeout:
+        raise
+    except EnvironmentFailed:
+        return False
+    return True
+
+
+def _from_anything(lock: str, interpreter: Interpreter, target: Path, bench: Bench, guard: int) -> None:
+    make_venv(interpreter, target, bench.workshop, bench, guard, prompt=target.parent.name)
     count = len(requirements_in(lock))
     bench.workshop.report(f"installing {count} package{'s' if count != 1 else ''}")
     file = bench.scratch / "lock.txt"
@@ -149,27 +187,23 @@ def build(lock: str, interpreter: Interpreter, target: Path, bench: Bench, guard
         # Not everything is in the cache: look at the index, which takes longer and may not be there.
         arguments += bench.index_options
         bench.workshop.run([str(bench.uv), *arguments], cwd=bench.scratch, doing="Installing the packages", guard=guard)
-    add_kernel(target, bench, guard)
+    bench.workshop.take(target)
 
 
 def build_overlay(base: Found, target: Path, bench: Bench, guard: int) -> None:
     """Make a virtual environment that reads the packages of `base` and takes what is installed from now on."""
     python = base.prefix / "bin/python"
     version = probe(python, bench.workshop, bench.scratch)
-    make_venv(Interpreter(path=python, version=version), target, bench, guard)
+    make_venv(Interpreter(path=python, version=version), target, bench.workshop, bench, guard, prompt=target.parent.name)
+    bench.workshop.take(target)
+    link_uv(target, bench.uv)
     for site in site_packages(target):
         # A line that starts with "import" is run (Python's `site` module): path files of the base are then read as well.
         adding = "; ".join(f"site.addsitedir({path!r})" for path in base.sites)
-        (site / "carrel-base.pth").write_text(f"import site; {adding}\n", encoding="utf-8")
+        write_text(site / "carrel-base.pth", f"import site; {adding}\n")
     arguments = ["pip", "install", "pip", "--python", str(target / "bin/python"), *bench.options, *bench.index_options]
-    bench.workshop.run([str(bench.uv), *arguments], cwd=bench.scratch, doing="Installing pip", guard=guard)
-
-
-def make_venv(interpreter: Interpreter, target: Path, bench: Bench, guard: int) -> None:
-    """Make an empty virtual environment with `uv` in it."""
-    arguments = ["venv", "--python", str(interpreter.path), "--no-project", "--prompt", target.parent.name, *bench.options]
-    bench.workshop.run([str(bench.uv), *arguments, str(target)], cwd=bench.scratch, doing="Creating the environment", guard=guard)
-    link_uv(target, bench.uv)
+    command = [str(bench.uv), *arguments]
+    bench.workshop.run(command, cwd=bench.scratch, doing="Installing pip", guard=guard, writable={target: target})
 
 
 def add_kernel(target: Path, bench: Bench, guard: int | None = None) -> bool:
@@ -178,7 +212,9 @@ def add_kernel(target: Path, bench: Bench, guard: int | None = None) -> bool:
     if missing:
         bench.workshop.report(f"installing {' and '.join(missing)}")
         arguments = ["pip", "install", *missing, "--python", str(target / "bin/python"), *bench.options, *bench.index_options]
-        bench.workshop.run([str(bench.uv), *arguments], cwd=bench.scratch, doing=f"Installing {missing[0]}", guard=guard)
+        doing = f"Installing {missing[0]}"
+        command = [str(bench.uv), *arguments]
+        bench.workshop.run(command, cwd=bench.scratch, doing=doing, guard=guard, writable={target: target})
     return bool(missing)
 
 
@@ -195,6 +231,8 @@ def has_package(prefix: Path, name: str) -> bool:
 def link_uv(prefix: Path, uv: Path) -> None:
     """Put the lab's uv into the environment, for `!uv pip install`; one that its user installed stays."""
     place = prefix / "bin/uv"
+    if (prefix / "bin").is_symlink():  # its user has put something else there
+        return
     if os.path.lexists(place) and (place.exists() or not place.is_symlink()):
         return
     with suppress(OSError):  # two sessions start at once; without uv there is still pip
@@ -251,5 +289,6 @@ def _unlocked(recipe: EnvironmentRecipe, interpreter: Interpreter, bench: Bench)
     project = stage(replace(recipe, local=False), bench.scratch / "project", bench)
     arguments = ["export", "--frozen", "--format", "requirements-txt", "--no-header", "--no-annotate"]
     arguments += ["--no-emit-local", "--python", str(interpreter.path), *bench.options]
-    text = bench.workshop.run([str(bench.uv), *arguments], cwd=project, doing=f"Reading {recipe.source}")
+    doing = f"Reading {recipe.source}"
+    text = bench.workshop.run([str(bench.uv), *arguments], cwd=project, doing=doing, writable={project: project})
     return replace(recipe, requirements=tuple(requirements_in(text)), files={}, local=False)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from carrel.domain.launch import LaunchWalls
 from carrel.environments.guards import Hold
 from carrel.environments.named import making
 from carrel.environments.named.holding import storage
@@ -41,20 +42,22 @@ def prepare_session_environment(
     deadline: float | None = None,
     stop: Callable[[], bool] = _never,
     log: Path | None = None,
+    walls: LaunchWalls | None = None,
 ) -> SessionEnvironment:
     """Return the environment of a session of `owner`, made now if it is one that is made on first use.
 
     `root` is the lab's directory of environments. `name_or_path` is a name ("default", "torch", "ada/torch", "site/torch") or
     the absolute path of a virtual environment or conda prefix, which is used as it is. `report` gets short lines for the
-    owner, `deadline` is by `time.monotonic`, `stop` is asked at least every 0.2 s, `log` gets what the tools say.
+    owner, `deadline` is by `time.monotonic`, `stop` is asked at least every 0.2 s, `log` gets what the tools say,
+    `walls` is what they do not see of the machine.
 
     Raises `EnvironmentFailed`, `EnvironmentTimeout`, `EnvironmentStopped`, `StorageFull`, `NotFound`, `Conflict`, `Invalid`.
     """
-    environments = NamedEnvironments(root)
+    environments = NamedEnvironments(root, walls=lambda _owner: walls)
     work = Work(report=report, deadline=deadline, stop=stop, log=log)
     environments.check_room(owner, "the session")
     if name_or_path.startswith("/"):
-        found = environments.look_at(Path(name_or_path), work)
+        found = environments.look_at(owner, Path(name_or_path), work)
         return SessionEnvironment(prefix=found.prefix, python=found.python, lock=_installed(environments, found.prefix))
     opened = environments.open(owner, name_or_path, work)
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from carrel.domain.errors import Conflict, NotFound
+from carrel.domain.launch import LaunchWalls
 from carrel.domain.task import EnvironmentRecipe
 from carrel.environments.equipment import find_uv
 from carrel.environments.errors import EnvironmentFailed
@@ -69,14 +70,15 @@ class NamedEnvironments:
         uv: Path | None = None,
         reserve: int = RESERVE,
         clock: Callable[[], float] = time.time,
+        walls: Callable[[str], LaunchWalls | None] = lambda _owner: None,
     ) -> None:
         """`root` is the directory of all environments; `environ` (that of the process) has pip's and uv's configuration.
 
-        So many bytes as `reserve` stay free on the disk.
+        So many bytes as `reserve` stay free on the disk. `walls` says what builds of an owner do not see of the machine.
         """
         root = root.absolute()
         self.layout = Layout(root / "named")
-        tools = Tools(root=root, environ=os.environ if environ is None else environ, uv=uv)
+        tools = Tools(root=root, environ=os.environ if environ is None else environ, uv=uv, walls=walls)
         self._ground = Ground(layout=self.layout, tools=tools, clock=clock)
         self._reserve = reserve
 
@@ -129,7 +131,7 @@ class NamedEnvironments:
             self.check_new(owner, name)
             with changing(place, work) as hold:
                 self.check_new(owner, name)  # somebody may have been faster
-                with self._ground.builder(place, hold, work, recipe) as builder:
+                with self._ground.builder(owner, place, hold, work, recipe) as builder:
                     yield builder
 
     # --- using
@@ -143,7 +145,7 @@ class NamedEnvironments:
                 work.report("making your environment")
                 with changing(place, work) as hold:
                     if place.read() is None:
-                        with self._ground.builder(place, hold, work) as builder:
+                        with self._ground.builder(owner, place, hold, work) as builder:
                             builder.create(owner, name, EnvironmentRecipe())
             return use(place, name, work)
 
@@ -174,23 +176,23 @@ class NamedEnvironments:
         with storage(self.layout):
             prefix, record = opened.prefix, opened.record
             if record.kind is Kind.REFERENCE:
-                return self.look_at(prefix, work).prefix
+                return self.look_at(record.owner, prefix, work).prefix
             if record.kind is Kind.OVERLAY:
-                self.look_at(Path(record.base), work)
+                self.look_at(record.owner, Path(record.base), work)
             if not os.access(prefix / "bin/python", os.X_OK):
                 raise EnvironmentFailed(
                     f"The Python of {record.name} is gone ({os.path.realpath(prefix / 'bin/python')}).",
                     remedy=f"Build it anew: `carrel env restore {record.name} {short(record.locks[-1].digest)[:12]}`.",
                 )
             if record.kind is Kind.OWN and not making.is_complete(prefix):
-                with changing(opened.place, work) as hold, self._ground.tools.bench(work) as bench:
+                with changing(opened.place, work) as hold, self._ground.tools.bench(record.owner, work) as bench:
                     making.add_kernel(prefix, bench, hold.fd)
             making.link_uv(prefix, find_uv(self._ground.tools.uv, self._ground.tools.environ))
             return prefix
 
-    def look_at(self, prefix: Path, work: Work) -> making.Found:
-        """Look at a prefix that others made; raise `EnvironmentFailed` when no kernel can run there."""
-        with storage(self.layout), self._ground.tools.bench(work) as bench:
+    def look_at(self, owner: str, prefix: Path, work: Work) -> making.Found:
+        """Look, for `owner`, at a prefix that others made; raise `EnvironmentFailed` when no kernel can run there."""
+        with storage(self.layout), self._ground.tools.bench(owner, work) as bench:
             return making.look_at(prefix, bench)
 
     # --- looking
@@ -259,7 +261,7 @@ class NamedEnvironments:
                 record = still(place, name)
                 place.sweep(record)
                 lock = place.read_lock(pick(record, which).digest)
-                with self._ground.builder(place, hold, work) as builder:
+                with self._ground.builder(owner, place, hold, work) as builder:
                     return builder.replace(record, lock, "restored")
 
     def share(self, owner: str, name: str, subjects: Sequence[str]) -> NamedRecord:

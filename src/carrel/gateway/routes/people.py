@@ -46,7 +46,9 @@ def list_users(ctx: Ctx, who: Who) -> UserList:
 def add_user(request: UserRequest, ctx: Ctx, who: Who) -> NewUser:
     """The answer holds the user's token, which is not shown again."""
     lifetime = lifetime_of(request.expires_in, HANDED_OUT_LIFETIME)
-    user, made, token = ctx.lab.users.add(who, request.name, Role(request.role), lifetime=lifetime)
+    user, made, token = ctx.lab.users.add(
+        who, request.name, Role(request.role), lifetime=lifetime, without_isolation=request.without_isolation
+    )
     return NewUser(user=user_view(user), token=token, expires_at=moment(made.expires_at))
 
 
@@ -91,7 +93,9 @@ def remove(subject: Subject, ctx: Ctx, who: Who) -> UserChange:
 def invite(request: InvitationRequest, ctx: Ctx, who: Who) -> Invitation:
     """Adds them if there is nobody of this name. The answer holds a code that can be exchanged once; it is not shown again."""
     lifetime = INVITED_FOR if request.expires_in is None else request.expires_in
-    user, made, code = ctx.lab.users.invite(who, request.name, Role(request.role), lifetime=lifetime)
+    user, made, code = ctx.lab.users.invite(
+        who, request.name, Role(request.role), lifetime=lifetime, without_isolation=request.without_isolation
+    )
     return Invitation(user=user_view(user), code=code, expires_at=moment(made.expires_at))
 
 

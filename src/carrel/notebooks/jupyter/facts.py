@@ -55,6 +55,7 @@ class SessionFacts:
             connect_timeout=_PATIENCE,
             request_timeout=_PATIENCE,
             follow_redirects=False,
+            ca_certs=self._session.authority,
         )
         try:
             answer = await AsyncHTTPClient().fetch(request)

@@ -19,6 +19,8 @@ class Surroundings:
     token: str
     #: Address of the lab, "" when there is none.
     url: str
+    #: File with whom to trust when the lab is asked; None: whom the machine trusts.
+    authority: str | None
     #: Where the notebook server listens.
     socket: Path
     #: Prefix of the kernel's environment, and its name.
@@ -47,6 +49,7 @@ class Surroundings:
                 attempt=int(variables["CARREL_ATTEMPT"]),
                 token=variables["CARREL_TOKEN"],
                 url=variables.get("CARREL_URL", ""),
+                authority=variables.get("CARREL_CA_FILE"),
                 socket=Path(variables["CARREL_SESSION_SOCKET"]),
                 environment=Path(variables["CARREL_SESSION_ENVIRONMENT"]),
                 environment_name=variables.get("CARREL_SESSION_ENVIRONMENT_NAME", ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from carrel.wire.v1.audit import AuditCheck, AuditPage
 from carrel.wire.v1.base import Problem, Request, Response
 from carrel.wire.v1.environments import (
     EnvironmentLockText,
@@ -115,6 +116,8 @@ __all__ = [
     "STORAGE_HEADER",
     "ArrayView",
     "AttemptView",
+    "AuditCheck",
+    "AuditPage",
     "ClusterNodeView",
     "CollectRequest",
     "CollectedView",

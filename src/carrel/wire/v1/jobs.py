@@ -98,6 +98,8 @@ class TaskRequest(Request):
     array: str | None = None
     #: How long before the end of its walltime it gets SIGTERM: "5m".
     warning: str | None = None
+    #: What it wants of the network, where it is less than the lab gives: "loopback" (the lab alone), "off" (nobody).
+    network: str | None = None
     #: None: nothing beyond what the task's own file says.
     slurm: SlurmRequest | None = None
     #: False: nobody may take its place while it runs. None: as the task's own file says, or true.

@@ -20,6 +20,8 @@ class UserRequest(Request):
     role: Literal["user", "manager", "operator", "admin"] = "user"
     #: Seconds for which the token holds; 0: without an end. Left out: a year.
     expires_in: int | None = Field(None, ge=0, le=LONGEST)
+    #: They may be trusted with the whole lab: a second person comes although nothing keeps jobs apart.
+    without_isolation: bool = False
 
 
 class ResetRequest(Request):
@@ -44,6 +46,8 @@ class InvitationRequest(Request):
     role: Literal["user", "manager", "operator", "admin"] = "user"
     #: Seconds for which it can be used. Left out: a week.
     expires_in: int | None = Field(None, ge=1, le=LONGEST)
+    #: They may be trusted with the whole lab: a second person comes although nothing keeps jobs apart.
+    without_isolation: bool = False
 
 
 class RedeemRequest(Request):

@@ -143,6 +143,9 @@ class TenantView(Response):
     #: How its state leaves its devices: "bus", "driver", "hold", or "" where nobody says; and why not over the bus.
     way: str = ""
     not_bus: str = ""
+    #: Where its CUDA contexts are: "device", "leaving", "away" (in host memory, too), or "" where nobody says; and their size.
+    context: str = ""
+    context_bytes: int = 0
     last_used: float = 0.0
     cells: int = 0
     gpu_seconds: float = 0.0
@@ -252,6 +255,8 @@ class HostView(RoomView):
     states: int | None = None
     pool: PoolView | None = None
     disk: RoomView | None = None
+    #: Why no state goes to the disk although the lab's settings have room for some, with the remedy; "": nothing is wrong.
+    disk_problem: str = ""
 
 
 class Lending(Response):

@@ -1,0 +1,160 @@
+"""`carrel audit`: who did what in the lab, and what was refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from carrel.cli.endings import OK, OTHER
+from carrel.cli.options import AsJson, Home, open_client
+from carrel.domain.errors import Invalid
+
+if TYPE_CHECKING:
+    from carrel import Client
+
+audit_command = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Show who did what in the lab, where from and by which rule, and what was refused (operators, administrators).",
+)
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only what this user asked for.")]
+ActionName = Annotated[str | None, typer.Option("--action", metavar="WORDS", help='Only this action, such as "submit jobs".')]
+Thing = Annotated[str | None, typer.Option("--resource", metavar="PATH", help="Only this and what is below it: /jobs/12.")]
+Refused = Annotated[bool, typer.Option("--refused", help="Only what was refused.")]
+Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Only from then on: 2026-11-23T08:00, in UTC.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only before that.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="The last lines, so many.")]
+
+
+@audit_command.command("list")
+def list_lines(
+    user: User = None,
+    action: ActionName = None,
+    resource: Thing = None,
+    refused: Refused = False,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 50,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show the last lines of the audit log."""
+    from carrel.cli.screen import print_json
+
+    with open_client(home) as client:
+        page = client.audit(
+            user=user, action=action, resource=resource, result="refused" if refused else None, since=since, until=until,
+            limit=limit, newest=True,
+        )  # fmt: skip
+    if as_json:
+        print_json({"lines": page.lines})
+    else:
+        for entry in page.lines:
+            _print(entry)
+    return OK
+
+
+@audit_command.command("export")
+def export(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Where to; the standard output without it.")] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write every line that is kept, as the log has it: one JSON object a line. `carrel audit verify FILE` checks the file."""
+    with open_client(home) as client:
+        if file is None:
+            for line in _every(client):
+                print(line)
+            return OK
+        count = 0
+        with file.open("w") as target:
+            for line in _every(client):
+                target.write(line + "\n")
+                count += 1
+    if as_json:
+        from carrel.cli.screen import print_json
+
+        print_json({"lines": count, "file": str(file)})
+    else:
+        print(f"{count} lines are in {file}.")
+    return OK
+
+
+@audit_command.command("verify")
+def verify(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="What `export` wrote; without it the lab's own.")] = None,
+    expect: Annotated[
+        str | None, typer.Option("--expect", metavar="NUMBER:DIGEST", help="A line as an earlier `verify` said it.")
+    ] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say whether lines were changed, removed or put in. Exit code 1 when something does not fit."""
+    from carrel.cli.screen import print_json
+
+    if file is not None:
+        from carrel.audit import check_lines
+
+        with file.open("rb") as lines:
+            found = check_lines(line.rstrip(b"\n") for line in lines)
+        said = {"lines": found.lines, "first": found.first, "last": found.last, "digest": found.digest, "trouble": found.trouble}
+    else:
+        with open_client(home) as client:
+            said = client.check_audit().model_dump(mode="json")
+    if expect is not None and not said["trouble"]:
+        said["trouble"] = _unexpected(expect, file, home)
+    if as_json:
+        print_json(said)
+    elif said["trouble"]:
+        print(f"The audit log is not as it was written. {said['trouble']}")
+    else:
+        print(f"{said['lines']} lines follow one another, {said['first']} to {said['last']}.")
+        print(f"{said['last']}:{said['digest']}")
+    return OTHER if said["trouble"] else OK
+
+
+def _unexpected(expect: str, file: Path | None, home: Path | None) -> str:
+    number, _, digest = expect.partition(":")
+    if not number.isdecimal() or len(digest) != 64:
+        raise Invalid(f'--expect is "{expect}".', remedy="Write it as `carrel audit verify` prints it: NUMBER:DIGEST.")
+    if file is not None:
+        with file.open("rb") as lines:
+            found = [one for line in lines if (one := json.loads(line))["seq"] == int(number)]
+    else:
+        with open_client(home) as client:
+            found = client.audit(after=int(number) - 1, limit=1).lines
+    if not found or found[0]["seq"] != int(number):
+        return f"There is no number {number}."
+    return "" if found[0]["digest"] == digest else f"Number {number} is another line than it was."
+
+
+def _every(client: Client) -> Iterator[str]:
+    after: int | None = 0
+    while after is not None:
+        page = client.audit(after=after, limit=1000)
+        for entry in page.lines:
+            yield json.dumps(entry, sort_keys=True, separators=(",", ":"))
+        after = page.next
+
+
+def _print(entry: dict[str, Any]) -> None:
+    from datetime import UTC, datetime
+
+    from carrel.cli.screen import clean
+
+    at = datetime.fromtimestamp(entry["at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+    who = entry.get("who") or "-"
+    who += f" (job {entry['job']})" if entry.get("job") else ""
+    rule = f" [{entry['rule']}]" if entry.get("rule") else ""
+    thing = f"{entry.get('method', '')} {entry.get('resource', '')}".strip()
+    more = f", and {entry['more']} before it" if entry.get("more") else ""
+    made = f" -> {entry['made']}" if entry.get("made") else ""
+    said = f"{entry['seq']:>7}  {at}  {who}  {entry.get('from', '-')}  {entry['result']}{rule}  {entry['action']}"
+    print(clean(f"{said}  {thing}{made}{more}"), file=sys.stdout)

@@ -1,0 +1,122 @@
+"""Staging where users' code is kept apart: what reads the addresses that a user writes runs behind the walls of their jobs.
+
+It reads one JSON document (what to fetch, and the job's token) and writes a line of JSON for each piece of news and for the end.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from carrel.containment.program import start_program
+from carrel.containment.walls import Walls
+from carrel.domain.errors import StorageFull
+from carrel.domain.serial import from_plain, to_plain
+from carrel.domain.task import InputSpec
+from carrel.staging.arriving import NO_LIMIT, Most
+from carrel.staging.failed import InputFailed
+from carrel.staging.fetching import Closed, stage_inputs
+from carrel.staging.lab import LabFiles
+
+_BEGIN = "import sys; sys.path.append(sys.argv[1]); from carrel.staging.apart import main; main()"
+_OURS = str(Path(__file__).resolve().parents[2])
+#: Characters of one line that are looked at.
+_LONGEST = 4 * 1024**2
+
+
+def stage_apart(
+    inputs: tuple[InputSpec, ...],
+    directory: Path,
+    report: Callable[[str], None],
+    *,
+    lab: LabFiles,
+    closed: Closed,
+    most: Most = NO_LIMIT,
+    walls: Walls,
+    variables: Mapping[str, str],
+) -> dict[str, str]:
+    """Do what `stage_inputs` does, in a process inside `walls` with these variables. None of it is left afterwards."""
+    about = {
+        "inputs": [to_plain(item) for item in inputs],
+        "directory": str(directory),
+        "lab": [lab.url, lab.token, lab.authority],
+        "closed": [str(place) for place in closed.places],
+        "own": str(closed.own) if closed.own else None,
+        "most": [most.size, most.files],
+    }
+    arguments = [sys.executable, "-I", "-c", _BEGIN, _OURS]
+    program = start_program(
+        walls, arguments, directory="/tmp", variables=variables, stdin=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        assert program.process.stdin is not None
+        assert program.process.stdout is not None
+        try:
+            with program.process.stdin as given:
+                given.write(json.dumps(about).encode())
+        except BrokenPipeError:
+            pass  # what it says tells why
+        return _listen(program.process.stdout, report)
+    except BaseException:
+        program.process.kill()
+        raise
+    finally:
+        program.end()
+        if program.process.stdout is not None:
+            program.process.stdout.close()
+
+
+def _listen(stream: Any, report: Callable[[str], None]) -> dict[str, str]:
+    last = ""
+    while line := stream.readline(_LONGEST).decode(errors="replace"):
+        said = _read(line)
+        if said is None:
+            last = line.strip() or last
+        elif "report" in said:
+            report(str(said["report"]))
+        elif "failed" in said:
+            kind = StorageFull if said.get("full") else InputFailed
+            raise kind(str(said["failed"]), remedy=str(said.get("remedy", "")))
+        elif isinstance(said.get("digests"), dict):
+            return {str(path): str(digest) for path, digest in said["digests"].items()}
+    raise InputFailed(f"The inputs could not be fetched: {last or 'the process that fetches them was ended'}.")
+
+
+def _read(line: str) -> dict[str, Any] | None:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def main() -> None:
+    """What the process inside does."""
+    about = json.loads(sys.stdin.buffer.read())
+    closed = Closed(tuple(map(Path, about["closed"])), Path(about["own"]) if about["own"] else None)
+    inputs = tuple(from_plain(InputSpec, item) for item in about["inputs"])
+    try:
+        found = stage_inputs(
+            inputs,
+            Path(about["directory"]),
+            lambda text: _say({"report": text}),
+            lab=LabFiles(*about["lab"]),
+            closed=closed,
+            most=Most(*about["most"]),
+        )
+    except (InputFailed, StorageFull) as error:
+        _end({"failed": error.message, "remedy": error.remedy, "full": isinstance(error, StorageFull)}, 1)
+    _end({"digests": found}, 0)
+
+
+def _say(what: Mapping[str, Any]) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def _end(what: Mapping[str, Any], code: int) -> NoReturn:
+    _say(what)
+    raise SystemExit(code)

@@ -1,0 +1,78 @@
+"""What a contained process may not take all of: processes, shared memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from carrel.containment.trial import run_inside
+from carrel.containment.walls import Bind, Walls
+from carrel.testing.namespaces import why_no_namespaces
+
+#: Only inside a limit: each child waits for the end of its parent.
+BOMB = """
+import os, sys
+read, write = os.pipe()
+made = 0
+while made < 2000:
+    try:
+        pid = os.fork()
+    except OSError:
+        break
+    if pid == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    made += 1
+print(made)
+"""
+FILL = """
+import os
+try:
+    with open("/dev/shm/full", "wb") as file:
+        for _ in range(64):
+            file.write(bytes(1024**2))
+            file.flush()
+    print("filled")
+except OSError as error:
+    print(error.strerror, os.stat("/dev/shm/full").st_size)
+"""
+
+
+@pytest.fixture(scope="module")
+def walls(tmp_path_factory: pytest.TempPathFactory) -> Walls:
+    if why_no_namespaces():
+        pytest.skip(f"This machine has no namespaces for us: {why_no_namespaces()}")
+    prefixes = {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix)}
+    binds = tuple(Bind(path) for path in sorted(prefixes))
+    return Walls(hidden=("/run",), binds=binds, temporary=str(tmp_path_factory.mktemp("private")))
+
+
+def run(walls: Walls, text: str) -> str:
+    code, said = run_inside(walls, [os.path.realpath(sys.executable), "-I", "-c", text])
+    assert code == 0, said
+    return said.decode().strip()
+
+
+def counts_for_everybody() -> bool:
+    major, minor = os.uname().release.split(".")[:2]
+    return os.geteuid() != 0 or (int(major), int(minor)) >= (6, 14)
+
+
+@pytest.mark.skipif(not counts_for_everybody(), reason="This kernel limits no processes of root.")
+def test_a_job_cannot_take_all_processes(walls: Walls) -> None:
+    most = Path("/proc/sys/kernel/pid_max").read_text()
+    assert 200 < int(run(replace(walls, processes=400), BOMB)) <= 400
+    assert Path("/proc/sys/kernel/pid_max").read_text() == most
+    assert subprocess.run(["true"], check=True).returncode == 0
+
+
+def test_a_job_cannot_fill_the_memory_with_shared_files(walls: Walls) -> None:
+    said, size = run(replace(walls, shared_memory=4 * 1024**2), FILL).rsplit(" ", 1)
+    assert said == os.strerror(28)
+    assert int(size) <= 4 * 1024**2

@@ -1,0 +1,87 @@
+"""A lab of one person gets a second one: from then on jobs are kept apart, or somebody has said that they need not be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from carrel.client import Client
+from carrel.domain.errors import Conflict
+from carrel.testing.lab_process import start_lab
+from carrel.testing.namespaces import why_no_namespaces
+from carrel.testing.waiting import PATIENCE, wait_until
+
+#: Runs a lab where no namespaces can be made any more, as on machines whose administrators have forbidden them.
+_FORBIDDEN = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$0" "$@"'
+_WITHOUT_NAMESPACES = ("unshare", "--user", "--map-root-user", "sh", "-c", _FORBIDDEN, sys.executable)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    if why_no_namespaces() or shutil.which("unshare") is None:
+        pytest.skip("This machine has no namespaces for us.")
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "carrel.toml").write_text("tracking = false  # and of isolation nothing is said\n")
+    return home
+
+
+def sees_the_token(client: Client, home: Path, directory: Path) -> bool:
+    directory.mkdir()
+    (directory / "look.py").write_text(f"import json, os; print(json.dumps(os.path.exists({str(home / 'token')!r})))")
+    job = client.submit_project(directory, script="look.py")
+    assert client.wait(job.id, timeout=PATIENCE).state == "COMPLETED"
+    return bool(json.loads(b"".join(client.log(job.id)).splitlines()[-1]))
+
+
+def lab_says(home: Path, *words: str) -> None:
+    """Wait until the newest that the lab has said of isolation has these words in it."""
+
+    def newest() -> str:
+        file = home / "logs/server.log"  # which begins with the first line that there is to say
+        lines = file.read_text().splitlines() if file.exists() else []
+        return next((line for line in reversed(lines) if "Isolation: " in line), "")
+
+    wait_until(lambda: all(word in newest() for word in words), f"the lab says {words}")
+
+
+def test_jobs_are_kept_apart_as_soon_as_there_are_two(home: Path, tmp_path: Path) -> None:
+    lab = start_lab(home, simulate_gpus=0)
+    with Client(home=home) as own:
+        lab_says(home, "none; jobs run as")
+        assert sees_the_token(own, home, tmp_path / "alone")
+        token = own.add_user("ada").token
+        with Client(url=lab.url, token=token) as ada:
+            assert not sees_the_token(ada, home, tmp_path / "second")
+        assert not sees_the_token(own, home, tmp_path / "first")
+    lab.stop()
+    lab = start_lab(home, simulate_gpus=0)
+    lab_says(home, "kept apart by the kernel")
+    with Client(url=lab.url, token=token) as ada:
+        assert not sees_the_token(ada, home, tmp_path / "later")
+    lab.stop()
+
+
+def test_where_they_cannot_be_an_administrator_has_to_say_so(home: Path) -> None:
+    lab = start_lab(home, simulate_gpus=0, python=_WITHOUT_NAMESPACES)
+    with Client(home=home) as own:
+        for add in (own.add_user, own.invite_user):
+            with pytest.raises(Conflict, match="second person") as refused:
+                add("ada")
+            assert "--without-isolation" in refused.value.remedy
+            assert len(own.users()) == 1
+        own.invite_user("ada", without_isolation=True)
+        # Who has said it once need not say it of everybody.
+        own.add_user("bob")
+        assert len(own.users()) == 3
+    lab.stop()
+    # An existing lab of several people, on a machine that could: it is told, and works as before.
+    lab = start_lab(home, simulate_gpus=0)
+    lab_says(home, "none, for 3 people", 'isolation = "kernel"')
+    with Client(home=home) as own:
+        own.add_user("carol")
+    lab.stop()
