@@ -86,8 +86,22 @@ def test_why_nodes_take_no_jobs():
 
 
 def test_why_nodes_took_none_when_a_job_began():
-    text = "node1|1000|DRAIN|Prolog error\nnode2|99|DRAIN|before\nnode3|5001|DOWN|after\nnode4|1001|DOWN|\n"
+    text = "node1|1000|DRAIN|Prolog error\nnode2|99|DRAIN|before\nnode3|5001|DOWN|after\nnode4|1001|DOWN|\nnode1|2000|DOWN|later\n"
     assert parse_events(text, 990, 5000) == {"node1": "Prolog error", "node4": "DOWN"}
+
+
+def test_a_node_that_is_just_coming_back_was_taken_out_of_use_for_what_accounting_says(tmp_path):
+    answers = {
+        "scontrol": "NodeName=node1 State=IDLE+NOT_RESPONDING Port=1\nNodeName=node2 State=DRAIN Port=1 Reason=disk [root@1]",
+        "sacctmgr": "node1|1000|DRAIN|Prolog error",
+    }
+    for name, answer in answers.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+        (tmp_path / name).chmod(0o755)
+    commands = SlurmCommands(environ={"PATH": f"{tmp_path}:/usr/bin:/bin"}, json=False)
+    assert commands.out_of_use("node[1-2]", 1000) == {"node1": "Prolog error", "node2": "disk"}
+    (tmp_path / "sacctmgr").unlink()
+    assert commands.out_of_use("node[1-2]", 1000) == {"node1": "IDLE+NOT_RESPONDING", "node2": "disk"}
 
 
 class Silent:

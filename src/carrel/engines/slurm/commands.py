@@ -288,18 +288,19 @@ class SlurmCommands:
     def out_of_use(self, nodes: str, since: int | None) -> Mapping[str, str]:
         """Return which of `nodes` take no jobs, and why; or were taken out of use within an hour of `since` (Unix seconds).
 
-        The second needs the accounting database; where that says nothing, nothing follows.
+        The second needs the accounting database; where that says nothing, nothing follows. What it says goes before the state of
+        now: a node that was mended is still coming back, for a moment, and its state names no reason.
         """
         answer = self._run("scontrol", "--oneliner", "show", "node", nodes)
         found = parse_out_of_use(self._something("scontrol", answer))
-        if found or since is None:
+        if since is None:
             return found
         start = datetime.fromtimestamp(since - _A_MOMENT).strftime("%Y-%m-%dT%H:%M:%S")  # Slurm reads local time
         asked = ("show", "event", f"nodes={nodes}", f"start={start}", "format=NodeName,Start,State,Reason")
         with suppress(CarrelError):
             text = self._run("sacctmgr", "--noheader", "--parsable2", *asked, epoch=True).out
-            return parse_events(text, since - _A_MOMENT, since + _PROLOGS)
-        return {}
+            return found | parse_events(text, since - _A_MOMENT, since + _PROLOGS)
+        return found
 
     def daemons(self) -> frozenset[str]:
         """Return the names of the users that Slurm's own daemons run as."""

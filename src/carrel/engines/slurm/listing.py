@@ -203,16 +203,17 @@ def parse_out_of_use(text: str) -> dict[str, str]:
 
 
 def parse_events(text: str, since: int, until: int) -> dict[str, str]:
-    """Return why nodes were taken out of use in a span of time, by name.
+    """Return why nodes were first taken out of use in a span of time, by name.
 
     The text is that of `sacctmgr --noheader --parsable2 show event format=NodeName,Start,State,Reason` with SLURM_TIME_FORMAT=%s.
     """
-    found = {}
+    found: dict[str, tuple[int, str]] = {}
     for line in text.split("\n"):
         fields = line.split("|", 3)
         if len(fields) == 4 and (at := _time(fields[1])) is not None and since <= at <= until:
-            found[fields[0]] = fields[3] or fields[2]
-    return found
+            event = (at, fields[3] or fields[2])
+            found[fields[0]] = min(found.get(fields[0], event), event)
+    return {node: why for node, (_, why) in found.items()}
 
 
 def parse_submitted(text: str) -> int:
