@@ -276,6 +276,10 @@ def test_inputs_come_through_the_walls_of_their_owner(
     ):
         job, log = fetched(name, uri)
         assert (job.state, log.strip().splitlines()[-1]) == ("COMPLETED", text), (job.reason, log)
+    kept = [path.read_text() for path in (home / "inputs/mallory/content").iterdir()]
+    assert kept == ["from the web"]  # the others lie on this machine anyway
+    job, log = run(other, write(tmp_path / "looks", f"import os; print(os.path.exists({str(home / 'inputs')!r}))"), "task.py")
+    assert log == "False\n"
     (tmp_path / "lying").write_text("on the machine's own /tmp")
     for name, uri, words in (
         ("token", f"file://{home}/token", "the lab's own directory"),

@@ -85,7 +85,9 @@ def _walls(walls: LaunchWalls | None, task: TaskSpec) -> LaunchWalls | None:
 
 
 def _paths(paths: LaunchPaths, owner: str) -> LaunchPaths:
-    return replace(paths, files=f"{paths.files}/{directory_name(owner)}") if paths.files else paths
+    name = directory_name(owner)
+    files, inputs = (f"{place}/{name}" if place else "" for place in (paths.files, paths.inputs))
+    return replace(paths, files=files, inputs=inputs)
 
 
 def lends(job: Job, qos: QoS | None) -> bool:

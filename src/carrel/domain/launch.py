@@ -47,6 +47,8 @@ class LaunchPaths:
     closed: tuple[str, ...] = ()
     #: The owner's own files among them; "" where there are none.
     files: str = ""
+    #: Where inputs of the owner's are kept that were fetched before; "": nowhere.
+    inputs: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,8 @@ class LaunchLimits:
     #: Bytes, and files, of one input that is staged; 0: no limit.
     inputs: int = 0
     input_files: int = 0
+    #: Bytes of inputs that are kept for the owner's next jobs; 0: none.
+    input_cache: int = 0
     #: Seconds between samples of CPU, memory and GPU use.
     sample: float = 5.0
     #: Bytes beyond the job's memory that it may take: GPU state that was moved to host memory counts as its own.

@@ -244,6 +244,7 @@ class Preparation:
 
     def _stage(self, cwd: Path, secrets: Mapping[str, str]) -> None:
         from carrel.staging.arriving import Most
+        from carrel.staging.cache import open_cache
         from carrel.staging.fetching import Closed, stage_inputs
         from carrel.staging.lab import LabFiles
 
@@ -255,17 +256,20 @@ class Preparation:
         closed = Closed(tuple(Path(place) for place in paths.closed), Path(paths.files) if paths.files else None)
         most = Most(self.launch.limits.inputs, self.launch.limits.input_files)
         inputs = task.inputs + parameters
+        cache = (paths.inputs, self.launch.limits.input_cache)
         if self.launch.walls is not None:
             from carrel.runner.walls import staging_walls
             from carrel.staging.apart import stage_apart
 
             walls = staging_walls(self.launch.walls, self.directory, paths)
             variables = {**self.base, **secrets, "HOME": self.launch.walls.home or "/tmp", "TMPDIR": "/tmp"}
-            found = stage_apart(inputs, cwd, self.report, lab=lab, closed=closed, most=most, walls=walls, variables=variables)
+            found = stage_apart(
+                inputs, cwd, self.report, lab=lab, closed=closed, most=most, cache=cache, walls=walls, variables=variables
+            )
         else:
             # This process lives for one job, and what reads buckets looks for its keys in the environment.
             os.environ.update(secrets)
-            found = stage_inputs(inputs, cwd, self.report, lab=lab, closed=closed, most=most)
+            found = stage_inputs(inputs, cwd, self.report, lab=lab, closed=closed, most=most, cache=open_cache(*cache))
         self.reporter.record(InputsReady(digests=found))
 
 

@@ -125,9 +125,11 @@ def staging_walls(seen: LaunchWalls, directory: AttemptDirectory, paths: LaunchP
     private.mkdir(mode=0o700, exist_ok=True)
     if seen.home:
         Path(seen.home).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if paths.inputs:
+        Path(paths.inputs).mkdir(mode=0o700, parents=True, exist_ok=True)
     binds = [
         *_existing([*seen.readable, paths.files], writable=False),
-        *_existing([seen.home, directory.work], writable=True),
+        *_existing([seen.home, directory.work, paths.inputs], writable=True),
     ]
     binds = [*binds, *covers_for_root()]
     return Walls(hidden=seen.hidden, binds=_once(binds), temporary=str(private), processes=seen.processes)

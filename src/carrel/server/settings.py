@@ -114,6 +114,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("snapshot_files", "int", 200_000, "Most files of a code snapshot."),
     Setting("input_limit", "size", None, "Largest input of a task; no limit without it."),
     Setting("input_files", "int", 1_000_000, "Most files of an input of a task; 0: no limit."),
+    Setting("input_cache", "size", 20 * 1024**3, 'Inputs that are kept for the next jobs of each user; "1K" keeps none.'),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 

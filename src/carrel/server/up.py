@@ -219,6 +219,7 @@ def open_lab(
             residency=library_for(settings.residency, node.devices) if lends else "",
             closed=tuple(dict.fromkeys([str(home.path), *(os.path.realpath(part) for part in home.parts.values())])),
             files=str(home.files),
+            inputs=str(home.path / "inputs"),
         ),
         limits=LaunchLimits(
             prepare=settings.prepare_time,
@@ -229,6 +230,7 @@ def open_lab(
             disk=settings.disk_limit or 0,
             inputs=settings.input_limit or 0,
             input_files=settings.input_files,
+            input_cache=settings.input_cache,
         ),
         gateway=url,
         authority=authority.text if authority is not None else "",

@@ -18,6 +18,7 @@ from carrel.domain.errors import StorageFull
 from carrel.domain.serial import from_plain, to_plain
 from carrel.domain.task import InputSpec
 from carrel.staging.arriving import NO_LIMIT, Most
+from carrel.staging.cache import open_cache
 from carrel.staging.failed import InputFailed
 from carrel.staging.fetching import Closed, stage_inputs
 from carrel.staging.lab import LabFiles
@@ -36,10 +37,14 @@ def stage_apart(
     lab: LabFiles,
     closed: Closed,
     most: Most = NO_LIMIT,
+    cache: tuple[str, int] = ("", 0),
     walls: Walls,
     variables: Mapping[str, str],
 ) -> dict[str, str]:
-    """Do what `stage_inputs` does, in a process inside `walls` with these variables. None of it is left afterwards."""
+    """Do what `stage_inputs` does, in a process inside `walls` with these variables. None of it is left afterwards.
+
+    `cache` is what `open_cache` takes.
+    """
     about = {
         "inputs": [to_plain(item) for item in inputs],
         "directory": str(directory),
@@ -47,6 +52,7 @@ def stage_apart(
         "closed": [str(place) for place in closed.places],
         "own": str(closed.own) if closed.own else None,
         "most": [most.size, most.files],
+        "cache": cache,
     }
     arguments = [sys.executable, "-I", "-c", _BEGIN, _OURS]
     program = start_program(
@@ -107,6 +113,7 @@ def main() -> None:
             lab=LabFiles(*about["lab"]),
             closed=closed,
             most=Most(*about["most"]),
+            cache=open_cache(*about["cache"]),
         )
     except (InputFailed, StorageFull) as error:
         _end({"failed": error.message, "remedy": error.remedy, "full": isinstance(error, StorageFull)}, 1)

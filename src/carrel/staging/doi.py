@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
 from carrel.staging.arriving import News, manifest
+from carrel.staging.cache import InputCache
 from carrel.staging.failed import InputFailed
 from carrel.staging.web import copy_http, read_json
 
@@ -47,7 +48,7 @@ def check_doi(uri: str) -> None:
         )
 
 
-def copy_doi(uri: str, target: Path, news: News) -> str:
+def copy_doi(uri: str, target: Path, news: News, *, cache: InputCache | None = None) -> str:
     """Fetch the files of the record at `uri`, or the one that it names, to `target`; return the digest. Raises `InputFailed`."""
     check_doi(uri)
     match = _DOI.fullmatch(uri)
@@ -59,10 +60,10 @@ def copy_doi(uri: str, target: Path, news: News) -> str:
         if not chosen:
             names = ", ".join(one.path for one in files[:8])
             raise InputFailed(f"{doi} has no file {wanted}.", remedy=f"It has: {names}{', ...' if len(files) > 8 else ''}.")
-        return _copy(chosen[0], uri, target, news)
+        return _copy(chosen[0], uri, target, news, cache)
     if not files:
         raise InputFailed(f"{doi} has no files that everybody may fetch.")
-    return manifest((one.path, _copy(one, f"{uri}/{one.path}", target / one.path, news)) for one in files)
+    return manifest((one.path, _copy(one, f"{uri}/{one.path}", target / one.path, news, cache)) for one in files)
 
 
 def _files(uri: str, doi: str) -> Iterator[Published]:
@@ -122,8 +123,8 @@ def _name(path: str) -> str:
     return path
 
 
-def _copy(one: Published, uri: str, target: Path, news: News) -> str:
-    digest = copy_http(one.url, target, news, called=uri, size=one.size)
+def _copy(one: Published, uri: str, target: Path, news: News, cache: InputCache | None) -> str:
+    digest = copy_http(one.url, target, news, called=uri, size=one.size, cache=cache)
     kind, _, value = one.checksum.partition(":")
     if value and kind in hashlib.algorithms_available:
         with target.open("rb") as file:

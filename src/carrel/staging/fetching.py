@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +17,13 @@ from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.task import InputSpec
 from carrel.spool.disk import full_at, is_full
 from carrel.staging.arriving import NO_LIMIT, Arriving, Most, News, manifest
+from carrel.staging.cache import InputCache
 from carrel.staging.failed import InputFailed, shown
 from carrel.staging.lab import SCHEMES, LabFiles, check_lab_uri
 
 _NOWHERE = LabFiles("", "")
+#: By what fsspec's file systems tell one content from another (s3fs, gcsfs, adlfs, ossfs, huggingface_hub, sftp).
+_MARKS = ("ETag", "etag", "md5Hash", "crc32c", "content_md5", "Content-MD5", "blob_id", "sha256", "VersionId", "generation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,11 @@ def stage_inputs(
     lab: LabFiles = _NOWHERE,
     closed: Closed = NOTHING_CLOSED,
     most: Most = NO_LIMIT,
+    cache: InputCache | None = None,
 ) -> dict[str, str]:
     """Put every input where it belongs below `directory` and return the digests by path.
+
+    What comes from elsewhere is kept in `cache` and taken from there, where it is still the same.
 
     A directory's digest is that of its sorted list of paths and digests. Raises `InputFailed` or `StorageFull`.
     """
@@ -61,7 +68,10 @@ def stage_inputs(
     for item in inputs:
         target = _inside(directory, item.path)
         news = News(f"fetching the input {item.path} from {shown(item.uri)}", report, most=most)
-        found = fetch(item.uri, target, news, lab=lab, closed=closed)
+        if cache is not None and item.digest is not None and cache.take(item.digest, target, news):
+            digests[item.path] = item.digest
+            continue
+        found = fetch(item.uri, target, news, lab=lab, closed=closed, cache=cache)
         if item.digest is not None and item.digest != found:
             raise InputFailed(
                 f"The input {item.path} from {shown(item.uri)} has the digest {found}, and the task expects {item.digest}.",
@@ -71,7 +81,15 @@ def stage_inputs(
     return digests
 
 
-def fetch(uri: str, target: Path, news: News | None = None, *, lab: LabFiles = _NOWHERE, closed: Closed = NOTHING_CLOSED) -> str:
+def fetch(
+    uri: str,
+    target: Path,
+    news: News | None = None,
+    *,
+    lab: LabFiles = _NOWHERE,
+    closed: Closed = NOTHING_CLOSED,
+    cache: InputCache | None = None,
+) -> str:
     """Copy what is at `uri` (a file or a directory) to `target` and return its digest. Raises `InputFailed`, `StorageFull`."""
     told = news or News("", lambda _message: None)
     try:
@@ -81,14 +99,14 @@ def fetch(uri: str, target: Path, news: News | None = None, *, lab: LabFiles = _
         if parts.scheme in ("http", "https"):
             from carrel.staging.web import copy_http
 
-            return copy_http(uri, target, told)
+            return copy_http(uri, target, told, cache=cache)
         if parts.scheme in SCHEMES:
             return lab.copy(uri, target, told)
         if parts.scheme == "doi":
             from carrel.staging.doi import copy_doi
 
-            return copy_doi(uri, target, told)
-        return _copy_remote(uri, target, told)
+            return copy_doi(uri, target, told, cache=cache)
+        return _copy_remote(uri, target, told, cache)
     except CarrelError:
         raise
     except OSError as error:
@@ -174,7 +192,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _copy_remote(uri: str, target: Path, news: News) -> str:
+def _copy_remote(uri: str, target: Path, news: News, cache: InputCache | None) -> str:
     import fsspec
 
     filesystem: Any
@@ -182,11 +200,31 @@ def _copy_remote(uri: str, target: Path, news: News) -> str:
     if filesystem.isdir(path):
         names = sorted(name for name in filesystem.find(path) if not name.endswith("/"))
         inside = [(str(PurePosixPath(name).relative_to(path)), name) for name in names]
-        return manifest((relative, _write_remote(filesystem, name, _inside(target, relative), news)) for relative, name in inside)
-    return _write_remote(filesystem, path, target, news)
+        return manifest(
+            (relative, _write_remote(filesystem, name, _inside(target, relative), news, uri, cache)) for relative, name in inside
+        )
+    return _write_remote(filesystem, path, target, news, uri, cache)
 
 
-def _write_remote(filesystem: Any, path: str, target: Path, news: News) -> str:
-    with filesystem.open(path, "rb") as file, Arriving(target, news) as arriving:
-        arriving.take(file)
-    return arriving.digest
+def _write_remote(filesystem: Any, path: str, target: Path, news: News, uri: str, cache: InputCache | None) -> str:
+    """Fetch one file. A store says what it has: where it says the same as last time, that is taken from the cache."""
+    if cache is None:
+        with filesystem.open(path, "rb") as file, Arriving(target, news) as arriving:
+            arriving.take(file)
+        return arriving.digest
+    mark, called = _mark_of(filesystem, path), f"{uri}\0{path}"
+    before = cache.seen(called)
+    if mark and before is not None and before[0] == mark and cache.take(before[1], target, news):
+        return before[1]
+    digest = _write_remote(filesystem, path, target, news, uri, None)
+    # What was changed while it came is neither what it was nor what it is.
+    cache.keep(digest, target, uri=called, mark=mark if mark == _mark_of(filesystem, path) else "")
+    return digest
+
+
+def _mark_of(filesystem: Any, path: str) -> str:
+    """What a store says of an object that changes with its content; "" when it says nothing of the kind."""
+    filesystem.invalidate_cache()
+    about = filesystem.info(path)
+    found = {key: str(about[key]) for key in _MARKS if about.get(key)}
+    return json.dumps([about.get("size"), found], sort_keys=True) if found else ""

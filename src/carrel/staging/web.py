@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from carrel.staging.arriving import Arriving, News
+from carrel.staging.cache import InputCache
 from carrel.staging.failed import InputFailed, shown
 
 #: Seconds without a byte after which a connection counts as cut.
@@ -54,15 +55,31 @@ def copy_http(
     called: str = "",
     size: int | None = None,
     opener: OpenerDirector = _OPENER,
+    cache: InputCache | None = None,
 ) -> str:
-    """Fetch `uri` and return its digest; `called` is its name in messages, `size` what it must have. Raises `InputFailed`."""
-    name = called or shown(uri)
+    """Fetch `uri` and return its digest; `called` is its name in messages, `size` what it must have. Raises `InputFailed`.
+
+    What did not change since it came into `cache` is taken from there (RFC 9110, 13: conditional requests).
+    """
+    before = cache.seen(uri) if cache is not None else None
+    if cache is not None and before is not None and _is_unchanged(opener, uri, before[0]) and cache.take(before[1], target, news):
+        return before[1]
+    digest, mark = _copy(uri, target, news, headers or {}, called or shown(uri), size, opener)
+    if cache is not None:
+        cache.keep(digest, target, uri=uri, mark=mark)
+    return digest
+
+
+def _copy(
+    uri: str, target: Path, news: News, headers: Mapping[str, str], name: str, size: int | None, opener: OpenerDirector
+) -> tuple[str, str]:
+    """Fetch; return the digest, and by what the place tells this content from another: a strong ETag, or a time."""
     with Arriving(target, news, size) as arriving:
         mark, fruitless, length = "", 0, None
         while True:
             before, trouble = arriving.size, ""
             try:
-                with _open(opener, uri, headers or {}, arriving.size, mark) as response:
+                with _open(opener, uri, headers, arriving.size, mark) as response:
                     if arriving.size and response.status != http.client.PARTIAL_CONTENT:
                         arriving.again()  # it changed meanwhile, or there are only whole ones
                     found = response.headers.get("ETag", "")
@@ -82,7 +99,7 @@ def copy_http(
                 trouble = str(getattr(error, "reason", error)) or type(error).__name__
             wanted = size if size is not None else length
             if not trouble and (wanted is None or arriving.size == wanted):
-                return arriving.digest
+                return arriving.digest, mark
             fruitless = 0 if arriving.size > before else fruitless + 1
             if fruitless >= _TRIES or (wanted is not None and arriving.size > wanted):
                 had = f"It was cut off at {arriving.size} of {wanted} bytes" if wanted else f"{arriving.size} bytes came"
@@ -91,6 +108,19 @@ def copy_http(
                     remedy="Look whether the place answers, and submit again.",
                 )
             time.sleep(_PAUSE * 2**fruitless)
+
+
+def _is_unchanged(opener: OpenerDirector, uri: str, mark: str) -> bool:
+    """Ask whether what had this mark is still there; False also when nobody knows."""
+    condition = {"If-None-Match" if mark.startswith('"') else "If-Modified-Since": mark}
+    try:
+        with opener.open(Request(uri, headers=condition), timeout=_SILENCE):
+            return False
+    except HTTPError as error:
+        with error:
+            return error.code == http.client.NOT_MODIFIED
+    except (http.client.HTTPException, OSError, ValueError):
+        return False
 
 
 def read_json(uri: str, headers: Mapping[str, str] | None = None, *, called: str = "", opener: OpenerDirector = _OPENER) -> Any:
