@@ -263,6 +263,7 @@ def a_lab(
     quota: int | None = None,
     clock: Clock = time.time,
     poll_interval: int = 5,
+    issues: bool = True,
     **limits: int,
 ) -> Iterator[Rig]:
     home.mkdir(parents=True, exist_ok=True)
@@ -343,7 +344,9 @@ def a_lab(
             clock=clock,
             secret=secret,
             interval=poll_interval,
-        ),
+        )
+        if issues
+        else None,
         sessions=Sessions(
             lab,
             files=home / "files",
