@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -91,7 +93,7 @@ def test_a_device_waits_until_somebody_approves_it(site: Site, program: Program)
     assert (tokens["token_type"], tokens["expires_in"], tokens["scope"]) == ("Bearer", 3600, "all")
     assert program.works(tokens)
     assert error_of(program.poll(begun)) == "invalid_grant"
-    approved, signed_in = lines(site, "ada")[-2:]
+    approved, signed_in = [line for line in lines(site, "ada") if line["result"] == "allowed"][-2:]
     assert (approved["action"], approved["resource"], approved["client"]) == ("approve a sign-in", "/device", "carrel-cli")
     assert (signed_in["action"], signed_in["resource"], signed_in["result"]) == ("sign in", "/oauth/token", "allowed")
     assert signed_in["token"] == site.rig.lab.tokens.list(site.rig.caller("ada"))[-1].id
@@ -140,6 +142,7 @@ def test_wrong_codes_are_limited_by_person_and_by_address(site: Site, program: P
     with site.browser("ada") as browser:
         for number in range(5):
             assert browser.get("/device", params={"user_code": "BCDF-GHJ" + "KLMNP"[number]}).status_code == 404
+        assert (lines(site, "ada")[-1]["action"], lines(site, "ada")[-1]["rule"]) == ("enter a code", "user code")
         limited = browser.get("/device", params={"user_code": begun["user_code"]})
         assert (limited.status_code, int(limited.headers["retry-after"]) > 500) == (429, True)
     with site.browser("bob") as browser:
@@ -420,3 +423,55 @@ def test_nothing_that_is_stored_or_logged_signs_anybody_in(site: Site, program: 
     assert "sign_ins" in dump
     written = dump + "".join(path.read_text(errors="replace") for path in (site.rig.home / "audit").rglob("*") if path.is_file())
     assert [secret for secret in planted if secret in written] == []
+
+
+def test_whatever_is_sent_nothing_fails(site: Site, program: Program) -> None:
+    chance = random.Random(52)
+    wild = (
+        "",
+        "\0",
+        "é",
+        "x" * 3000,
+        "../..",
+        "carrel-cli",
+        "all",
+        "openid",
+        "\r\nX: 1",
+        "%00",
+        REDIRECT,
+        VERIFIER,
+        "a.b",
+        "💥",
+        "[::1",
+    )
+    names = (
+        "client_id",
+        "grant_type",
+        "code",
+        "device_code",
+        "refresh_token",
+        "redirect_uri",
+        "code_verifier",
+        "scope",
+        "token",
+        "x",
+    )
+    kinds = ("authorization_code", "refresh_token", DEVICE_GRANT)
+    asked = ("response_type", "code_challenge", "code_challenge_method", "state", "device_name", "user_code", "decision", *names)
+    begun, tokens = program.begin(), program.sign_in()
+    known = (*wild, begun["device_code"], begun["user_code"], tokens["access_token"])
+    counts: Counter[int] = Counter()
+    with site.browser("bob") as browser:
+        secret = form_secret(browser.get("/device"))
+        for _ in range(300):
+            fields = {name: chance.choice(known) for name in names if chance.random() < 0.5}
+            if chance.random() < 0.8:
+                fields |= {"client_id": "carrel-cli", "grant_type": chance.choice(kinds)}
+            path = chance.choice(("token", "revoke", "device_authorization"))
+            counts[program.http.post(f"/oauth/{path}", data=fields, headers={"Idempotency-Key": "k"}).status_code] += 1
+            more = {name: chance.choice(known) for name in asked if chance.random() < 0.6}
+            page = chance.choice(("/device", "/oauth/authorize"))
+            counts[browser.get(page, params=more, follow_redirects=False).status_code] += 1
+            answer = browser.post(page, data={**more, "form_secret": secret}, follow_redirects=False)
+            counts[answer.status_code] += 1
+    assert set(counts) <= {200, 303, 400, 401, 404, 422, 429}, counts

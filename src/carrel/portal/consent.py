@@ -80,6 +80,7 @@ class ConsentPages:
         try:
             user_code, device = self._issuer.waiting(caller_of(request), text, address=address_of(request))
         except NotFound as error:
+            tell_audit(request.scope, action="enter a code", rule="user code")
             return self._enter(request, typed=text[:20], problem=f"{error.message} {error.remedy}")
         return self._ask(request, device.asked, user_code=user_code, asked_at=self._moment(device), action="/device")
 
