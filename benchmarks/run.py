@@ -17,6 +17,7 @@ import at_rest
 import handover
 import listing
 import place
+import reads
 import residency
 import session_ready
 import simulate
@@ -38,6 +39,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "slurm_throughput": slurm_throughput.measure,
     "at_rest": at_rest.measure,
     "listing": listing.measure,
+    "reads": reads.measure,
     "warm_cell": warm_cell.measure,
     "handover": handover.measure,
     "sessions": session_ready.measure,

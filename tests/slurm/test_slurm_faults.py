@@ -86,7 +86,7 @@ def test_why_nodes_take_no_jobs():
 
 
 def test_why_nodes_took_none_when_a_job_began():
-    text = "node1|1000|DRAIN|Prolog error\nnode2|99|DRAIN|before\nnode3|5001|DOWN|after\nnode4|1001|DOWN|\nnode1|2000|DOWN|later\n"
+    text = "node1|1000|DRAIN|Prolog error\nnode2|99|DRAIN|before\nnode3|5001|DOWN|after\nnode4|1001|DOWN|\nnode1|2000|DOWN|x\n"
     assert parse_events(text, 990, 5000) == {"node1": "Prolog error", "node4": "DOWN"}
 
 

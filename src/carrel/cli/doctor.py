@@ -102,7 +102,7 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
     ]
     if server:
         looks += [("gpus", _gpus), ("residency", _residency), ("memory", _memory), ("nursery", _nursery), ("labs", _labs)]
-        looks += [("states", lambda: _states(place)), ("isolation", lambda: _isolation(place))]
+        looks += [("states", lambda: _states(place)), ("isolation", lambda: _isolation(place)), ("images", _images)]
     for name, look in looks:
         try:
             yield look()
@@ -260,6 +260,21 @@ def _isolation(place: Path) -> Check:
         gaps.append("programs that listen on this machine's network addresses, 127.0.0.1 too, can be reached (job_network)")
     left = f" Open: {'; '.join(gaps)}." if gaps else ""
     return Check("isolation", "ok", f"Jobs are kept apart by the kernel.{left}")
+
+
+def _images() -> Check:
+    from carrel.containment.trial import try_walls
+    from carrel.environments.errors import EnvironmentFailed
+    from carrel.environments.images import find_image_tools
+
+    trial = try_walls()
+    if trial.why_not:
+        return Check("images", "ok", f"Tasks cannot run in images here: {trial.why_not}", trial.remedy)
+    try:
+        tools = find_image_tools(os.environ)
+    except EnvironmentFailed as error:
+        return Check("images", "ok", error.message, error.remedy)
+    return Check("images", "ok", f"Tasks can run in images ({tools.skopeo}, {tools.umoci}).")
 
 
 def _print_check(check: Check) -> None:

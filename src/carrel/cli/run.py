@@ -63,6 +63,15 @@ Network = Annotated[
     str | None,
     typer.Option(metavar="WHICH", help="Less of the network than the lab gives: loopback (the lab alone) or off (nobody)."),
 ]
+Image = Annotated[
+    str | None,
+    typer.Option(
+        "--image",
+        "--container",
+        metavar="IMAGE",
+        help="Run in this image, such as python:3.12-slim, or oci-archive:FILE.",
+    ),
+]
 Dependency = Annotated[
     str | None,
     typer.Option(metavar="CONDITIONS", help="Start after other jobs of the lab, such as afterok:12:13,afterany:14."),
@@ -131,6 +140,7 @@ def run_command(
     requeue: Requeue = None,
     warning: Warning = None,
     network: Network = None,
+    image: Image = None,
     dependency: Dependency = None,
     array: Array = None,
     slurm_options: SlurmOptions = None,
@@ -189,6 +199,7 @@ def submit_command(
     requeue: Requeue = None,
     warning: Warning = None,
     network: Network = None,
+    image: Image = None,
     dependency: Dependency = None,
     array: Array = None,
     slurm_options: SlurmOptions = None,
@@ -245,6 +256,7 @@ def _submit(client: Client, given: Mapping[str, Any]) -> tuple[JobView, Travelli
         requeue=given["requeue"],
         warning=given["warning"],
         network=given["network"],
+        image=given["image"],
         dependency=given["dependency"],
         array=given["array"],
         slurm=_slurm(given["slurm_options"] or (), given["modules"] or ()),

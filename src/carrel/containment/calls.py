@@ -1,11 +1,13 @@
 """System calls that Python has no functions for. Each raises `OSError` that names the call and what it was about.
 
-Sources: unshare(2), mount(2), open_tree(2), move_mount(2), mount_setattr(2), prctl(2), capset(2), landlock(7), seccomp(2).
+Sources: unshare(2), mount(2), open_tree(2), move_mount(2), mount_setattr(2), pivot_root(2), umount2(2), prctl(2), capset(2),
+landlock(7), seccomp(2).
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 
@@ -25,6 +27,9 @@ _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 0x1, 0o2000000
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 #: The same on all architectures (asm-generic numbers since Linux 5.1).
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR, _LANDLOCK_CREATE, _LANDLOCK_RESTRICT = 428, 429, 442, 444, 446
+#: Not among those: it is older (asm/unistd.h).
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "ppc64le": 203}
+_MNT_DETACH = 2
 _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP, _PR_SET_SECCOMP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR = 38, 24, 22, 47, 4
 _SECCOMP_MODE_FILTER = 2
 _LANDLOCK_VERSION = 1
@@ -82,6 +87,19 @@ def set_attributes(where: str | int, *, on: int, recursive: bool = True) -> None
     flags |= _AT_RECURSIVE if recursive else 0
     result = _libc.syscall(_MOUNT_SETATTR, start, path, ctypes.c_uint(flags), about, ctypes.c_size_t(len(about)))
     _checked(result, f"attributes of {where}")
+
+
+def pivot_root(new: str, old: str) -> None:
+    """Make the mount at `new` the root, and put the old root at `old` (pivot_root(2))."""
+    machine = os.uname().machine
+    if machine not in _PIVOT_ROOT:
+        raise OSError(errno.ENOSYS, f"not known for processors of type {machine}", "pivot_root")
+    _checked(_libc.syscall(_PIVOT_ROOT[machine], os.fsencode(new), os.fsencode(old)), "pivot_root")
+
+
+def unmount(target: str) -> None:
+    """Take what is mounted at `target`, and all below it, out of sight at once."""
+    _checked(_libc.umount2(os.fsencode(target), _MNT_DETACH), f"unmounting {target}")
 
 
 def drop_privileges() -> None:

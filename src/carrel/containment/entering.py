@@ -87,12 +87,19 @@ def build(walls: Walls) -> None:
     wanted = [*(f"/dev/{name}" for name in _NODES), *walls.devices]
     nodes = [(node, calls.clone_tree(node)) for node in wanted if Path(node).exists()]
     temporary = calls.clone_tree(walls.temporary)
-    calls.set_attributes("/", on=calls.ATTR_RDONLY | calls.ATTR_NOSUID)
+    covered = []
+    if walls.root:
+        from carrel.containment.image import change_root
+
+        change_root(walls.root, places)
+        hidden = []  # nothing of the machine is there
+        covered.append("/")
+    else:
+        calls.set_attributes("/", on=calls.ATTR_RDONLY | calls.ATTR_NOSUID)
     calls.set_attributes(temporary, on=calls.ATTR_NOSUID | calls.ATTR_NODEV)
     calls.place_tree(temporary, "/tmp")
     covers = [(path, None) for path in hidden]
     steps: list[tuple[str, tuple[Bind, int] | None]] = [*covers, *((bind.place, (bind, tree)) for bind, tree in trees)]
-    covered = []
     for path, what in sorted(steps, key=lambda step: (step[0].rstrip("/").count("/"), step[1] is not None)):
         if what is None:
             _make_place(path, directory=True)  # what is above it may be covered already

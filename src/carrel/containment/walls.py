@@ -44,6 +44,9 @@ class Door:
 class Walls:
     """The system is there, read-only; beside that only this. Paths are absolute and without links."""
 
+    #: A directory with the file system of an image, which is there instead of the machine's; "": the machine's.
+    root: str = ""
+
     #: Directories that are empty, but for what `binds` puts below them.
     hidden: Sequence[str] = ()
     binds: Sequence[Bind] = ()

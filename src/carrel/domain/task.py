@@ -18,6 +18,7 @@ class EnvironmentKind(StrEnum):
     REQUIREMENTS = "requirements"
     UV_LOCK = "uv_lock"
     CONDA = "conda"
+    IMAGE = "image"
 
 
 class Launcher(StrEnum):
@@ -43,7 +44,7 @@ class EnvironmentRecipe:
     source: str = ""
     #: Python version as asked ("3.11", ">=3.10"), or None for the lab's own.
     python: str | None = None
-    #: Requirement lines for REQUIREMENTS; the text of the file for UV_LOCK and CONDA is in `files`.
+    #: Requirement lines for REQUIREMENTS; the text of the file for UV_LOCK and CONDA is in `files`. For IMAGE its name alone.
     requirements: tuple[str, ...] = ()
     #: Further files that the build needs, by path relative to the task's directory, with their text.
     files: Mapping[str, str] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from carrel.environments.conda import build_conda, find_conda_tool
 from carrel.environments.confinement import VERIFIED
 from carrel.environments.errors import EnvironmentFailed, EnvironmentTimeout
 from carrel.environments.guards import Hold, wait_exclusive
+from carrel.environments.images import build_image, pin_image
 from carrel.environments.inventory import remove_tree
 from carrel.environments.mirrors import Mirrors
 from carrel.environments.pythons import Interpreter, find_interpreter, identity, probe
@@ -125,7 +126,7 @@ def _find_or_build(entry: LockEntry, request: Request, layout: Layout, bench: Be
     hold = wait_exclusive(
         layout.guard(entry.environment),
         bench.workshop.patience,
-        satisfied=lambda: _is_sound(directory),
+        satisfied=lambda: is_sound(directory, read_marker(directory)),
         waiting=lambda: bench.workshop.report("another job builds this environment; waiting for it"),
     )
     if hold is not None:
@@ -150,6 +151,11 @@ def _maker(request: Request, lock: str) -> str:
 
 
 def _resolve(request: Request, stale: LockEntry | None, bench: Bench) -> LockEntry:
+    if request.recipe.kind is EnvironmentKind.IMAGE:
+        lock = request.locked or pin_image(request.recipe.requirements[0], bench)
+        return LockEntry(
+            environment=_digest(request, lock, "", request.maker), lock=lock, interpreter="", version="", identity=()
+        )
     asked = requested_python(request.recipe)
     lab = request.lab
     if asked is None and not lab.version and identity(lab.path):
@@ -173,9 +179,12 @@ def _resolve(request: Request, stale: LockEntry | None, bench: Bench) -> LockEnt
     )
 
 
-def _is_sound(directory: Path) -> bool:
-    marker = read_marker(directory)
-    return marker is not None and os.access(directory / marker.prefix / "bin/python", os.X_OK)
+def is_sound(directory: Path, marker: Marker | None) -> bool:
+    """Return whether what the marker says is there; links are followed to an interpreter that may have been removed."""
+    if marker is None:
+        return False
+    prefix = directory / marker.prefix
+    return prefix.is_dir() if marker.kind == EnvironmentKind.IMAGE else os.access(prefix / "bin/python", os.X_OK)
 
 
 def _build(entry: LockEntry, request: Request, layout: Layout, bench: Bench, hold: Hold, *, shared: bool) -> None:
@@ -190,7 +199,7 @@ def _build(entry: LockEntry, request: Request, layout: Layout, bench: Bench, hol
             kind=request.recipe.kind.value,
             python=version,
             prefix=str(prefix.relative_to(target)),
-            packages=installed_packages(prefix),
+            packages=() if request.recipe.kind is EnvironmentKind.IMAGE else installed_packages(prefix),
             created=time.time(),
         )
         write_record(target / MARKER, marker)
@@ -205,6 +214,10 @@ def _fill(
     entry: LockEntry, recipe: EnvironmentRecipe, target: Path, bench: Bench, guard: int, *, shared: bool
 ) -> tuple[Path, str, str]:
     """Install everything; return the prefix, the lock and the version of its Python."""
+    if recipe.kind is EnvironmentKind.IMAGE:
+        prefix = build_image(entry.lock, target, bench, guard)
+        write_text(target / LOCK, entry.lock)
+        return prefix, entry.lock, ""
     if recipe.kind is not EnvironmentKind.CONDA:
         interpreter = Interpreter(path=Path(entry.interpreter), version=entry.version)
         if shared:

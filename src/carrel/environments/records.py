@@ -152,7 +152,7 @@ def environment_digest(
     recipe: EnvironmentRecipe, *, lock: str, version: str, platform: str, code_digest: str, maker: str = ""
 ) -> str:
     """Return the digest of an environment: the same lock, Python, platform and maker make the same one, whatever was asked."""
-    kind = "uv" if recipe.kind is not EnvironmentKind.CONDA else recipe.kind.value
+    kind = recipe.kind.value if recipe.kind in (EnvironmentKind.CONDA, EnvironmentKind.IMAGE) else "uv"
     return digest_of("environment", kind, lock, version, platform, code_digest if needs_code(recipe) else "", *_by(maker))
 
 

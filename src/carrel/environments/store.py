@@ -18,9 +18,10 @@ from carrel.environments.confinement import Builds
 from carrel.environments.equipment import address_secrets, cache_beside, find_uv, workshops
 from carrel.environments.errors import EnvironmentFailed, EnvironmentTimeout, from_os_error
 from carrel.environments.guards import Hold, Patience, try_shared
+from carrel.environments.images import find_image_tools
 from carrel.environments.inventory import EnvironmentInfo, collect_environments, list_environments
 from carrel.environments.mirrors import read_mirrors
-from carrel.environments.preparation import Request, find_lock, is_current, make_environment
+from carrel.environments.preparation import Request, find_lock, is_current, is_sound, make_environment
 from carrel.environments.pythons import NO_DOWNLOADS, Interpreter, find_interpreter, identity, lab_interpreter, platform_tag
 from carrel.environments.records import Layout, LockEntry, read_lock, read_marker, recipe_key
 from carrel.environments.tools import Workshop
@@ -67,6 +68,8 @@ class Environment:
     seconds: float
     #: True when a conda tool made it.
     conda: bool
+    #: True when it is an image: `path` is the root of its files, and what runs in it sees that as the machine's.
+    image: bool
     #: Keep it open while the environment is used: the collector then leaves it alone.
     hold: Hold = field(repr=False, compare=False)
 
@@ -152,8 +155,11 @@ class EnvironmentStore:
     def check(self, recipe: EnvironmentRecipe) -> None:
         """Return when this machine has what building a recipe takes; raise `EnvironmentFailed` with the remedy if not.
 
-        That is a Python that fits, or a program for conda packages. Whether the packages exist is for the index to say.
+        That is a Python that fits, or programs for conda packages or images. Whether the packages exist is for the index to say.
         """
+        if recipe.kind is EnvironmentKind.IMAGE:
+            find_image_tools(read_mirrors(self._environ).variables)
+            return
         if recipe.kind is EnvironmentKind.CONDA:
             find_conda_tool(read_mirrors(self._environ).variables, recipe.source)
             return
@@ -202,7 +208,7 @@ class EnvironmentStore:
         lab, platform = lab_interpreter(), platform_tag()
         if self._settings.python is not None:
             lab = Interpreter(path=self._settings.python, version="")
-        if locked is not None and recipe.kind is not EnvironmentKind.REQUIREMENTS:
+        if locked is not None and recipe.kind not in (EnvironmentKind.REQUIREMENTS, EnvironmentKind.IMAGE):
             # A uv.lock is its own lock, no packages need none, and conda's list is for the record only.
             locked = None
         maker = self._builds.name if self._builds is not None else ""
@@ -269,8 +275,8 @@ class EnvironmentStore:
         if hold is None:
             return None
         prefix = directory / marker.prefix
-        # Looked at again under the lock; `access` follows the link to an interpreter that may have been removed.
-        if read_marker(directory) != marker or not os.access(prefix / "bin/python", os.X_OK):
+        # Looked at again under the lock.
+        if read_marker(directory) != marker or not is_sound(directory, marker):
             hold.close()
             return None
         hold.touch()
@@ -284,6 +290,7 @@ class EnvironmentStore:
             built=built,
             seconds=time.monotonic() - request.started,
             conda=request.recipe.kind is EnvironmentKind.CONDA,
+            image=request.recipe.kind is EnvironmentKind.IMAGE,
             hold=hold,
         )
 

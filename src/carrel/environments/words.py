@@ -13,6 +13,8 @@ _CHATTER = re.compile(
 )
 _SLOW = re.compile(r"^\s*(Downloading|Building|Updating)\b")
 _FULL = re.compile(r"no space left on device|disk quota exceeded|\(os error (28|122)\)", re.IGNORECASE)
+#: A line of programs that log fields (skopeo, umoci).
+_LOGFMT = re.compile(r'time="[^"]*" level=(\w+) msg="(.*)"$')
 #: Lines of a tool's error that a message keeps: from its start, and from its end.
 _FIRST, _LAST = 10, 20
 
@@ -50,8 +52,15 @@ def without_userinfo(text: str) -> str:
     return _USERINFO.sub(r"\1", text)
 
 
+def _logged(line: str) -> str:
+    """Return what a program says whose lines are fields (skopeo and umoci: logfmt)."""
+    found = _LOGFMT.match(line)
+    return line if found is None else f"{found[1]}: {found[2]}".replace('\\"', '"')
+
+
 def essence(lines: Sequence[str]) -> str:
     """Return the error in a tool's output: from its first "error" line on, shortened in the middle when it is long."""
+    lines = [_logged(line) for line in lines]
     start = next((number for number, line in enumerate(lines) if re.match(r"\s*(error|critical|fatal)\b", line, re.I)), None)
     kept = [line.rstrip() for line in lines[start or 0 :] if line.strip()]
     kept = [line for line in kept if start is not None or not _CHATTER.match(line)]

@@ -30,6 +30,7 @@ from carrel.domain.user import Caller
 from carrel.snapshots import SnapshotStore
 from carrel.tasks import BackendConfig, ResourceOverrides, TaskDescription, describe, read_backend_config
 from carrel.tasks.environment import resolved_as_of
+from carrel.tasks.image import read_image
 from carrel.tasks.section import MAX_RETRIES, check_variable
 from carrel.tasks.shape import one_of_gpus, read_launcher, tasks_on_each_node
 from carrel.wire.v1 import ResourceRequest, TaskRequest
@@ -150,7 +151,7 @@ def _task(request: TaskRequest, config: BackendConfig, described: TaskDescriptio
         directory=_inside(request.directory),
         parameters=described.parameters,
         # MLflow's --env-manager local: the environment that is there, so nothing is built.
-        environment=resolved_as_of(EnvironmentRecipe() if config.env_manager == "local" else described.environment, as_of),
+        environment=resolved_as_of(_environment(request, config, described), as_of),
         inputs=described.inputs,
         path_parameters=described.path_parameters,
         outputs=described.outputs,
@@ -168,6 +169,12 @@ def _task(request: TaskRequest, config: BackendConfig, described: TaskDescriptio
         network=_first(None if request.network is None else read_network(request.network), described.network),
         notes=(*described.notes, *config.notes),
     )
+
+
+def _environment(request: TaskRequest, config: BackendConfig, described: TaskDescription) -> EnvironmentRecipe:
+    if request.image is not None:
+        return read_image(request.image)
+    return EnvironmentRecipe() if config.env_manager == "local" else described.environment
 
 
 def _slurm(request: SlurmWish | None, config: SlurmRequest, described: SlurmRequest) -> SlurmRequest | None:

@@ -25,7 +25,7 @@ from carrel.domain.network import Network, least
 from carrel.domain.serial import from_plain
 from carrel.runner.cgroups import CgroupParent, JobCgroup
 from carrel.runner.prepare import Preparation, Prepared, is_inside, remove_temporary
-from carrel.runner.process import Command, LaunchError, become_subreaper, shell, start
+from carrel.runner.process import Command, LaunchError, become_subreaper, image_shell, shell, start
 from carrel.runner.report import Doorbell, Reporter
 from carrel.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
 from carrel.runner.variables import base_variables, command_variables, seeds, with_python, without_network
@@ -233,9 +233,11 @@ class Life:
         tracking = self._launch.tracking
         if tracking is None or tracking.run_id is not None or not self._launch.gateway or not lock:
             return tracking
+        from carrel.domain.task import EnvironmentKind
         from carrel.runner.tracking import uses_mlflow, wait_for_run
 
-        if not uses_mlflow(lock):
+        # What an image holds is not known.
+        if not uses_mlflow(lock) and self._launch.task.environment.kind is not EnvironmentKind.IMAGE:
             return tracking
         with self._signals.interruptible(float(self._launch.limits.prepare) + 60):  # the deadline is kept by itself
             found = wait_for_run(self._launch, self._token, preparation.report, self._around.monotonic, deadline)
@@ -260,7 +262,7 @@ class Life:
 
             return failed("LaunchFailed", _NO_WALLS.format(launch.task.network))
         variables = without_network(variables, network)
-        arguments = shell(prepared.command)
+        arguments = shell(prepared.command) if prepared.root is None else image_shell(prepared.command, prepared.root)
         started_with: Mapping[str, str] = variables
         if launch.is_group:
             from carrel.runner.group.start import write_group

@@ -20,6 +20,7 @@ from carrel.spool import AttemptDirectory
 
 if TYPE_CHECKING:
     from carrel.domain.ports import Clock
+    from carrel.environments import Environment
 
 #: Longest TMPDIR: programs make sockets in it, whose paths have a limit of 108 bytes (unix(7)).
 _SHORT = 64
@@ -44,6 +45,8 @@ class Prepared:
     activated: Mapping[str, str]
     #: The environment's lock as text, "" without one.
     lock: str
+    #: The files of the image that is the environment; None: the machine's own.
+    root: Path | None = None
     #: Values of the owner's secrets by name; in variables and nowhere else.
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -76,7 +79,7 @@ class Preparation:
         with self._interruptible():
             work = self._unpack()
         cwd = _below(work, task.directory)
-        activated, lock = self._environment(cwd)
+        environment = self._environment(cwd)
         if task.inputs or task.path_parameters:
             with self._interruptible():
                 self._stage(cwd, secrets)
@@ -92,7 +95,22 @@ class Preparation:
             attempt=self._elsewhere,
             authority=self._authority(),
         )
-        return Prepared(command=task.command, directory=cwd, places=places, activated=activated, lock=lock, secrets=secrets)
+        command = Prepared(command=task.command, directory=cwd, places=places, activated=self.base, lock="", secrets=secrets)
+        if environment is None:
+            return command
+        command = replace(command, lock=environment.lock)
+        if environment.image:
+            from carrel.environments.images import image_variables
+
+            variables = image_variables(environment.path, self.base)
+            if self.launch.devices:
+                from carrel.runner.image import with_driver
+
+                variables = with_driver(variables)
+            return replace(command, activated=variables, root=environment.path)
+        from carrel.environments import activate
+
+        return replace(command, activated=activate(environment, self.base))
 
     def _secrets(self) -> Mapping[str, str]:
         from carrel.runner.secrets import fetch_secrets
@@ -185,11 +203,11 @@ class Preparation:
             raise CodeFailed(f"The code could not be unpacked: {error}") from error
         return work
 
-    def _environment(self, code: Path) -> tuple[Mapping[str, str], str]:
+    def _environment(self, code: Path) -> Environment | None:
         recipe = self.launch.task.environment
         if recipe.kind is EnvironmentKind.NONE and recipe.python is None:
-            return self.base, ""
-        from carrel.environments import Builds, EnvironmentSettings, EnvironmentStopped, EnvironmentStore, activate
+            return None
+        from carrel.environments import Builds, EnvironmentSettings, EnvironmentStopped, EnvironmentStore
 
         self.signals.check()
         try:
@@ -222,7 +240,7 @@ class Preparation:
             ),
             ring=environment.built,
         )
-        return activate(environment, self.base), environment.lock
+        return environment
 
     def _stage(self, cwd: Path, secrets: Mapping[str, str]) -> None:
         from carrel.staging.arriving import Most

@@ -13,6 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from carrel.containment.walls import Walls
 
 # Numbers of prctl(2), <linux/prctl.h>.
@@ -52,9 +54,16 @@ def become_subreaper() -> None:
 
 
 def shell(command: str) -> list[str]:
-    """Return the arguments that run `command` in bash, or in sh where there is no bash."""
+    """Return the arguments that run `command` in bash, or in sh where there is no bash, on this machine."""
     bash = next((path for path in ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash") if os.access(path, os.X_OK)), None)
     return [bash, "-c", command] if bash else ["/bin/sh", "-c", command]
+
+
+def image_shell(command: str, root: Path) -> list[str]:
+    """Return the arguments that run `command` in the image whose files lie at `root`."""
+    # What a link there leads to is for the image to say, not for this machine.
+    bash = next((path for path in ("/bin/bash", "/usr/bin/bash") if os.path.lexists(f"{root}{path}")), None)
+    return [bash or "/bin/sh", "-c", command]
 
 
 def start(command: Command) -> int:

@@ -24,10 +24,15 @@ _OF_ALL_GPUS = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
 
 def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) -> Walls | None:
-    """Return what the command sees, None where it sees what its runner does. Makes its home directory and its /tmp."""
+    """Return what the command sees, None where it sees what its runner does. Makes its home directory and its /tmp.
+
+    An image takes the place of the machine's files. Where jobs are not kept apart, it is there with the home directory alone.
+    """
     walls = launch.walls
-    if walls is None:
+    if walls is None and prepared.root is None:
         return None
+    if walls is None:
+        walls = LaunchWalls(home=os.path.realpath(Path.home()))
     private = private_temporary(directory)
     private.mkdir(mode=0o700, exist_ok=True)
     if walls.home:
@@ -41,14 +46,22 @@ def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) ->
         directory.group.parent,  # its leader says there how it went
         prepared.directory if launch.task.session is not None else None,
     ]
-    seen = [*walls.readable, directory.path, *_environment(prepared), launch.paths.broker, _parent(launch.paths.residency)]
+    seen = [directory.path, launch.paths.broker, _parent(launch.paths.residency)]
+    if prepared.root is None:
+        seen += [*walls.readable, *_environment(prepared)]
     binds = [*_existing(seen, writable=False), *_existing(writable, writable=True)]
     doors = doors_of(launch, walls.network)
-    if doors is not None:
-        binds += _hosts(directory, doors)
+    hosts = list(_hosts(directory, doors)) if doors is not None else []
+    if prepared.root is not None:
+        from carrel.runner.image import shown_in_images
+
+        binds += shown_in_images(launch)
+        hosts = [Bind(bind.source, "/etc/hosts") for bind in hosts]
+    binds += hosts
     return Walls(
+        root=str(prepared.root or ""),
         hidden=walls.hidden,
-        binds=_once([*binds, *covers_for_root()]),
+        binds=_once([*binds, *(covers_for_root() if prepared.root is None else ())]),
         temporary=str(private),
         devices=tuple(_devices(launch)),
         doors=doors,

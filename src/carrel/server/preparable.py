@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
+from carrel.containment.trial import try_walls
 from carrel.domain.errors import Impossible
 from carrel.domain.partition import Partition
-from carrel.domain.task import EnvironmentKind, TaskSpec
+from carrel.domain.task import EnvironmentKind, Launcher, TaskSpec
 from carrel.environments import EnvironmentFailed, EnvironmentStore
 from carrel.staging.failed import InputFailed
 from carrel.staging.fetching import check_uri
@@ -27,8 +29,33 @@ class Preparable:
         try:
             for uri in (*(item.uri for item in task.inputs), *task.path_parameters.values()):
                 check_uri(uri)
+            if task.environment.kind is EnvironmentKind.IMAGE:
+                _check_image(task, partition)
             wanted = task.environment.kind is not EnvironmentKind.NONE or task.environment.python is not None
             if wanted and (partition is None or partition.slurm is None):
                 self.environments.check(task.environment)
         except (InputFailed, EnvironmentFailed) as error:
             raise Impossible(error.message, remedy=error.remedy, details=error.details) from error
+
+
+def _check_image(task: TaskSpec, partition: Partition | None) -> None:
+    if partition is not None and partition.slurm is not None:
+        raise Impossible(
+            "The task has an image, and images do not run on a cluster's nodes yet.",
+            remedy="Choose a partition of the lab's own machine, or describe the packages (python_env.yaml, conda.yaml).",
+        )
+    if task.launcher is not Launcher.NONE or task.tasks_per_node > 1:
+        raise Impossible(
+            "The task has an image and several processes, which does not go together yet.",
+            remedy="Start the processes in the command itself, such as torchrun --standalone.",
+        )
+    why_not, remedy = _why_no_walls()
+    if why_not:
+        raise Impossible(f"The task has an image, which does not work on this machine: {why_not}", remedy=remedy)
+
+
+@cache
+def _why_no_walls() -> tuple[str, str]:
+    """An image takes the place of the machine's files in namespaces. That is tried once."""
+    trial = try_walls()
+    return trial.why_not, trial.remedy

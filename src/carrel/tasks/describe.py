@@ -110,7 +110,7 @@ def describe(
         partition=section.partition,
         account=section.account,
         experiment=section.experiment,
-        variables=section.variables,
+        variables={**(project.variables if project is not None else {}), **section.variables},
         secrets=section.secrets,
         launcher=section.launcher,
         tasks_per_node=section.tasks_per_node,

@@ -70,6 +70,11 @@ class Value:
         """Tell whether keys are written here."""
         return isinstance(self.node, yaml.MappingNode)
 
+    @property
+    def is_list(self) -> bool:
+        """Tell whether a list is written here."""
+        return isinstance(self.node, yaml.SequenceNode)
+
     def text(self) -> str:
         """Return a scalar as it is written; an empty one is an error."""
         if self.empty:

@@ -37,6 +37,8 @@ def find_recipe(files: ProjectFiles, project: Project | None, script: str | None
         return read_python_env(files, project.python_env)
     if project is not None and project.conda_env is not None:
         return read_conda(files, project.conda_env)
+    if project is not None and project.image is not None:
+        return project.image
     for source in SOURCES:
         if files.kind(source) == "file":
             recipe = _read(files, source)
@@ -54,6 +56,7 @@ def resolved_as_of(recipe: EnvironmentRecipe, text: str | None) -> EnvironmentRe
             EnvironmentKind.NONE: "the task has no environment",
             EnvironmentKind.UV_LOCK: f"{recipe.source} is resolved already",
             EnvironmentKind.CONDA: f"{recipe.source} names conda packages",
+            EnvironmentKind.IMAGE: "the task's environment is an image",
         }[recipe.kind]
         raise Invalid(f"resolve_as_of says when requirements are resolved, and {what}.", remedy="Leave it out.")
     return replace(recipe, as_of=read_as_of(text))

@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from carrel.domain.errors import Invalid
+from carrel.domain.task import EnvironmentRecipe
 from carrel.tasks.command import placeholders
 from carrel.tasks.document import Value, read_yaml
 from carrel.tasks.files import ProjectFiles, read_text
 from carrel.tasks.parameters import Parameter, read_parameter
-from carrel.tasks.section import Section, read_section
+from carrel.tasks.section import Section, check_variable, image_of, read_section
 
 #: Keys at the top of the file, and of an entry point. `docs/tasks.md` describes each one.
 PROJECT_KEYS = ("name", "python_env", "conda_env", "docker_env", "entry_points", "carrel")
+DOCKER_KEYS = ("image", "volumes", "environment")
 ENTRY_POINT_KEYS = ("parameters", "command")
 _ENVIRONMENTS = ("python_env", "conda_env", "docker_env")
 _FILE_NAME = "mlproject"
@@ -42,6 +44,10 @@ class Project:
     #: The environment's file, under "python_env" or "conda_env".
     python_env: str | None = None
     conda_env: str | None = None
+    #: The image of "docker_env", or of the carrel section, as the environment that it is.
+    image: EnvironmentRecipe | None = None
+    #: Variables that "docker_env" sets.
+    variables: Mapping[str, str] = field(default_factory=dict)
     entry_points: Mapping[str, EntryPoint] = field(default_factory=dict)
     section: Section = field(default_factory=Section)
 
@@ -64,6 +70,12 @@ def read_project(files: ProjectFiles) -> Project | None:
     environments = [key for key in _ENVIRONMENTS if key in said]
     if len(environments) > 1:
         raise said[environments[1]].wrong(f"{' and '.join(environments)} are both there.", "Keep one of them.")
+    section = read_section(said["carrel"]) if "carrel" in said else Section()
+    if section.image is not None and environments:
+        raise said[environments[0]].wrong(
+            f"{environments[0]} and the image of the carrel section are both there.", "Keep one of them."
+        )
+    image, variables = _docker_env(said["docker_env"]) if "docker_env" in said else (section.image, {})
     return Project(
         file=file,
         name=said["name"].text() if "name" in said else None,
@@ -73,7 +85,9 @@ def read_project(files: ProjectFiles) -> Project | None:
             name: _entry_point(name, value)
             for name, value in (said["entry_points"].mapping() if "entry_points" in said else {}).items()
         },
-        section=read_section(said["carrel"]) if "carrel" in said else Section(),
+        image=image,
+        variables=variables,
+        section=section,
     )
 
 
@@ -83,13 +97,34 @@ def _top(top: Value) -> dict[str, Value]:
         raise every["databricks_spark_job"].wrong(
             "databricks_spark_job runs on Databricks only.", "Write an entry point instead."
         )
-    said = top.mapping(PROJECT_KEYS)
-    if "docker_env" in said:
-        raise said["docker_env"].wrong(
-            "docker_env is not supported yet.",
-            "Describe the packages with python_env (python_env.yaml) or conda_env (conda.yaml).",
+    return top.mapping(PROJECT_KEYS)
+
+
+def _docker_env(value: Value) -> tuple[EnvironmentRecipe, dict[str, str]]:
+    """Return the image of MLflow's ``docker_env``, and the variables that it sets."""
+    said = value.mapping(DOCKER_KEYS)
+    if "image" not in said:
+        raise value.wrong("docker_env names no image.", "Write one: docker_env: {image: python:3.12-slim}")
+    if "volumes" in said:
+        raise said["volumes"].wrong(
+            "volumes of docker_env are not mounted: a task sees its own files and its owner's home directory, at the same "
+            "paths as outside.",
+            "Leave volumes out, and name what the task reads as inputs of the carrel section.",
         )
-    return said
+    variables: dict[str, str] = {}
+    for item in said["environment"].items() if "environment" in said else ():
+        pair = [] if not item.is_list else item.items()
+        if len(pair) != 2:
+            raise item.wrong(
+                "environment of docker_env names a variable without its value, which the lab does not know.",
+                "Write [NAME, value], or say the value at submission: --env NAME=value.",
+            )
+        name = pair[0].text()
+        fault = check_variable(name)
+        if fault:
+            raise item.wrong(f'"{name}" {fault}.')
+        variables[name] = pair[1].text()
+    return image_of(said["image"], "docker_env"), variables
 
 
 def _file(files: ProjectFiles, value: Value) -> str:

@@ -12,10 +12,11 @@ from carrel.domain.errors import Invalid
 from carrel.domain.network import Network, read_network
 from carrel.domain.secret import check_secret_name
 from carrel.domain.slurm import SlurmRequest
-from carrel.domain.task import InputSpec, Launcher
+from carrel.domain.task import EnvironmentRecipe, InputSpec, Launcher
 from carrel.domain.units import parse_duration, parse_size
 from carrel.tasks.dates import read_as_of
 from carrel.tasks.document import Value
+from carrel.tasks.image import read_image
 from carrel.tasks.overrides import ResourceOverrides
 from carrel.tasks.parameters import is_uri, refuse_credentials
 from carrel.tasks.shape import SAME_GPUS, read_launcher
@@ -24,7 +25,7 @@ from carrel.tasks.shape import SAME_GPUS, read_launcher
 SECTION_KEYS = (
     *("resources", "qos", "partition", "account", "experiment"),
     *("inputs", "outputs", "retries", "requeue", "warning", "preemptible", "variables", "secrets", "slurm"),
-    *("launcher", "tasks_per_node", "array", "resolve_as_of", "network"),
+    *("launcher", "tasks_per_node", "array", "resolve_as_of", "network", "image"),
 )
 RESOURCE_KEYS = ("nodes", "gpus", "gpus_per_node", "gpu_type", "gpu_memory", "cpus", "memory", "time")
 INPUT_KEYS = ("path", "uri", "digest")
@@ -68,6 +69,8 @@ class Section:
     #: As of which date requirements are resolved, as `read_as_of` reads it.
     resolve_as_of: str | None = None
     network: Network | None = None
+    #: The environment that it runs in, where that is an image.
+    image: EnvironmentRecipe | None = None
 
 
 def read_section(value: Value) -> Section:
@@ -98,7 +101,16 @@ def read_section(value: Value) -> Section:
         array=_array(said["array"]) if "array" in said else None,
         resolve_as_of=_as_of(said["resolve_as_of"]) if "resolve_as_of" in said else None,
         network=_network(said["network"]) if "network" in said else None,
+        image=image_of(said["image"], "the image") if "image" in said else None,
     )
+
+
+def image_of(value: Value, source: str) -> EnvironmentRecipe:
+    """Return the environment that the image of this name is."""
+    try:
+        return read_image(value.text(), source)
+    except Invalid as error:
+        raise value.wrong(error.message, error.remedy) from None
 
 
 def _network(value: Value) -> Network:

@@ -100,6 +100,8 @@ class TaskRequest(Request):
     warning: str | None = None
     #: What it wants of the network, where it is less than the lab gives: "loopback" (the lab alone), "off" (nobody).
     network: str | None = None
+    #: Image that it runs in, instead of an environment: "python:3.12-slim", "oci-archive:FILE" of its code.
+    image: str | None = None
     #: None: nothing beyond what the task's own file says.
     slurm: SlurmRequest | None = None
     #: False: nobody may take its place while it runs. None: as the task's own file says, or true.

@@ -1,0 +1,129 @@
+"""An image in the place of the machine's files: what is there, what is not, and images that try something."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from carrel.containment.trial import run_inside
+from carrel.containment.walls import Bind, Walls
+from carrel.runner.image import DRIVER, driver_files, with_driver
+from carrel.testing.images import programs, write_layer
+from carrel.testing.namespaces import why_no_namespaces
+
+SECRET = "correct-horse-battery-staple"
+
+
+class Rig:
+    """An image, unpacked, a directory of a job's, and a secret of the machine's."""
+
+    def __init__(self, root: Path) -> None:
+        if why_no_namespaces():
+            pytest.skip(f"This machine has no namespaces for us: {why_no_namespaces()}")
+        self.image, self.work, self.private, self.secret = (root / name for name in ("image", "work", "private", "secret"))
+        for directory in (self.image, self.work, self.private):
+            directory.mkdir()
+        self.secret.write_text(SECRET)
+
+    def has(self, files: Mapping[str, bytes | Path | str | None]) -> None:
+        layer = write_layer({**programs("sh", "ls", "cat", "mount", "touch", "chroot"), **files})
+        with tarfile.open(fileobj=io.BytesIO(layer)) as archive:
+            archive.extractall(self.image, filter="tar")
+
+    def run(self, command: str, *binds: Bind) -> tuple[int, str]:
+        walls = Walls(root=str(self.image), binds=binds, temporary=str(self.private))
+        code, said = run_inside(walls, ["/bin/sh", "-c", command])
+        return code, said.decode(errors="replace")
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def test_what_a_job_was_given_is_at_its_own_paths_beside_what_the_image_has(rig: Rig) -> None:
+    rig.has(
+        {"etc/motd": b"image\n", "etc/hosts": b"theirs\n", "home/other/file": b"other\n", "usr/share/doc/a": b"", "data": None}
+    )
+    names = rig.work / "names"
+    names.write_text("ours\n")
+    (rig.work / "in").write_text("input\n")
+    places = ("/home/alice/.lab/spool/1/work", "/data/deep/er", "/nowhere/else")
+    binds = [Bind(str(rig.work), place, writable=True) for place in places]
+    asked = "cat /etc/motd /etc/hosts /home/other/file; " + " ".join(f"cat {place}/in; touch {place}/made;" for place in places)
+    code, said = rig.run(asked, *binds, Bind(str(names), "/etc/hosts"), Bind(str(names), "/etc/resolv.conf"))
+    assert (code, said.split()) == (0, ["image", "ours", "other", "input", "input", "input"])
+    assert (rig.work / "made").exists()
+    assert not (rig.image / "home/alice").exists()
+    assert not (rig.image / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "cat {secret}",
+        "cat /proc/1/root{secret}",
+        "cat /proc/self/root/../../..{secret}",
+        "cat /tmp/image{secret} /tmp/root{secret}",
+        "chroot /proc/1/root /bin/cat {secret}",
+        "mount -t tmpfs none /data",
+        "mount --bind /bin /data",
+        "touch /made",
+        "touch /bin/made",
+        "touch /etc/made",
+        "touch /data/made",
+        "touch /dev/made",
+    ],
+)
+def test_nothing_of_the_machine_is_reached_and_nothing_of_the_image_changed(rig: Rig, attempt: str) -> None:
+    rig.has({"data/file": b"", "etc/motd": b""})
+    before = sorted(path.relative_to(rig.image) for path in rig.image.rglob("*"))
+    code, said = rig.run(attempt.format(secret=rig.secret), Bind(str(rig.work), "/data/work", writable=True))
+    assert code != 0
+    assert SECRET not in said
+    assert sorted(path.relative_to(rig.image) for path in rig.image.rglob("*")) == before
+
+
+def test_links_of_an_image_lead_into_the_image_alone(rig: Rig) -> None:
+    rig.has(
+        {"root": str(rig.secret.parent), "tmp": "/etc", "proc": "/etc", "dev": b"a file", "etc/motd": b"image\n", "var": "etc"}
+    )
+    code, said = rig.run(f"cat /root/{rig.secret.name}; cat /var/motd; ls /proc/self/status; ls -l /dev/null; touch /tmp/x")
+    assert SECRET not in said
+    assert "image" in said
+    assert "/proc/self/status" in said
+    assert code == 0
+    assert (rig.private / "x").exists()
+
+
+def test_a_link_in_the_way_of_a_jobs_directory_is_no_way_out(rig: Rig, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    rig.has({"home": str(outside)})
+    code, said = rig.run("ls /home/alice", Bind(str(rig.work), "/home/alice/work", writable=True))
+    assert list(outside.iterdir()) == []
+    assert (code, said) == (0, "work\n")
+
+
+def test_the_drivers_libraries_are_found_by_what_ldconfig_lists(tmp_path: Path) -> None:
+    listing = (
+        "3 libs found in cache `/etc/ld.so.cache'\n"
+        f"\tlibcuda.so.1 (libc6,x86-64) => {tmp_path}/libcuda.so.1\n"
+        f"\tlibcuda.so.1 (libc6) => {tmp_path}/32/libcuda.so.1\n"
+        f"\tlibnvidia-ml.so.1 (libc6,x86-64) => {tmp_path}/libnvidia-ml.so.1\n"
+        f"\tlibc.so.6 (libc6,x86-64) => {tmp_path}/libc.so.6\n"
+    )
+    (tmp_path / "libcuda.so.580.1").touch()
+    (tmp_path / "libcuda.so.1").symlink_to("libcuda.so.580.1")
+    (tmp_path / "libnvidia-ml.so.1").touch()
+    found = {bind.place: bind.source for bind in driver_files(listing) if "/lib/" in bind.place}
+    assert found == {
+        f"{DRIVER}/lib/libcuda.so.1": f"{tmp_path}/libcuda.so.580.1",
+        f"{DRIVER}/lib/libnvidia-ml.so.1": f"{tmp_path}/libnvidia-ml.so.1",
+    }
+    variables = with_driver({"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/opt/lib"})
+    assert variables == {"PATH": f"/usr/bin:{DRIVER}/bin", "LD_LIBRARY_PATH": f"/opt/lib:{DRIVER}/lib"}

@@ -1,0 +1,193 @@
+"""Tasks that run in an image: fetched and unpacked by the real programs, and run by a real lab."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carrel.client import Client
+from carrel.domain.errors import CarrelError
+from carrel.testing.images import make_image, programs, write_archive, write_layer
+from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.namespaces import why_no_namespaces
+from carrel.wire.v1 import JobDetail, ResourceRequest
+
+#: What such a task finds around it.
+LOOK = """
+cat /etc/motd; ls /; echo "PATH=$PATH"; echo "FLAVOUR=$FLAVOUR HOME=$HOME"; cat input.txt
+echo made > "$CARREL_OUTPUT_DIR/made.txt"; echo kept > "$HOME/kept" && echo "home is there"
+(echo x > /etc/x) 2>/dev/null || echo "image is read-only"; (cat {home}/token) 2>/dev/null || echo "no token"
+echo x > "$TMPDIR/x" && echo x > /tmp/y && echo "temporary files"
+test -e /etc/debian_version || echo "not the machine"; exit 7
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tools() -> None:
+    missing = [name for name in ("skopeo", "umoci") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not found (Debian: apt-get install {' '.join(missing)})")
+    if why_no_namespaces():
+        pytest.skip(f"This machine has no namespaces for us: {why_no_namespaces()}")
+
+
+@pytest.fixture(scope="module")
+def layers() -> list[bytes]:
+    base = {**programs("sh", "cat", "ls", "test"), "etc/motd": b"base\n", "etc/gone": b"", "usr/bin/env": "/bin/sh"}
+    return [write_layer(base), write_layer({"etc/.wh.gone": b"", "etc/motd": b"an image\n"})]
+
+
+@pytest.fixture(scope="module", params=["kernel", "none"])
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabProcess]:
+    home = tmp_path_factory.mktemp("images") / "lab"
+    home.mkdir(mode=0o700)
+    (home / "carrel.toml").write_text(f'isolation = "{request.param}"\ntracking = false\n')
+    (home.parent / "user").mkdir()
+    lab = start_lab(home, simulate_gpus=1, variables={"HOME": str(home.parent / "user")})
+    yield lab
+    lab.stop()
+
+
+@pytest.fixture
+def client(lab: LabProcess) -> Iterator[Client]:
+    with Client(url=lab.url, token=lab.token) as client:
+        yield client
+
+
+def _project(directory: Path, environment: str, command: str) -> Path:
+    directory.mkdir()
+    described = f"name: images\n{environment}\nentry_points:\n  main:\n    command: {json.dumps(command)}\n"
+    (directory / "MLproject").write_text(described)
+    (directory / "input.txt").write_text("the input\n")
+    return directory
+
+
+def _run(client: Client, project: Path, **more: Any) -> tuple[JobDetail, str]:
+    job = client.submit_project(project, **more)
+    ended = client.wait(job.id)
+    return ended, "".join(client.stream_log(job.id))
+
+
+def test_a_task_sees_its_image_and_its_own_files(lab: LabProcess, client: Client, layers: list[bytes], tmp_path: Path) -> None:
+    env = 'docker_env: {image: "oci-archive:train.tar", environment: [[FLAVOUR, mild]]}'
+    project = _project(tmp_path / "project", env, LOOK.format(home=lab.home))
+    digest = write_archive(project / "train.tar", layers, {"PATH": "/bin", "FLAVOUR": "hot", "CARREL_TOKEN": "theirs"})
+    ended, log = _run(client, project, resources=ResourceRequest(gpus=1))
+    assert (ended.state, ended.exit_code) == ("FAILED", 7), log
+    for line in ("an image", "FLAVOUR=mild", "the input", "home is there", "image is read-only", "no token", "temporary files"):
+        assert line in log, log
+    assert "not the machine" in log
+    assert "PATH=/bin" in log
+    assert "bin" in log.split()
+    assert [output.path for output in client.outputs(ended.id)] == ["outputs/made.txt"]
+    record = client.record(ended.id)
+    assert digest in json.dumps(record)
+    again = client.wait(client.rerun(ended.id).id)
+    assert again.exit_code == 7
+    assert digest in json.dumps(client.record(again.id))
+
+
+class _Registry(BaseHTTPRequestHandler):
+    """The reading half of a registry (OCI distribution specification 1.0), in which one name has one tag."""
+
+    blobs: dict[str, bytes]
+    tags: dict[str, str]
+
+    def do_HEAD(self) -> None:
+        self.do_GET(body=False)
+
+    def do_GET(self, *, body: bool = True) -> None:
+        if self.path == "/v2/":
+            self._answer(200, b"{}", "application/json", body=body)
+            return
+        what, name = self.path.rsplit("/", 2)[1:]
+        data = self.blobs.get(self.tags.get(name, name))
+        if data is None:
+            self._answer(404, b'{"errors": [{"code": "MANIFEST_UNKNOWN"}]}', "application/json", body=body)
+            return
+        kind = json.loads(data)["mediaType"] if what == "manifests" else "application/octet-stream"
+        self._answer(200, data, kind, body=body)
+
+    def _answer(self, status: int, data: bytes, kind: str, *, body: bool) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if body:
+            self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def registry(layers: list[bytes]) -> Iterator[tuple[str, dict[str, str], dict[str, bytes]]]:
+    digest, blobs = make_image(layers, {"PATH": "/bin"})
+    tags = {"1": digest}
+    handler = type("Registry", (_Registry,), {"blobs": blobs, "tags": tags})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}/lab/train", tags, blobs
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_an_image_of_a_registry_is_pinned_by_its_digest(
+    client: Client, registry: tuple[str, dict[str, str], dict[str, bytes]], layers: list[bytes], tmp_path: Path
+) -> None:
+    name, tags, blobs = registry
+    project = _project(tmp_path / "project", f'carrel: {{image: "{name}:1"}}', "cat /etc/motd")
+    first, log = _run(client, project)
+    assert (first.state, log) == ("COMPLETED", "an image\n")
+    # Somebody gives the tag to another image: who runs the job again has the one of before.
+    before = tags["1"]
+    tags["1"], others = make_image([*layers, write_layer({"etc/motd": b"another\n"})], {"PATH": "/bin"})
+    blobs.update(others)
+    again = client.wait(client.rerun(first.id).id)
+    assert "".join(client.stream_log(again.id)) == "an image\n"
+    assert before in json.dumps(client.record(again.id))
+    # By its digest it is another one.
+    other, log = _run(client, project, image=f"{name}@{tags['1']}")
+    assert (other.state, log) == ("COMPLETED", "another\n")
+    missing, log = _run(client, project, image=f"{name}:2")
+    assert missing.state == "FAILED"
+    assert f"{name}:2" in missing.message
+
+
+@pytest.mark.parametrize(
+    ("description", "words"),
+    [
+        ("docker_env: {image: 'dir:/etc'}", "not the name of an image"),
+        ("docker_env: {image: 'oci-archive:../x.tar'}", "not the name of an image"),
+        ("docker_env: {image: '--help'}", "not the name of an image"),
+        ("docker_env: {}", "names no image"),
+        ("docker_env: {image: 'x', volumes: ['/a:/b']}", "volumes of docker_env are not mounted"),
+        ("docker_env: {image: 'x', environment: [HOME]}", "without its value"),
+        ("docker_env: {image: 'x'}\ncarrel: {image: y}", "are both there"),
+        ("docker_env: {image: 'x'}\ncarrel: {launcher: torchrun}", "several processes"),
+    ],
+)
+def test_what_is_no_image_is_refused_by_name(client: Client, tmp_path: Path, description: str, words: str) -> None:
+    project = _project(tmp_path / "project", description, "true")
+    with pytest.raises(CarrelError, match=words):
+        client.submit_project(project)
+
+
+def test_a_file_that_is_no_image_ends_the_task_with_what_was_said(client: Client, tmp_path: Path) -> None:
+    project = _project(tmp_path / "project", "docker_env: {image: 'oci-archive:input.txt'}", "true")
+    ended, _log = _run(client, project)
+    assert ended.state == "FAILED"
+    assert "oci-archive:input.txt" in ended.message
+    absent = _project(tmp_path / "absent", "docker_env: {image: 'oci-archive:there.tar'}", "true")
+    ended, _log = _run(client, absent)
+    assert ended.state == "FAILED"
+    assert "not a file of the task's code" in ended.message
