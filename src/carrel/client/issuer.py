@@ -25,6 +25,9 @@ _SLOWER = 5.0
 #: Seconds between two questions to a lab that does not answer, at most.
 _LONGEST_PAUSE = 30.0
 
+#: What a lab answers that is asked too often, or cannot now.
+BUSY = frozenset({429, 503})
+
 #: Sends a form to a path of the lab's. Raises `Unavailable` when it does not answer.
 Post = Callable[[str, Mapping[str, str]], httpx.Response]
 
@@ -121,6 +124,8 @@ def wait(
         error, _words = oauth_error(response)
         if error == "slow_down":
             interval += _SLOWER
+        elif response.status_code in BUSY:  # many sign in from here at once
+            interval = min(2 * interval + 1, _LONGEST_PAUSE)
         elif error != "authorization_pending":
             raise refusal(response)
     raise Unauthenticated("Nobody has approved it in time.", remedy="Run `carrel login` again for another code.")

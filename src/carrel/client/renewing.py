@@ -12,9 +12,12 @@ import httpx
 
 from carrel.client import stored_tokens
 from carrel.client.credential import Credential
-from carrel.client.issuer import CLIENT_ID, oauth_error, read_tokens
+from carrel.client.issuer import BUSY, CLIENT_ID, oauth_error, read_tokens
 from carrel.client.locate import kept_credential
 from carrel.domain.errors import CarrelError, Denied, Unauthenticated
+
+#: Seconds between tries at a lab that is asked too often, by all who share our address.
+_PAUSES = (0.5, 1.0, 2.0, 4.0)
 
 #: Sends a form to a path of the lab's, with headers, as nobody in particular.
 Ask = Callable[[str, Mapping[str, str], Mapping[str, str]], httpx.Response]
@@ -91,7 +94,11 @@ class Renewing(httpx.Auth):
         assert found.retry is not None
         assert found.refresh_token is not None
         form = {"grant_type": "refresh_token", "client_id": CLIENT_ID, "refresh_token": found.refresh_token}
-        response = self._ask("/oauth/token", form, {"Idempotency-Key": found.retry})
+        for pause in _PAUSES:
+            response = self._ask("/oauth/token", form, {"Idempotency-Key": found.retry})
+            if response.status_code not in BUSY:
+                break
+            time.sleep(pause)
         if response.status_code != 200:
             raise self._refusal(response)
         made = read_tokens(response)

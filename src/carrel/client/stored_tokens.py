@@ -7,7 +7,6 @@ with it, the file is there.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib
 import os
 import threading
@@ -39,6 +38,8 @@ def token_file(url: str, environment: Mapping[str, str]) -> Path:
 @contextlib.contextmanager
 def alone(url: str, environment: Mapping[str, str]) -> Iterator[None]:
     """Be the only one of this user's commands that changes what is kept for this lab. Raises `Unavailable`."""
+    import fcntl  # not on every system that a client may be used from
+
     path = directory(environment) / "locks" / quote(url.rstrip("/"), safe="")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
