@@ -34,6 +34,7 @@ ROOMS_WITH_SERVERS = frozenset(
         "residency",
         "runner",
         "server",
+        "signin",
         "slurm",
         "staging",
         "suspension",

@@ -80,7 +80,7 @@ def test_an_invitation_becomes_a_token_that_the_command_line_keeps(lab: LabProce
 
 def test_a_token_is_piped_in_and_others_must_not_read_it(lab: LabProcess, tmp_path: Path) -> None:
     mine = CommandLine({"XDG_CONFIG_HOME": str(tmp_path / "config"), "XDG_DATA_HOME": str(tmp_path / "data")})
-    words = [*CARREL, "login", lab.url]
+    words = [*CARREL, "login", lab.url, "--token"]
     piped = subprocess.run(words, input=lab.token, capture_output=True, text=True, env=mine.environment(), check=False)
     assert piped.returncode == 0, piped.stderr
     (file,) = (tmp_path / "config/carrel/tokens").iterdir()

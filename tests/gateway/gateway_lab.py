@@ -49,6 +49,7 @@ from carrel.gateway import GatewaySettings, Pages, create_app
 from carrel.retention import Collector
 from carrel.retention.collector import Places
 from carrel.server.collecting import LabWorkDirectories
+from carrel.signin import Issuer
 from carrel.snapshots import SnapshotStore, pack
 from carrel.spool import Spool
 from carrel.store import Database, Store
@@ -261,6 +262,8 @@ def a_lab(
     keeps: RetentionRules = RetentionRules(),
     quota: int | None = None,
     clock: Clock = time.time,
+    poll_interval: int = 5,
+    issues: bool = True,
     **limits: int,
 ) -> Iterator[Rig]:
     home.mkdir(parents=True, exist_ok=True)
@@ -334,6 +337,16 @@ def a_lab(
         pages=pages(rig) if pages else None,
         environments=environments,
         audit=audit,
+        issuer=Issuer(
+            store=store.sign_ins,
+            tokens=tokens_of_lab,
+            find_user=store.people.get,
+            clock=clock,
+            secret=secret,
+            interval=poll_interval,
+        )
+        if issues
+        else None,
         sessions=Sessions(
             lab,
             files=home / "files",

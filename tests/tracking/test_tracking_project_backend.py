@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -18,6 +21,7 @@ import pytest
 from tracking_support import Tracking
 
 from carrel.client import Client
+from carrel.client.stored_tokens import token_file
 from carrel.testing.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.mlflow
@@ -98,7 +102,7 @@ def clean(**more: str) -> dict[str, str]:
 def start(lab: RealLab, project: Path, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     backend = () if "--backend" in arguments else ("--backend", "carrel")
     command = [PROGRAMS / "mlflow", "run", project.name, *backend, *arguments]
-    environment = clean(CARREL_HOME=str(lab.home), **(env or {}))
+    environment = clean(**{"CARREL_HOME": str(lab.home), **(env or {})})
     return subprocess.Popen(
         command, cwd=project.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -316,3 +320,37 @@ def test_an_exported_token_lets_a_plain_mlflow_client_track_and_nothing_else(lab
     assert (answer.status_code, "for tracking only" in answer.json()["detail"]) == (403, True)
     newest = lab.client.tokens()[-1]
     assert (newest.scopes, newest.expires_at is not None, newest.name.startswith("a shell on ")) == (["tracking"], True, True)
+
+
+def test_a_sign_in_whose_token_ends_meanwhile_is_enough(lab: RealLab, project: Path, tmp_path: Path) -> None:
+    """`carrel login` keeps an access token of an hour; a task goes on for longer."""
+    around = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "CARREL_HOME": str(tmp_path / "none"), "CARREL_URL": lab.client.url}
+    with httpx.Client(base_url=lab.client.url, headers={"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}) as browser:
+        form = {"client_id": "carrel-cli"}
+        begun = browser.post("/oauth/device_authorization", data=form).raise_for_status().json()
+        browser.post("/login", data={"token": (lab.home / "token").read_text().strip()})
+        page = browser.get("/device", params={"user_code": begun["user_code"]}).raise_for_status()
+        fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page.text))
+        browser.post("/device", data={**fields, "decision": "approve"}).raise_for_status()
+        grant = {"grant_type": "urn:ietf:params:oauth:grant-type:device_code", "device_code": begun["device_code"]}
+        tokens = browser.post("/oauth/token", data={**form, **grant}).raise_for_status().json()
+    file = token_file(lab.client.url, around)
+    file.parent.mkdir(parents=True)
+    kept = {"access_token": tokens["access_token"], "refresh_token": tokens["refresh_token"], "expires_at": 4e9}
+    file.write_text(json.dumps(kept))
+    file.chmod(0o600)
+    gate = tmp_path / "go on"
+    (project / "MLproject").write_text(
+        f"name: tiny\nentry_points:\n  main:\n    command: \"echo waits; while ! test -e '{gate}'; do sleep 0.1; done\"\n"
+    )
+    process = start(lab, project, env=around)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    with contextlib.closing(sqlite3.connect(lab.home / "lab.db", timeout=PATIENCE)) as database, database:
+        database.execute("UPDATE access_tokens SET expires_at = 1")
+    gate.touch()
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    assert json.loads(file.read_text())["access_token"] != tokens["access_token"]
+    run = lab.run(lab.newest().run_id)
+    assert (run["info"]["status"], pairs(run["data"]["tags"])["mlflow.project.backend"]) == ("FINISHED", "carrel")

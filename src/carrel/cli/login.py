@@ -1,15 +1,18 @@
-"""`carrel login` and `carrel logout`: the token that this command line keeps."""
+"""`carrel login` and `carrel logout`: the sign-in that this command line keeps."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from carrel.client.credential import Credential
 
 Url = Annotated[
     str | None, typer.Argument(metavar="[URL]", help="The lab's address.  [CARREL_URL, or the last one]", show_default=False)
@@ -18,6 +21,10 @@ Url = Annotated[
 
 def login_command(
     url: Url = None,
+    device: Annotated[
+        bool, typer.Option("--device", help="Show a code to enter in any browser, also where there is one here.")
+    ] = False,
+    typed: Annotated[bool, typer.Option("--token", help="Keep a token that is typed or piped in.")] = False,
     invitation: Annotated[
         str | None, typer.Option("--invitation", metavar="CODE", help="A code that an administrator gave you; it works once.")
     ] = None,
@@ -27,24 +34,20 @@ def login_command(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Sign in to a lab: keep a token for its address, from an invitation or as it is typed (or piped) in."""
-    import socket
-
+    """Sign in to a lab, in the browser of this machine or of another, and stay so; or keep a token for it."""
     from carrel.cli.screen import print_json
     from carrel.client import Client
-    from carrel.client.stored_tokens import keep
 
     address = _address(url)
     if trusted is not None:
         from carrel.client.trust import trust
 
         trust(address, trusted)
-    given = invitation or _typed(address)
-    with Client(address, given) as client:
-        token = client.redeem_invitation(f"{socket.gethostname()}, by invitation").token if invitation else given
-    with Client(address, token) as client:
+    _one_way(device=device, typed=typed, invited=invitation is not None)
+    credential = _redeemed(address, invitation) if invitation else _sign_in(address, device=device, typed=typed)
+    with Client(address, credential.access_token) as client:
         who, address = client.lab().caller, client.url
-    where = keep(address, token, os.environ)
+    where = _keep(address, credential)
     if as_json:
         print_json({"url": address, "user": who.subject, "kept": where})
         return OK
@@ -53,27 +56,26 @@ def login_command(
 
 
 def logout_command(url: Url = None, as_json: AsJson = False) -> int:
-    """Revoke the token that is kept for a lab, and forget it."""
+    """End the sign-in that is kept for a lab, and forget it."""
     from carrel.cli.screen import print_json
-    from carrel.client import Client
-    from carrel.client.locate import kept_token
-    from carrel.client.stored_tokens import forget
+    from carrel.client.locate import kept_credential
+    from carrel.client.stored_tokens import alone, forget
     from carrel.domain.errors import Conflict, Unauthenticated, Unavailable
 
     address = _address(url)
-    token = kept_token(address, os.environ)
-    if token is None:
-        raise Conflict(f"No token is kept for {address}.", remedy="One in CARREL_TOKEN is not kept: unset it.")
     revoked = True
-    try:
-        with Client(address, token) as client:
-            client.revoke_token()
-    except Unauthenticated:
-        pass  # it is void already
-    except Unavailable as error:
-        revoked = False
-        print(f"warning: the token could not be revoked, only forgotten. {error}", file=sys.stderr)
-    forget(address, os.environ)
+    with alone(address, os.environ):  # none of our commands renews it meanwhile
+        credential = kept_credential(address, os.environ)
+        if credential is None:
+            raise Conflict(f"No token is kept for {address}.", remedy="One in CARREL_TOKEN is not kept: unset it.")
+        try:
+            _revoke(address, credential)
+        except Unauthenticated:
+            pass  # it is void already
+        except Unavailable as error:
+            revoked = False
+            print(f"warning: the token could not be revoked, only forgotten. {error}", file=sys.stderr)
+        forget(address, os.environ)
     if as_json:
         print_json({"url": address, "revoked": revoked})
     else:
@@ -90,6 +92,67 @@ def _address(url: str | None) -> str:
     if not found:
         raise Invalid("Which lab?", remedy="Name its address: `carrel login https://lab.example.org`.")
     return check_address(found)
+
+
+def _one_way(*, device: bool, typed: bool, invited: bool) -> None:
+    from carrel.domain.errors import Invalid
+
+    if device + typed + invited > 1:
+        raise Invalid("--device, --token and --invitation are three ways to sign in.", remedy="Leave out all but one.")
+
+
+def _sign_in(address: str, *, device: bool, typed: bool) -> Credential:
+    from carrel.cli.signing_in import sign_in
+    from carrel.client.credential import Credential
+
+    made = None if typed else sign_in(address, device=device)
+    if made is not None:
+        return made
+    if not typed:
+        print(f"The lab at {address} has no sign-in in a browser (it is older): it takes a token.", file=sys.stderr)
+    return Credential(access_token=_typed(address))
+
+
+def _redeemed(address: str, invitation: str) -> Credential:
+    import socket
+
+    from carrel.client import Client
+    from carrel.client.credential import Credential
+
+    with Client(address, invitation) as client:
+        return Credential(access_token=client.redeem_invitation(f"{socket.gethostname()}, by invitation").token)
+
+
+def _keep(address: str, credential: Credential) -> str:
+    """Keep it, and end the sign-in whose place it takes: nobody has that any more."""
+    from carrel.client.locate import kept_credential
+    from carrel.client.stored_tokens import alone, keep
+    from carrel.domain.errors import CarrelError
+
+    with alone(address, os.environ):
+        try:
+            before = kept_credential(address, os.environ)
+        except CarrelError:
+            before = None  # what cannot be read is replaced
+        where = keep(address, credential.to_text(), os.environ)
+        if before is not None and before.refresh_token is not None:
+            try:
+                _revoke(address, before)
+            except CarrelError as error:
+                print(f"warning: the sign-in of before could not be ended; it ends when it is not used. {error}", file=sys.stderr)
+    return where
+
+
+def _revoke(address: str, credential: Credential) -> None:
+    if credential.refresh_token is not None:
+        from carrel.cli.signing_in import end
+
+        end(address, credential)
+        return
+    from carrel.client import Client
+
+    with Client(address, credential.access_token) as client:
+        client.revoke_token()
 
 
 def _typed(address: str) -> str:

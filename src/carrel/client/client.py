@@ -82,6 +82,11 @@ class Client(ArrayCalls, AuditCalls, EnvironmentCalls, OutputCalls, PeopleCalls,
         """File (PEM) of who signs the lab's certificates, where that is the lab itself."""
         return self._http.authority
 
+    @property
+    def token(self) -> str:
+        """The access token; one of `carrel login` holds for some minutes at least. Raises what keeps it from being renewed."""
+        return self._http.token()
+
     def tell_storage(self, room: str, message: str) -> None:
         """Tell of a disk of the lab's as if an answer had told of it."""
         self._http.tell(room, message)

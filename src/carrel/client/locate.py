@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from carrel.client.credential import Credential
 from carrel.client.stored_tokens import authority_file, kept, usual_lab
 from carrel.domain.errors import Invalid, Unauthenticated, Unavailable
 
@@ -25,6 +26,8 @@ class Lab:
     token: str = field(repr=False)
     #: File (PEM) of who signs its certificates, where that is the lab itself; None: somebody whom this machine trusts.
     authority: Path | None = None
+    #: The sign-in of which the token is, where it is one that `carrel login` keeps and that is renewed.
+    renewed: Credential | None = field(default=None, repr=False)
 
 
 def default_home(environment: Mapping[str, str]) -> Path:
@@ -46,7 +49,8 @@ def locate(
     if remote:
         found = token or environment.get("CARREL_TOKEN") or _from_file(environment.get("CARREL_TOKEN_FILE"))
         address = check_address(remote)
-        found = found or kept_token(address, environment) or _own_token(directory, address)
+        kept_one = None if found else kept_credential(address, environment)
+        found = found or (kept_one.access_token if kept_one else None) or _own_token(directory, address)
         if not found:
             raise Unauthenticated(
                 f"There is no token for {address}.", remedy=f"`carrel login {address}` keeps one; or set CARREL_TOKEN."
@@ -54,15 +58,17 @@ def locate(
         return Lab(
             url=address,
             token=_usable(found.strip(), "CARREL_TOKEN or its file"),
-            authority=_trusted(address, directory, environment),
+            authority=trusted(address, directory, environment),
+            renewed=kept_one if kept_one is not None and kept_one.refresh_token is not None else None,
         )
     address = _running_in(directory)
     read = token or read_token(directory / "token")
     return Lab(url=address, token=_usable(read, "the token file"), authority=_own_authority(directory, address))
 
 
-def _trusted(address: str, home: Path, environment: Mapping[str, str]) -> Path | None:
-    """CARREL_CA_FILE, what `carrel login --trust` has kept, that of a home whose lab it is."""
+def trusted(address: str, home: Path, environment: Mapping[str, str]) -> Path | None:
+    """File of who signs the certificates of the lab at `address`: CARREL_CA_FILE, what `carrel login --trust` has kept,
+    that of a home whose lab it is; None: somebody whom this machine trusts."""
     if not address.startswith("https:"):
         return None
     if given := environment.get("CARREL_CA_FILE"):
@@ -98,13 +104,15 @@ def read_token(path: Path) -> str:
     return text
 
 
-def kept_token(url: str, environment: Mapping[str, str]) -> str | None:
-    """The token that `carrel login` has kept for the lab at this address, or None."""
+def kept_credential(url: str, environment: Mapping[str, str]) -> Credential | None:
+    """What `carrel login` has kept for the lab at this address, or None. Raises `Unauthenticated` for what cannot be used."""
     found = kept(url, environment)
     if found is None:
         return None
     token, path = found
-    return token if path is None else read_token(path)
+    if path is None:
+        return Credential.of_text(token, "the keyring")
+    return Credential.of_text(read_token(path), str(path))
 
 
 def _own_token(home: Path, url: str) -> str | None:

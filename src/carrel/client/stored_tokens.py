@@ -10,7 +10,7 @@ import contextlib
 import importlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -33,6 +33,27 @@ def directory(environment: Mapping[str, str]) -> Path:
 def token_file(url: str, environment: Mapping[str, str]) -> Path:
     """The file for the token of one lab."""
     return directory(environment) / "tokens" / quote(url.rstrip("/"), safe="")
+
+
+@contextlib.contextmanager
+def alone(url: str, environment: Mapping[str, str]) -> Iterator[None]:
+    """Be the only one of this user's commands that changes what is kept for this lab. Raises `Unavailable`."""
+    import fcntl  # not on every system that a client may be used from
+
+    path = directory(environment) / "locks" / quote(url.rstrip("/"), safe="")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise Unavailable(
+            f"The sign-in at {url} cannot be renewed: {path} cannot be written: {error.strerror}.",
+            remedy="Make room or set XDG_CONFIG_HOME to a directory of yours; or use CARREL_TOKEN.",
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def authority_file(url: str, environment: Mapping[str, str]) -> Path:
@@ -60,21 +81,41 @@ def usual_lab(environment: Mapping[str, str]) -> str | None:
 
 
 def keep(url: str, token: str, environment: Mapping[str, str], *, keyring: Any | None = None) -> str:
-    """Keep the token for this lab, which is the usual one from now on; return where, in words for people."""
+    """Keep the token for this lab, which is the usual one from now on; return where, in words for people.
+
+    Raises `Unavailable` when it cannot be kept.
+    """
     url = url.rstrip("/")
     path = token_file(url, environment)
-    found = keyring or usable_keyring(environment)
     try:
         _write(directory(environment) / "lab", url)
+    except OSError as error:
+        raise _not_kept(path, error) from error
+    return _keep(url, path, token, keyring or usable_keyring(environment))
+
+
+def keep_again(url: str, token: str, environment: Mapping[str, str], *, keyring: Any | None = None) -> None:
+    """Keep the token in the place of the one that is kept for this lab, where that is. Raises `Unavailable`."""
+    url = url.rstrip("/")
+    path = token_file(url, environment)
+    _keep(url, path, token, None if path.exists() else keyring or usable_keyring(environment))
+
+
+def _keep(url: str, path: Path, token: str, found: Any | None) -> str:
+    try:
         if found is not None and _asked(lambda: _put(found, url, token)):
             path.unlink(missing_ok=True)
             return "the keyring"
         _write(path, token)
     except OSError as error:
-        raise Unavailable(
-            f"The token cannot be kept in {path}: {error.strerror}.", remedy="Set CARREL_URL and CARREL_TOKEN instead."
-        ) from error
+        raise _not_kept(path, error) from error
     return str(path)
+
+
+def _not_kept(path: Path, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"The token cannot be kept in {path}: {error.strerror}.", remedy="Set CARREL_URL and CARREL_TOKEN instead."
+    )
 
 
 def kept(url: str, environment: Mapping[str, str], *, keyring: Any | None = None) -> tuple[str, Path | None] | None:
@@ -139,4 +180,6 @@ def _write(path: Path, text: str) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text + "\n")
+        file.flush()
+        os.fsync(descriptor)  # a refresh token is good once: the one before must not come back with a loss of power
     temporary.replace(path)

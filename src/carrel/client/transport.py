@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -15,6 +16,7 @@ import httpx
 from pydantic import BaseModel
 
 from carrel.client.locate import Lab
+from carrel.client.renewing import Fixed, Renewing
 from carrel.domain import errors
 from carrel.wire.v1 import API, STORAGE_HEADER, HealthView, Problem
 
@@ -63,16 +65,23 @@ class Transport:
         self._guard = threading.Lock()
 
     def _open(self, lab: Lab) -> httpx.Client:
-        address = urlsplit(lab.url)
-        return httpx.Client(
-            base_url=lab.url,
-            headers={"Authorization": f"Bearer {lab.token}"},
-            timeout=self._timeout,
-            # A proxy for the outside world has no business between a user and a lab on the same machine.
-            trust_env=not (address.hostname or "").startswith(_LOOPBACK),
-            # Reading the machine's certificates takes longer than most requests; without TLS there is nothing to verify.
-            verify=_trust(lab.authority) if address.scheme != "http" and lab.authority else address.scheme != "http",
-        )
+        http = open_http(lab.url, lab.authority, timeout=self._timeout)
+        http.auth = self._auth = self._sign(lab)
+        return http
+
+    def _sign(self, lab: Lab) -> Fixed | Renewing:
+        if lab.renewed is None:
+            return Fixed(lab.token)
+
+        def ask(path: str, form: Mapping[str, str], headers: Mapping[str, str]) -> httpx.Response:
+            return self._http.request("POST", path, data=dict(form), headers=dict(headers), auth=None)
+
+        return Renewing(lab.url, lab.renewed, os.environ, ask)
+
+    def token(self) -> str:
+        """The access token, which holds for some minutes at least where it is one that is renewed."""
+        with self._explained():
+            return self._auth.token()
 
     def close(self) -> None:
         """Close all connections."""
@@ -90,7 +99,8 @@ class Transport:
             if moved:
                 self._earlier.append(self._http)
                 self.url, self.authority, self._http = lab.url, lab.authority, self._open(lab)
-            self._http.headers["Authorization"] = f"Bearer {lab.token}"
+            else:
+                self._http.auth = self._auth = self._sign(lab)
         return moved
 
     def call(self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **request: Any) -> httpx.Response:
@@ -166,23 +176,41 @@ class Transport:
     def health(self) -> HealthView:
         """What the lab says without sign-in. Raises `Unavailable` when it does not answer."""
         with self._explained():
-            return HealthView.model_validate_json(self._http.get("/health").content)
+            return HealthView.model_validate_json(self._http.get("/health", auth=None).content)
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (httpx.TransportError, httpx.RemoteProtocolError) as error:
-            if _UNTRUSTED in str(error):
-                raise Untrusted(
-                    f"Nobody that you trust vouches for the lab at {self.url}: {str(error).partition('failed: ')[2] or error}.",
-                    remedy=f"Ask its administrator for the fingerprint that `carrel up` shows: carrel login {self.url} --trust "
-                    "sha256:…; CARREL_CA_FILE names a file of certificates.",
-                ) from error
-            raise LabUnreachable(
-                f"The lab at {self.url} does not answer: {errors.in_words(error)}.",
-                remedy="Is it running? `carrel up` starts it; running tasks go on meanwhile.",
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(self.url)
+
+
+def open_http(url: str, authority: Path | None, *, timeout: float) -> httpx.Client:
+    """Connections to a lab, on which nobody is signed in. `authority`: file (PEM) of who signs its certificates."""
+    address = urlsplit(url)
+    return httpx.Client(
+        base_url=url,
+        timeout=timeout,
+        # A proxy for the outside world has no business between a user and a lab on the same machine.
+        trust_env=not (address.hostname or "").startswith(_LOOPBACK),
+        # Reading the machine's certificates takes longer than most requests; without TLS there is nothing to verify.
+        verify=_trust(authority) if address.scheme != "http" and authority else address.scheme != "http",
+    )
+
+
+@contextmanager
+def explained(url: str) -> Iterator[None]:
+    """Raise `Unavailable`, in words for people, for what goes wrong on the way to the lab."""
+    try:
+        yield
+    except (httpx.TransportError, httpx.RemoteProtocolError) as error:
+        if _UNTRUSTED in str(error):
+            raise Untrusted(
+                f"Nobody that you trust vouches for the lab at {url}: {str(error).partition('failed: ')[2] or error}.",
+                remedy=f"Ask its administrator for the fingerprint that `carrel up` shows: carrel login {url} --trust "
+                "sha256:…; CARREL_CA_FILE names a file of certificates.",
             ) from error
+        raise LabUnreachable(
+            f"The lab at {url} does not answer: {errors.in_words(error)}.",
+            remedy="Is it running? `carrel up` starts it; running tasks go on meanwhile.",
+        ) from error
 
 
 class Untrusted(errors.Unavailable):

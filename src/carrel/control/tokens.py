@@ -247,12 +247,12 @@ def _void(token: Token, user: User) -> Unauthenticated:
         by = f" by {token.revoked_by}" if token.revoked_by else ""
         return Unauthenticated(
             f"{called} was revoked on {day(token.revoked_at)}{by}.",
-            remedy=f"Use another of your tokens; {ask}",
+            remedy=f"Sign in again with `carrel login`, or use another of your tokens; {ask}",
             details={"token": token.id, "cause": "revoked"},
         )
     return Unauthenticated(
         f"{called} expired on {day(token.expires_at)}.",
-        remedy=f"Make another with `carrel token create` where you are signed in; or {ask}",
+        remedy=f"Sign in again with `carrel login`, or make another with `carrel token create` where you are signed in; or {ask}",
         details={"token": token.id, "cause": "expired"},
     )
 

@@ -34,6 +34,7 @@ from carrel.gateway.rates import Rates
 from carrel.gateway.routes import arrays, events, files, jobs, people, reservations
 from carrel.gateway.routes import audit as audit_routes
 from carrel.gateway.routes import environments as environment_routes
+from carrel.gateway.routes import issuer as issuer_routes
 from carrel.gateway.routes import lab as lab_routes
 from carrel.gateway.routes import retention as retention_routes
 from carrel.gateway.routes import secrets as secret_routes
@@ -42,6 +43,7 @@ from carrel.gateway.settings import GatewaySettings
 from carrel.gateway.streams import Doorbell, Streams
 from carrel.gateway.submission import Submissions
 from carrel.gateway.views import disk_view
+from carrel.signin import Issuer
 from carrel.snapshots import SnapshotStore
 from carrel.wire.v1 import API, HealthView, Problem
 
@@ -58,6 +60,7 @@ def create_app(
     sessions: Sessions | None = None,
     environments: NamedEnvironments | None = None,
     audit: AuditLog | None = None,
+    issuer: Issuer | None = None,
     new_incident: Callable[[], str] = lambda: secrets.token_hex(6),
 ) -> FastAPI:
     """The lab's HTTP application.
@@ -78,6 +81,7 @@ def create_app(
         sessions=sessions,
         environments=None if environments is None else Environments(environments, may_build=lab.policy.here),
         audit=audit,
+        issuer=issuer,
     )
     zones = _zones(settings, pages)
     answers = _Answers(zones, pages)
@@ -129,6 +133,8 @@ def create_app(
         *(session_routes, environment_routes, retention_routes, secret_routes),
     ):
         app.include_router(module.router)
+    if issuer is not None:
+        app.include_router(issuer_routes.router)
     if tracking_proxy is not None:
         app.add_api_route(settings.tracking_path, _to_directory, include_in_schema=False)
         app.mount(settings.tracking_path, tracking_proxy)
@@ -139,7 +145,7 @@ def create_app(
 
 def _zones(settings: GatewaySettings, pages: Pages | None) -> Zones:
     return Zones(
-        public=settings.public | (pages.public if pages else frozenset()),
+        public=settings.public | issuer_routes.PUBLIC | (pages.public if pages else frozenset()),
         public_under=pages.public_under if pages else (),
         tracking=settings.tracking_path,
     )

@@ -40,6 +40,17 @@ _MINUTE = 60.0
 #: Who is counted apart; all others together.
 _COUNTED = 1000
 _LONGEST = 500
+#: Where `tell_audit` leaves what it was told, in the request's state.
+_TOLD = "audit"
+
+
+def tell_audit(scope: Scope, **told: Any) -> None:
+    """For addresses that the layer cannot judge by themselves: what stands in the request's line.
+
+    `action` is a name of what was done, `rule` why it was refused, `client` the program that asked, `caller` who it was about
+    (a `Caller`); ``line=False``: nothing happened that were worth one.
+    """
+    scope.setdefault("state", {}).setdefault(_TOLD, {}).update(told)
 
 
 @dataclass(slots=True)
@@ -104,6 +115,7 @@ class Auditing:
         zone, path = self._zones.of(scope["path"]), scope["path"]
         changes = scope["method"] not in _SAFE and not (zone is Zone.TRACKING and _OF_RUNS.fullmatch(path))
         heard: dict[Action | None, Verdict] = {}
+        scope.setdefault("state", {})  # the same for all layers inside
         token = HEARD.set(heard)
         answered = False
 
@@ -139,9 +151,12 @@ class Auditing:
     ) -> None:
         status: int = answer["status"]
         hidden = [one for one in heard.values() if not one and one.hidden]
-        refused = status in _REFUSED or (status == 404 and bool(hidden))
         state = scope.get("state", {})
-        caller: Caller | None = state.get("caller")
+        told: Mapping[str, Any] = state.get(_TOLD, {})
+        refused = status in _REFUSED or (status == 404 and bool(hidden)) or "rule" in told
+        caller: Caller | None = told.get("caller") or state.get("caller")
+        if not told.get("line", True):
+            return
         if not (
             refused or (changes and caller is not None) or (changes and zone is Zone.PUBLIC) or self._reads_too(heard, status)
         ):
@@ -160,10 +175,11 @@ class Auditing:
             "from": address,
             "method": scope["method"],
             "resource": _resource(scope["path"]),
-            "action": _name(action, zone),
+            "action": told.get("action") or _name(action, zone),
             "result": "refused" if refused else "allowed" if 0 < status < 400 else "failed",
-            "rule": verdict.rule if verdict is not None else _BY_STATUS.get(status, "token"),
+            "rule": told.get("rule") or (verdict.rule if verdict is not None else _BY_STATUS.get(status, "token")),
             "status": status,
+            "client": told.get("client"),
         }
         if caller is not None:
             entry |= {"role": caller.user.role.value, "token": caller.token_id, "job": caller.job_id}

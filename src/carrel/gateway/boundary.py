@@ -25,15 +25,16 @@ _COMMON = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_PAGES_POLICY = (
+#: What the lab's own pages may do (Content Security Policy).
+PAGES_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _API_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 #: The tracking pages are MLflow's own and bring their own scripts: only framing by others is forbidden there.
 _HEADERS: Mapping[Zone, Mapping[str, str]] = {
-    Zone.PUBLIC: {**_COMMON, "X-Frame-Options": "DENY", "Content-Security-Policy": _PAGES_POLICY},
-    Zone.PAGES: {**_COMMON, "X-Frame-Options": "DENY", "Content-Security-Policy": _PAGES_POLICY, "Cache-Control": "no-store"},
+    Zone.PUBLIC: {**_COMMON, "X-Frame-Options": "DENY", "Content-Security-Policy": PAGES_POLICY},
+    Zone.PAGES: {**_COMMON, "X-Frame-Options": "DENY", "Content-Security-Policy": PAGES_POLICY, "Cache-Control": "no-store"},
     Zone.API: {**_COMMON, "X-Frame-Options": "DENY", "Content-Security-Policy": _API_POLICY, "Cache-Control": "no-store"},
     Zone.TRACKING: {**_COMMON, "X-Frame-Options": "SAMEORIGIN"},
 }

@@ -20,6 +20,7 @@ from carrel.gateway.settings import GatewaySettings
 from carrel.gateway.streams import Streams
 from carrel.gateway.submission import Submissions
 from carrel.gateway.views import job_view
+from carrel.signin import Issuer
 from carrel.wire.v1 import JobView, Problem
 
 #: Largest number that every database takes as an id.
@@ -55,6 +56,8 @@ class Gateway:
     environments: Environments | None = None
     #: None in a lab that keeps no audit log (tests).
     audit: AuditLog | None = None
+    #: None in a lab in which no program can sign in (tests).
+    issuer: Issuer | None = None
 
     def close(self) -> None:
         """End all streams, and what is built for them; any thread may call it."""

@@ -36,6 +36,8 @@ class GatewaySettings:
     audit_reads: str = "none"
     #: Names by which the lab is reached; empty: by any.
     names: frozenset[str] = frozenset()
+    #: The address that people know; "": the one by which they ask.
+    public_url: str = ""
     #: Certificate (PEM) of the lab's own authority; "" where it has none.
     authority: str = ""
     #: Paths beside those of the pages that need no sign-in.

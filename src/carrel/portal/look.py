@@ -67,7 +67,11 @@ class Look:
 
     def now(self) -> datetime:
         """The time."""
-        return datetime.fromtimestamp(self._clock(), UTC)
+        return self.moment(self._clock())
+
+    def moment(self, at: float) -> datetime:
+        """A time of the lab's as pages have it."""
+        return datetime.fromtimestamp(at, UTC)
 
     def _when(self, when: datetime | None) -> str | Markup:
         """A time as people say it; the exact one on request. A script turns it into the reader's own time zone."""

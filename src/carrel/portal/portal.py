@@ -13,6 +13,7 @@ from starlette.staticfiles import StaticFiles
 
 from carrel.domain.ports import Clock
 from carrel.gateway.context import Gateway
+from carrel.portal.consent import ConsentPages
 from carrel.portal.entrance import Entrance
 from carrel.portal.look import Look
 from carrel.portal.notebooks import NotebookPages
@@ -52,6 +53,8 @@ class Portal:
         entrance = Entrance(gateway, self.tickets, self.sessions)
         reference = ReferencePage(app, self._look)
         app.router.routes.extend([*pages.routes(), *notebooks.routes(), *entrance.routes(), *reference.routes()])
+        if gateway.issuer is not None:
+            app.router.routes.extend(ConsentPages(gateway.issuer, self.sessions, self._look).routes())
         for way in self._ways:
             app.router.routes.extend(way.routes(entrance))
         app.router.routes.append(Mount("/static", StaticFiles(directory=_STATIC)))

@@ -54,6 +54,7 @@ from carrel.server.collecting import LabWorkDirectories
 from carrel.server.elsewhere import Origin, check_database
 from carrel.server.home import LabHome
 from carrel.server.isolation import LabIsolation
+from carrel.server.issuing import issuer_of
 from carrel.server.lending import Lender, NoLender
 from carrel.server.log import log_to
 from carrel.server.network import certified, names, proxies, warnings
@@ -401,6 +402,7 @@ def _serve(
             rate_burst=10 * settings.rate_limit,
             names=names(settings.public_url, settings.slurm_url, url),
             authority=authority.text if authority is not None else "",
+            public_url=settings.public_url,
             audit_reads=settings.audit_reads,
         ),
         snapshots=running.code,
@@ -410,6 +412,7 @@ def _serve(
         pages=portal,
         environments=environments,
         audit=running.audit,
+        issuer=issuer_of(running.lab, running.store),
         sessions=notebooks.sessions if notebooks else None,
     )
     try:

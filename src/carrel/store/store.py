@@ -18,6 +18,7 @@ from carrel.store.reservations import ReservationTable
 from carrel.store.retention import RetentionTable
 from carrel.store.schema import upgrade
 from carrel.store.secrets import SecretTable
+from carrel.store.sign_ins import SignInTable
 from carrel.store.tables import lab
 from carrel.store.tokens import TokenTable
 
@@ -32,6 +33,7 @@ class Store:
         self.jobs = JobTable(database, self.events)
         self.people = UserTable(database)
         self.tokens = TokenTable(database)
+        self.sign_ins = SignInTable(database)
         self.drains = DrainTable(database)
         self.reservations = ReservationTable(database)
         self.retention = RetentionTable(database)

@@ -93,6 +93,74 @@ tokens = Table(
     sqlite_autoincrement=True,
 )
 
+#: Programs that are signed in as somebody (`carrel.signin`). Each has one token, by whose number it is listed and revoked; the
+#: digest of that one has no secret to it: what opens the lab are the access tokens below. All secrets are digests.
+sign_ins = Table(
+    "sign_ins",
+    metadata,
+    Column("token_id", ForeignKey("tokens.id"), primary_key=True, autoincrement=False),
+    Column("client", String(64), nullable=False),
+    #: The part of the refresh token that stays, and the one that changes with each use.
+    Column("family", String(64), nullable=False),
+    Column("refresh", String(64), nullable=False),
+    #: The one before, and the secret that was shown with it.
+    Column("previous", String(64)),
+    Column("retry", String(64)),
+    #: When it ends, however much it is used.
+    Column("ends_at", Double, nullable=False),
+    UniqueConstraint("family"),
+)
+
+#: What is good for an hour; of each sign-in those that have not ended.
+access_tokens = Table(
+    "access_tokens",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("token_id", ForeignKey("sign_ins.token_id"), nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index(None, "token_id"),
+)
+
+#: Programs that wait for somebody to approve them (RFC 8628). User codes are digests under a key of the lab's.
+device_codes = Table(
+    "device_codes",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("user_code", String(64), nullable=False),
+    Column("client", String(64), nullable=False),
+    Column("scopes", String(255), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("address", String(64), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    #: Seconds.
+    Column("interval", Integer, nullable=False),
+    Column("polled_at", Double),
+    #: A `Decision`, and who made it.
+    Column("decision", String(16), nullable=False, server_default=text("'none'")),
+    Column("subject", ForeignKey("users.subject")),
+    Column("account", String(255)),
+    UniqueConstraint("user_code"),
+)
+
+#: Codes that a browser brings to a program (RFC 6749, 4.1).
+authorization_codes = Table(
+    "authorization_codes",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("client", String(64), nullable=False),
+    Column("scopes", String(255), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("address", String(64), nullable=False),
+    Column("subject", ForeignKey("users.subject"), nullable=False),
+    Column("account", String(255)),
+    Column("redirect_uri", String(255), nullable=False),
+    Column("challenge", String(64), nullable=False),
+    Column("expires_at", Double, nullable=False),
+    #: Set when it was used.
+    Column("token_id", ForeignKey("tokens.id")),
+)
+
 #: What users keep for their jobs, sealed (`carrel.store.secrets`).
 secrets = Table(
     "secrets",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,9 +14,10 @@ from carrel.domain.token import Token
 from carrel.domain.user import User
 from carrel.store.database import Database
 from carrel.store.people import USER, user_of
-from carrel.store.tables import tokens, users
+from carrel.store.tables import access_tokens, authorization_codes, device_codes, tokens, users
 
-_TOKEN = [column for column in tokens.c if column is not tokens.c.digest]
+#: What a `Token` is made of.
+TOKEN = [column for column in tokens.c if column is not tokens.c.digest]
 
 
 class TokenTable:
@@ -31,24 +33,31 @@ class TokenTable:
 
     def find(self, digest: str) -> tuple[Token, User] | None:
         """The token with this digest and whose it is, valid or not; or None."""
-        query = sa.select(*_TOKEN, *USER).join(users).where(tokens.c.digest == digest)
+        query = sa.select(*TOKEN, *USER).join(users)
         with self._database.read() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else (_token_of(row), user_of(row))
+            row = connection.execute(query.where(tokens.c.digest == digest)).first()
+            if row is not None:
+                return token_of(row), user_of(row)
+            # The access token of a sign-in: it is that token, and ends before it.
+            of_sign_in = query.add_columns(access_tokens.c.expires_at.label("access_until")).join(
+                access_tokens, access_tokens.c.token_id == tokens.c.id
+            )
+            row = connection.execute(of_sign_in.where(access_tokens.c.digest == digest)).first()
+        return None if row is None else (replace(token_of(row), expires_at=row._mapping["access_until"]), user_of(row))
 
     def get(self, token_id: int) -> Token | None:
         """The token with this number, or None."""
         with self._database.read() as connection:
-            row = connection.execute(sa.select(*_TOKEN).where(tokens.c.id == token_id)).first()
-        return None if row is None else _token_of(row)
+            row = connection.execute(sa.select(*TOKEN).where(tokens.c.id == token_id)).first()
+        return None if row is None else token_of(row)
 
     def list(self, subject: str | None) -> Sequence[Token]:
         """All tokens of a user, or of everybody, the oldest first."""
-        query = sa.select(*_TOKEN).order_by(tokens.c.id)
+        query = sa.select(*TOKEN).order_by(tokens.c.id)
         if subject is not None:
             query = query.where(tokens.c.subject == subject)
         with self._database.read() as connection:
-            return [_token_of(row) for row in connection.execute(query)]
+            return [token_of(row) for row in connection.execute(query)]
 
     def revoke(self, *, by: str, now: float, token_id: int | None = None, subject: str | None = None) -> int:
         """Revoke one token, or all of a user; return how many that were."""
@@ -84,19 +93,23 @@ def _insert(connection: sa.Connection, new: NewToken, now: float) -> Token:
         "created_by": new.created_by,
         "expires_at": new.expires_at,
     }
-    made = connection.execute(sa.insert(tokens).returning(*_TOKEN), row).one()
-    return _token_of(made)
+    made = connection.execute(sa.insert(tokens).returning(*TOKEN), row).one()
+    return token_of(made)
 
 
 def _revoke(connection: sa.Connection, by: str, now: float, *, token_id: int | None, subject: str | None) -> int:
+    if token_id is None:  # nor does what they have approved come true
+        for table in (device_codes, authorization_codes):
+            connection.execute(sa.delete(table).where(table.c.subject == subject))
     change = sa.update(tokens).where(tokens.c.revoked_at.is_(None)).values(revoked_at=now, revoked_by=by)
     change = change.where(tokens.c.id == token_id if token_id is not None else tokens.c.subject == subject)
     return connection.execute(change).rowcount
 
 
-def _token_of(row: Row[Any]) -> Token:
+def token_of(row: Row[Any]) -> Token:
+    """The token of a row that has the columns `TOKEN`."""
     found = row._mapping
     return Token(
-        **{column.name: found[column] for column in _TOKEN if column is not tokens.c.scopes},
+        **{column.name: found[column] for column in TOKEN if column is not tokens.c.scopes},
         scopes=tuple(found[tokens.c.scopes].split(",")),
     )

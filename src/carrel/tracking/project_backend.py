@@ -33,7 +33,6 @@ from mlflow.utils.mlflow_tags import (
 )
 
 from carrel.client import Client
-from carrel.client.locate import locate
 from carrel.client.travelling import Travelling
 from carrel.domain.errors import CarrelError
 from carrel.domain.job import JobState
@@ -118,7 +117,7 @@ class CarrelSubmittedRun(SubmittedRun):  # type: ignore[misc]
                 worst = job
         assert worst is not None
         # The lab ends the runs of the jobs; their parent was made here.
-        MlflowClient().set_terminated(self.run_id, status_of(JobState(worst.state)))
+        self._mlflow().set_terminated(self.run_id, status_of(JobState(worst.state)))
         return worst
 
     def cancel(self) -> None:
@@ -133,7 +132,7 @@ class CarrelSubmittedRun(SubmittedRun):  # type: ignore[misc]
     def leave(self) -> None:
         """Nobody waits here: the parent of an array's runs, which says nothing itself, is over."""
         if self._is_array:
-            MlflowClient().set_terminated(self.run_id)
+            self._mlflow().set_terminated(self.run_id)
 
     def get_status(self) -> str:
         """MLflow's word for the state of the job."""
@@ -144,9 +143,15 @@ class CarrelSubmittedRun(SubmittedRun):  # type: ignore[misc]
         state = next((state for state in states if state not in _NOT_STARTED), states[0])
         return str(RunStatus.to_string(RunStatus.SCHEDULED if state in _NOT_STARTED else RunStatus.RUNNING))
 
+    def _mlflow(self) -> MlflowClient:
+        """MLflow's client, after a wait that may have been long."""
+        if self._run.foreign_uri is None:
+            _sign_in_to_mlflow(self._client)
+        return MlflowClient()
+
     def _settle(self, job: v1.JobView) -> None:
         """The run has ended too when this returns: a foreign server is told here, the lab's own is told by the lab."""
-        client, until = MlflowClient(), time.monotonic() + _AFTERGLOW
+        client, until = self._mlflow(), time.monotonic() + _AFTERGLOW
         if self._run.foreign_uri is not None:
             client.set_terminated(self.run_id, status_of(JobState(job.state)))
             return
@@ -173,9 +178,8 @@ class CarrelBackend(AbstractBackend):  # type: ignore[misc]
         """Submit; from the command line also wait, unless the backend config says ``"detach": true``."""
         detach, settings = _settings(backend_config)
         try:
-            lab = locate()
-            client = Client(lab.url, lab.token)
-            where = _Where.find(client, lab.token, tracking_uri)
+            client = Client()
+            where = _Where.find(client, tracking_uri)
             experiment = where.experiment(experiment_id)
             submitted = _submit(client, where, experiment, project_uri, entry_point, params or {}, version, settings)
             if detach:
@@ -200,7 +204,7 @@ class _Where:
     local_uri: str | None = None
 
     @classmethod
-    def find(cls, client: Client, token: str, tracking_uri: str) -> _Where:
+    def find(cls, client: Client, tracking_uri: str) -> _Where:
         """The lab's, unless the user has said another server. From here on this process tracks there."""
         labs = client.lab().tracking_url
         given = tracking_uri.rstrip("/")
@@ -215,7 +219,7 @@ class _Where:
         mlflow.set_tracking_uri(given if is_server else labs)
         for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
             os.environ.pop(name, None)
-        os.environ["MLFLOW_TRACKING_TOKEN"] = token
+        _sign_in_to_mlflow(client)
         return cls(foreign_uri=None, local_uri=None if is_server else tracking_uri)
 
     def experiment(self, experiment_id: str) -> str:
@@ -227,6 +231,11 @@ class _Where:
             name = MlflowClient(tracking_uri=self.local_uri).get_experiment(experiment_id).name
         found = mlflow.get_experiment_by_name(name)
         return str(found.experiment_id if found else mlflow.create_experiment(name))
+
+
+def _sign_in_to_mlflow(client: Client) -> None:
+    """Let MLflow's client in this process go on: a token of `carrel login` holds for an hour, and a task may take days."""
+    os.environ["MLFLOW_TRACKING_TOKEN"] = client.token
 
 
 def _same_server(one: str, other: str) -> bool:
