@@ -64,6 +64,7 @@ from carrel.server.preparable import Preparable
 from carrel.server.retention import RetentionService
 from carrel.server.serving import Server, listen, name_of
 from carrel.server.settings import Settings, read_settings
+from carrel.server.sign_in import local_pages
 from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
 from carrel.server.tls import Certificate
 from carrel.server.tracking import Tracking, artifacts_of
@@ -386,7 +387,7 @@ def _serve(
     """Bring the parts up, serve until a signal comes, take them down."""
     running = open_lab(home, settings, url, rules, origin, authority)
     tracking = Tracking(home=home.path, store=running.store, lab=running.lab) if settings.tracking else None
-    portal = Portal(clock=time.time)
+    portal = Portal(clock=time.time, local=local_pages(running.store, running.lab))
     environments = NamedEnvironments(home.environments, walls=running.isolation)
     environments.set_quota(settings.environment_quota)
     notebooks = _notebooks(running, environments) if settings.sessions else None
