@@ -106,6 +106,10 @@ class LocalSignIn:
 
     # ---- one's own
 
+    def is_less(self, caller: Caller) -> bool:
+        """Whether the caller's token is good for less than they may do, so that it cannot change how they sign in."""
+        return not allowed(caller, Action.CHANGE_SIGN_IN) or caller.account is not None or caller.token_id is None
+
     def has_password(self, caller: Caller) -> bool:
         """Whether the caller has a password."""
         return self.store.password(caller.user.subject) is not None

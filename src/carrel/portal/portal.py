@@ -37,6 +37,8 @@ class Portal:
         self.tickets = Tickets(clock)
         self.sessions = Sessions(clock)
         self._look = Look(clock)
+        self._local = local
+        self._look.know(has_own_sign_in=local is not None)
         if local is not None:
             local.use(self._look)
 
@@ -57,6 +59,8 @@ class Portal:
         app.router.routes.extend([*pages.routes(), *notebooks.routes(), *entrance.routes(), *reference.routes()])
         for way in self._ways:
             app.router.routes.extend(way.routes(entrance))
+        if self._local is not None:
+            app.router.routes.extend(self._local.own(self.sessions).routes())
         app.router.routes.append(Mount("/static", StaticFiles(directory=_STATIC)))
 
     def problem_page(self, request: Request, problem: Problem) -> Response:

@@ -387,7 +387,7 @@ def _serve(
     """Bring the parts up, serve until a signal comes, take them down."""
     running = open_lab(home, settings, url, rules, origin, authority)
     tracking = Tracking(home=home.path, store=running.store, lab=running.lab) if settings.tracking else None
-    portal = Portal(clock=time.time, local=local_pages(running.store, running.lab))
+    portal = Portal(clock=time.time, local=local_pages(running.store, running.lab, url, settings.public_url))
     environments = NamedEnvironments(home.environments, walls=running.isolation)
     environments.set_quota(settings.environment_quota)
     notebooks = _notebooks(running, environments) if settings.sessions else None
