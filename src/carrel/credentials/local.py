@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from carrel.control.ports import UserStore
@@ -11,7 +12,7 @@ from carrel.control.tokens import Tokens
 from carrel.credentials.passwords import Hashes, check_new, normal
 from carrel.credentials.port import CredentialStore
 from carrel.credentials.tries import Tries, network_of
-from carrel.domain.errors import Conflict, Denied, Invalid, Unauthenticated
+from carrel.domain.errors import Conflict, Denied, Invalid, TooMany, Unauthenticated
 from carrel.domain.ports import Clock
 from carrel.domain.user import Caller
 from carrel.policy.access import INVITATION, Action, allowed
@@ -54,18 +55,11 @@ class LocalSignIn:
         Raises `Unauthenticated`, in the same words and after the same time for a name that nobody has, and `TooMany` after
         several that were wrong.
         """
-        self._of_addresses.take(place := network_of(address))
-        try:
-            self._of_people.take(name)
-        except Exception:
-            self._of_addresses.give_back(place)
-            raise
-        known = self.store.password(name)
-        if not self.hashes.matches(known, password) or known is None:
-            _log.info("Somebody at %s tried a wrong password%s.", address, f" of {name}" if known is not None else "")
-            raise Unauthenticated(_WRONG, remedy="Try again. An administrator helps with `carrel user invite NAME`.")
-        self._of_people.give_back(name)
-        self._of_addresses.give_back(place)
+        with self.tries(name, address):
+            known = self.store.password(name)
+            if not self.hashes.matches(known, password) or known is None:
+                _log.info("Somebody at %s tried a wrong password%s.", address, f" of {name}" if known is not None else "")
+                raise Unauthenticated(_WRONG, remedy="Try again. An administrator helps with `carrel user invite NAME`.")
         if self.hashes.is_weak(known):
             better = self.hashes.make(normal(password))
             known = better if self.store.rehash(name, old=known, new=better) else known
@@ -75,6 +69,28 @@ class LocalSignIn:
                 raise Unauthenticated("The password was changed just now.", remedy="Sign in with the new one.")
 
         return Proof(name, confirm)
+
+    @contextmanager
+    def tries(self, name: str, address: str) -> Iterator[None]:
+        """Count a try of `name` from `address`, and take that back unless `Unauthenticated` comes out. Raises `TooMany`."""
+        self._of_addresses.take(place := network_of(address))
+        try:
+            self._of_people.take(name)
+        except TooMany:
+            self._of_addresses.give_back(place)
+            raise
+        try:
+            yield
+        except Unauthenticated:
+            raise
+        except BaseException:
+            self._right(name, place)
+            raise
+        self._right(name, place)
+
+    def _right(self, name: str, place: str) -> None:
+        self._of_people.give_back(name)
+        self._of_addresses.give_back(place)
 
     # ---- invitations
 

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from carrel.control.lab import Lab
 from carrel.credentials import LocalSignIn
+from carrel.credentials.pam import PamService, PamSignIn
 from carrel.credentials.passkeys import Party, Passkeys
+from carrel.portal import Portal
 from carrel.portal.local import LocalPages
+from carrel.portal.pam import PamPage
 from carrel.server.network import loopback
+from carrel.server.settings import Settings
+from carrel.server.sign_in_settings import SignInSettings
 from carrel.store import Store
 
 
-def local_pages(store: Store, lab: Lab, url: str, public_url: str | None) -> LocalPages:
-    """Sign-in by what the lab itself knows of people. `url` is where it is, `public_url` what people are told."""
+def portal_of(store: Store, lab: Lab, url: str, settings: Settings) -> Portal:
+    """The pages, with every way of signing in that there is. `url` is where the lab is."""
     local = LocalSignIn(store=store.credentials, people=lab.people, tokens=lab.tokens, clock=time.time, monotonic=time.monotonic)
-    party = party_of(public_url or url)
-    return LocalPages(local, Passkeys(local=local, party=lambda: party, key=lab.secret))
+    party = party_of(settings.public_url or url)
+    pages = LocalPages(local, Passkeys(local=local, party=lambda: party, key=lab.secret))
+    return Portal(clock=time.time, ways=[*_pam(settings.sign_in, local, lab)], local=pages)
+
+
+def _pam(settings: SignInSettings, local: LocalSignIn, lab: Lab) -> Iterator[PamPage]:
+    if settings.pam is None:
+        return
+    service = PamService(service=settings.pam.service, directory=settings.pam.directory)
+    enroll = lab.users.enroll if settings.pam.admit == "everybody" else None
+    yield PamPage(PamSignIn(pam=service, people=lab.people, local=local, enroll=enroll))
 
 
 def party_of(url: str) -> Party | None:
