@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes.util
 import pwd
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -185,3 +188,38 @@ def test_services_are_read_as_they_are_written(services: Path, tmp_path: Path) -
         with pytest.raises(Invalid) as caught:
             read_settings(file, {}, {})
         assert words in str(caught.value), text
+
+
+def test_pam_unix_knows_the_password_of_an_account_and_its_rules(services: Path, tmp_path: Path) -> None:
+    """With accounts of the test's own: a namespace in which /etc/passwd and /etc/shadow are others."""
+    if not shutil.which("openssl") or not shutil.which("unshare"):
+        pytest.skip("openssl or unshare is not installed")
+    if subprocess.run(["unshare", "--mount", "--map-root-user", "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces here")
+    hashed = subprocess.run(["openssl", "passwd", "-6", PASSWORD], capture_output=True, text=True, check=True).stdout.strip()
+    accounts = {"passwd": [], "shadow": []}
+    for number, (name, expired) in enumerate((("ida", ""), ("otto", "10"))):
+        accounts["passwd"].append(f"{name}:x:{1000 + number}:{1000 + number}::/:/bin/sh")
+        accounts["shadow"].append(f"{name}:{hashed}:19000:0:99999:7::{expired}:")
+    binds = []
+    for file, lines in accounts.items():
+        (tmp_path / file).write_text("".join(f"{line}\n" for line in ["root:x:0:0::/:/bin/sh", *lines]))
+        binds.append(f"mount --bind {tmp_path / file} /etc/{file}")
+    service(services, "unix", "required pam_unix.so nodelay", account="required pam_unix.so")
+    program = (
+        "import sys; from carrel.credentials.pam import PamService, PamSignIn\n"
+        f"pam = PamService(service='unix', directory={str(services)!r})\n"
+        "print([PamSignIn._is_person(name) and pam.accepts(name, given) for name, given in "
+        f"(('ida', {PASSWORD!r}), ('ida', 'wrong'), ('otto', {PASSWORD!r}), ('root', {PASSWORD!r}))])"
+    )
+    (tmp_path / "program.py").write_text(program)
+    words = [
+        "unshare",
+        "--mount",
+        "--map-root-user",
+        "sh",
+        "-c",
+        " && ".join([*binds, f"{sys.executable} {tmp_path}/program.py"]),
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[True, False, False, False]"), done.stderr
