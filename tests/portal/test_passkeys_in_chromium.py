@@ -68,6 +68,9 @@ def test_the_link_of_an_invitation_opens_a_page_that_keeps_no_code(local_site: L
     seat.page.on("request", lambda request: asked.append(request.url + str(request.headers)))
     seat.page.goto(f"{seat.url}/invitation#{code}")
     expect(seat.page.get_by_role("heading", name="Welcome, grace")).to_be_visible()
+    seat.page.goto(f"{seat.url}/invitation")  # also where the page is open already
+    seat.page.goto(f"{seat.url}/invitation#{code}")
+    expect(seat.page.get_by_role("heading", name="Welcome, grace")).to_be_visible()
     assert code not in seat.page.url
     assert all(code not in one for one in asked)
     seat.page.get_by_label("Password: 12").fill(GOOD)

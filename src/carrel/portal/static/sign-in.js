@@ -3,10 +3,17 @@
 
 // The code of an invitation comes in the fragment of its link, which is sent to nobody, and goes on in the body of a form.
 const invitation = document.querySelector("form[data-invitation]");
-if (invitation && location.hash.length > 1) {
+
+function openInvitation() {
+  if (location.hash.length < 2) return;
   invitation.elements.code.value = location.hash.slice(1);
   history.replaceState(null, "", location.pathname); // neither the history nor a bookmark keeps it
   invitation.requestSubmit();
+}
+
+if (invitation) {
+  openInvitation();
+  addEventListener("hashchange", openInvitation); // the link was opened where this page is already
 }
 
 const toBytes = (text) => Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (sign) => sign.charCodeAt(0));
