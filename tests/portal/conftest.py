@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "gateway"))
 
 from gateway_lab import a_lab, serve
+from local_site import LocalSite, a_local_site
 from portal_site import Clock, Site
 
 from carrel.portal import Portal
@@ -21,3 +22,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
     portal = Portal(clock=clock)
     with a_lab(tmp_path, pages=lambda _rig: portal) as rig, serve(rig.app) as url:
         yield Site(rig, portal, clock, url)
+
+
+@pytest.fixture
+def local_site(tmp_path: Path) -> Iterator[LocalSite]:
+    with a_local_site(tmp_path) as site:
+        yield site

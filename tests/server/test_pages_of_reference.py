@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from carrel.credentials.passwords import LONGEST, SHORTEST
 from carrel.domain.job import REASONS, JobState
 from carrel.domain.qos import JobKind
 from carrel.domain.units import parse_duration, parse_size
 from carrel.server.settings import SETTINGS, read_settings
+from carrel.server.sign_in_settings import PAM
+from carrel.store.credentials import MOST_PASSKEYS
 
 pytestmark = pytest.mark.quick
 
@@ -45,6 +48,17 @@ def test_every_setting_is_explained_with_its_variable_and_default() -> None:
         else:
             read = {"size": parse_size, "duration": parse_duration, "int": int, "flag": "true".__eq__}.get(setting.kind, str)
             assert read(value) == setting.default
+
+
+def test_every_setting_of_pam_is_explained() -> None:
+    told = rows("sign-in-local.md", 3)
+    assert {name: cells[2] for name, cells in told.items() if name in {one.name for one in PAM}} == {
+        one.name: one.help for one in PAM
+    }
+    page = (DOCS / "sign-in-local.md").read_text()
+    for number in (f"{SHORTEST} characters or more", f"{LONGEST:,} bytes at most", "Ten wrong tries", "up to 20"):
+        assert number in page
+    assert MOST_PASSKEYS == 20
 
 
 def test_the_example_of_classes_of_service_is_valid(tmp_path: Path) -> None:

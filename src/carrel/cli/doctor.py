@@ -103,6 +103,7 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
     if server:
         looks += [("gpus", _gpus), ("residency", _residency), ("memory", _memory), ("nursery", _nursery), ("labs", _labs)]
         looks += [("states", lambda: _states(place)), ("isolation", lambda: _isolation(place)), ("images", _images)]
+        looks += [("sign-in", lambda: _sign_in(place))]
     for name, look in looks:
         try:
             yield look()
@@ -224,6 +225,16 @@ def _identity(settings: Settings, person: str | None, home: LabHome, patience: f
         return
     yield Check("deputy", "ok", f"{person} is {user} there; their jobs keep their files in {Path(trial.directory).parent}")
     yield attack_check(settings, home, trial, key, patience)
+
+
+def _sign_in(place: Path) -> Check:
+    from carrel.server.home import LabHome
+    from carrel.server.settings import read_settings
+    from carrel.server.sign_in import describe
+
+    home = LabHome(place)
+    status, message, remedy = describe(read_settings(home.settings, os.environ, {}), home.read_address())
+    return Check("sign-in", status, message, remedy)
 
 
 def _isolation(place: Path) -> Check:

@@ -86,6 +86,9 @@ def invite(
         return OK
     print(f"Give {made.user.name} this line; it works once, {until(made.expires_at)}:")
     print(f"  carrel login {lab.url} --invitation {made.code}{lab.trust}")
+    print("or this link, where they choose a password in their browser:")
+    # Behind the sign that browsers send to nobody: the code is in no server's log.
+    print(f"  {lab.url}/invitation#{made.code}")
     return OK
 
 

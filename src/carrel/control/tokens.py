@@ -28,6 +28,8 @@ INVITED_FOR = 7 * 86400.0
 DEFAULT_LIFETIME, HANDED_OUT_LIFETIME = 30 * 86400.0, 365 * 86400.0
 #: How long a browser stays signed in, and its token is good for.
 BROWSER_LIFETIME = 12 * 3600.0
+#: What the name of a browser's token starts with.
+BROWSER = "browser, "
 #: Characters of a token's name.
 _LONGEST_NAME = 100
 
@@ -152,7 +154,7 @@ class Tokens:
 
     def sign_in(self, subject: str, *, how: str) -> tuple[Token, str]:
         """Make the token of a browser whose person has proven who they are; `how` tells people which way."""
-        made, text = self.hand_out(subject, name=_name(f"browser, {how}"), by=subject, lifetime=BROWSER_LIFETIME)
+        made, text = self.hand_out(subject, name=_name(f"{BROWSER}{how}"), by=subject, lifetime=BROWSER_LIFETIME)
         _log.info("%s signed in (%s).", subject, how)
         return made, text
 

@@ -183,6 +183,8 @@ class Auditing:
         }
         if caller is not None:
             entry |= {"role": caller.user.role.value, "token": caller.token_id, "job": caller.job_id}
+        elif state.get("tried"):
+            entry["tried"] = state["tried"]  # a user whom somebody said to be, and did not show to be
         if more:
             entry["more"] = more
         if made := _made(answer):

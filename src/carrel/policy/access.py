@@ -55,6 +55,8 @@ class Action(StrEnum):
     LIST_TOKENS = "list the tokens of others"
     SIGN_OUT = "end the token that asks"
     READ_AUDIT = "read the audit log"
+    #: One's own password and passkeys.
+    CHANGE_SIGN_IN = "change how they sign in"
     #: With an invitation.
     ENTER = "turn an invitation into a token"
     TRACK = "use the tracking server"
@@ -167,6 +169,7 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.LIST_TOKENS: (ADMINISTRATOR,),
     Action.SIGN_OUT: (EVERYBODY,),
     Action.READ_AUDIT: (OPERATOR, ADMINISTRATOR),
+    Action.CHANGE_SIGN_IN: (EVERYBODY,),
     Action.ENTER: (EVERYBODY,),
     Action.TRACK: (OWNER, ADMINISTRATOR),
     Action.BROWSE: (EVERYBODY,),

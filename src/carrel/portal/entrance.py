@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from contextlib import suppress
 from html import escape
 from typing import Any
@@ -61,16 +62,20 @@ class Entrance:
         if not same_origin(request.headers):
             raise Denied("This request comes from another site.", remedy="Use the lab's own pages.")
         fields = await read_form(request)
+        request.state.after = local_path(fields.get("after"))
         token = fields.get("token", "").strip()
         if not token or not token.isascii() or len(token) > 512:
             raise Unauthenticated("That is not an access token.")
         return await to_thread.run_sync(self._welcome, request, token, local_path(fields.get("after")))
 
-    def admit(self, request: Request, subject: str, *, how: str, after: str = "/") -> Response:
+    def admit(
+        self, request: Request, subject: str, *, how: str, after: str = "/", confirm: Callable[[], None] = lambda: None
+    ) -> Response:
         """Sign in a browser whose person has proven who they are (`carrel.portal.ways`)."""
         tokens = self._gateway.lab.tokens
         made, token = tokens.sign_in(subject, how=how)
         try:
+            confirm()
             return self._welcome(request, token, local_path(after), own=True)
         except CarrelError:
             tokens.end(made)  # of somebody who is suspended
@@ -98,6 +103,7 @@ class Entrance:
         if caller.job_id is not None:
             raise Unauthenticated("That is the token of a job.", remedy="Use a token of your own.")
         token_allows(caller, Action.BROWSE).check()
+        request.state.caller = caller  # for the audit log
         session = self._sessions.start(token, own=own)
         response: Response = RedirectResponse(after, 303)
         if request.headers.get("sec-fetch-site") not in (None, "none", "same-origin"):

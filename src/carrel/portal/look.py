@@ -65,6 +65,10 @@ class Look:
         text = self._templates.get_template(template).render(known | values)
         return HTMLResponse(text, status)
 
+    def know(self, **values: Any) -> None:
+        """Let every template use these."""
+        self._templates.globals |= values
+
     def now(self) -> datetime:
         """The time."""
         return self.moment(self._clock())

@@ -15,6 +15,7 @@ from carrel.domain.ports import Clock
 from carrel.gateway.context import Gateway
 from carrel.portal.consent import ConsentPages
 from carrel.portal.entrance import Entrance
+from carrel.portal.local import LocalPages
 from carrel.portal.look import Look
 from carrel.portal.notebooks import NotebookPages
 from carrel.portal.pages import JobPages, ReferencePage
@@ -30,13 +31,17 @@ class Portal:
 
     public_under: tuple[str, ...] = ("/static/",)
 
-    def __init__(self, *, clock: Clock, ways: Sequence[Way] = ()) -> None:
-        """`ways`: how people sign in, beside the links and access tokens that are always good."""
-        self._ways = tuple(ways)
+    def __init__(self, *, clock: Clock, ways: Sequence[Way] = (), local: LocalPages | None = None) -> None:
+        """`ways`: how people sign in, beside the links and access tokens that are always good; `local` by name and password."""
+        self._ways = (*((local,) if local is not None else ()), *ways)
         self.public = frozenset({"/login", "/docs", "/favicon.ico"}).union(*(way.public for way in self._ways))
         self.tickets = Tickets(clock)
         self.sessions = Sessions(clock)
         self._look = Look(clock)
+        self._local = local
+        self._look.know(has_own_sign_in=local is not None)
+        if local is not None:
+            local.use(self._look)
 
     def session_token(self, cookie: str) -> str | None:
         """The access token behind the session in a Cookie header, or None."""
@@ -57,6 +62,8 @@ class Portal:
             app.router.routes.extend(ConsentPages(gateway.issuer, self.sessions, self._look).routes())
         for way in self._ways:
             app.router.routes.extend(way.routes(entrance))
+        if self._local is not None:
+            app.router.routes.extend(self._local.own(self.sessions).routes())
         app.router.routes.append(Mount("/static", StaticFiles(directory=_STATIC)))
 
     def problem_page(self, request: Request, problem: Problem) -> Response:
@@ -68,7 +75,9 @@ class Portal:
                 "sign_in.html",
                 status=401,
                 problem=problem,
-                after="/" if request.method != "GET" or request.url.path in self.public else after,
+                after=getattr(request.state, "after", "/")
+                if request.method != "GET" or request.url.path in self.public
+                else after,
                 ways=[way.template for way in self._ways],
             )
         return self._look.page(request, "problem.html", status=problem.status, problem=problem)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from starlette.requests import Request
@@ -13,11 +13,14 @@ from starlette.routing import BaseRoute
 class Admits(Protocol):
     """The lab's door, for a way that knows who somebody is."""
 
-    def admit(self, request: Request, subject: str, *, how: str, after: str = "/") -> Response:
+    def admit(
+        self, request: Request, subject: str, *, how: str, after: str = "/", confirm: Callable[[], None] = lambda: None
+    ) -> Response:
         """Sign the browser in as `subject` and send it to `after`, a path of the lab's.
 
-        `how` completes the name of its token ("browser, by password"). Raises `Unauthenticated` or `Denied` for somebody who
-        may not come in. Blocks: call it in a thread.
+        `how` completes the name of its token ("browser, by password"). `confirm` is called once that token is made, and raises
+        if what proved who they are was taken back meanwhile: either it sees that, or who takes it back sees the token. Raises
+        `Unauthenticated` or `Denied` for somebody who may not come in. Blocks: call it in a thread.
         """
         ...
 

@@ -17,6 +17,7 @@ from carrel.server.isolation import check_isolation
 from carrel.server.network import check_network
 from carrel.server.preload import check_choice
 from carrel.server.rules import TABLES, read_rules
+from carrel.server.sign_in_settings import read_sign_in
 from carrel.server.toml import Setting, convert, known, read_toml
 
 DEFAULT_PORT = 8642
@@ -141,6 +142,7 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
     tables = read_toml(file)
     ruled = {name: tables.pop(name) for name in TABLES if name in tables}
     values = {setting.name: setting.default for setting in SETTINGS}
+    values["sign_in"] = read_sign_in(tables.pop("sign_in", {}), str(file))
     for name, value in tables.items():
         setting = _BY_NAME[known(name, _BY_NAME, str(file))]
         values[name] = convert(setting, value, f"{file}: {name}")

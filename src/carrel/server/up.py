@@ -47,7 +47,6 @@ from carrel.environments.named import NamedEnvironments
 from carrel.gateway.app import create_app
 from carrel.gateway.context import TrackingStatus
 from carrel.gateway.settings import GatewaySettings
-from carrel.portal import Portal
 from carrel.runner.outputs import sweep_drafts
 from carrel.server.addresses import read_from
 from carrel.server.collecting import LabWorkDirectories
@@ -65,6 +64,7 @@ from carrel.server.preparable import Preparable
 from carrel.server.retention import RetentionService
 from carrel.server.serving import Server, listen, name_of
 from carrel.server.settings import Settings, read_settings
+from carrel.server.sign_in import portal_of
 from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
 from carrel.server.tls import Certificate
 from carrel.server.tracking import Tracking, artifacts_of
@@ -389,7 +389,7 @@ def _serve(
     """Bring the parts up, serve until a signal comes, take them down."""
     running = open_lab(home, settings, url, rules, origin, authority)
     tracking = Tracking(home=home.path, store=running.store, lab=running.lab) if settings.tracking else None
-    portal = Portal(clock=time.time)
+    portal = portal_of(running.store, running.lab, url, settings)
     environments = NamedEnvironments(home.environments, walls=running.isolation)
     environments.set_quota(settings.environment_quota)
     notebooks = _notebooks(running, environments) if settings.sessions else None

@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from carrel.domain.errors import Conflict
 from carrel.domain.user import Role, User, UserState
+from carrel.store.credentials import forget_credentials
 from carrel.store.database import Database
 from carrel.store.tables import snapshots, users
 
@@ -56,6 +57,8 @@ class UserTable:
                     return False
             values = {"state": state.value, "state_reason": reason, "state_by": by, "state_since": now}
             connection.execute(sa.update(users).where(users.c.subject == subject).values(values))
+            if state is UserState.REMOVED:  # whoever takes them back gives them a new way in
+                forget_credentials(connection, subject)
         return True
 
     def may_use_snapshot(self, subject: str, digest: str) -> bool:

@@ -8,6 +8,7 @@ import time
 import sqlalchemy as sa
 
 from carrel.domain.ports import Clock
+from carrel.store.credentials import CredentialTable
 from carrel.store.database import Database
 from carrel.store.drains import DrainTable
 from carrel.store.events import EventTable
@@ -34,6 +35,7 @@ class Store:
         self.people = UserTable(database)
         self.tokens = TokenTable(database)
         self.sign_ins = SignInTable(database)
+        self.credentials = CredentialTable(database)
         self.drains = DrainTable(database)
         self.reservations = ReservationTable(database)
         self.retention = RetentionTable(database)

@@ -161,6 +161,32 @@ authorization_codes = Table(
     Column("token_id", ForeignKey("tokens.id")),
 )
 
+#: Passwords of users, as Argon2id makes them (`carrel.credentials.passwords`).
+passwords = Table(
+    "passwords",
+    metadata,
+    Column("subject", ForeignKey("users.subject"), primary_key=True),
+    Column("hash", String(255), nullable=False),
+    Column("changed_at", Double, nullable=False),
+)
+
+#: Passkeys of users: public keys, and the authenticators' names for them.
+passkeys = Table(
+    "passkeys",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("subject", ForeignKey("users.subject"), nullable=False),
+    Column("credential", LargeBinary, nullable=False),
+    Column("public_key", LargeBinary, nullable=False),
+    Column("sign_count", BigInteger, nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("last_used_at", Double),
+    UniqueConstraint("credential"),
+    Index(None, "subject"),
+    sqlite_autoincrement=True,
+)
+
 #: What users keep for their jobs, sealed (`carrel.store.secrets`).
 secrets = Table(
     "secrets",

@@ -12,6 +12,7 @@ from sqlalchemy.engine import Row
 from carrel.control.token_port import NewToken
 from carrel.domain.token import Token
 from carrel.domain.user import User
+from carrel.store.credentials import forget_credentials
 from carrel.store.database import Database
 from carrel.store.people import USER, user_of
 from carrel.store.tables import access_tokens, authorization_codes, device_codes, tokens, users
@@ -67,10 +68,12 @@ class TokenTable:
     def replace(self, new: NewToken, *, by: str, now: float, token_id: int | None = None) -> Token | None:
         """Revoke one token (default: all of the new one's owner) and remember the new one, in one step.
 
-        None, and nothing has changed, when that one token is revoked already.
+        With all tokens go password and passkeys. None, and nothing has changed, when that one token is revoked already.
         """
         with self._database.write() as connection:
             subject = new.subject if token_id is None else None
+            if subject is not None:
+                forget_credentials(connection, subject)
             if _revoke(connection, by, now, token_id=token_id, subject=subject) or token_id is None:
                 return _insert(connection, new, now)
         return None
