@@ -95,6 +95,7 @@ def test_a_passkey_by_invitation_signs_in_and_its_counter_is_watched(local_site:
     seat.sign_out()
     seat.page.goto(f"{seat.url}/notebooks")
     seat.page.get_by_role("button", name="Sign in with a passkey").click()
+    expect(seat.page.get_by_role("button", name="Sign out").first).to_be_visible()
     expect(seat.page).to_have_url(f"{seat.url}/notebooks")
     (used,) = local_site.rig.store.credentials.passkeys("grace")
     assert used.sign_count > key.sign_count

@@ -238,7 +238,8 @@ def launch_on_cluster(
     `broker` is where a node has a broker of its own, if it has one; `residency` the library that what it lends to loads there.
     """
     tracking = None if settings.tracking_uri is None else f"{url}/mlflow"
-    paths = replace(settings.paths, broker=broker, residency=residency if broker else "")
+    # Inputs are kept on the lab's own machine alone.
+    paths = replace(settings.paths, broker=broker, residency=residency if broker else "", inputs="")
     return replace(
         settings,
         paths=paths,
