@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from joserfc.jwk import OKPKey, RSAKey
 from oidc_site import INCIDENT, OidcSite, an_oidc_site
 
-from carrel.credentials.oidc import Client, Membership
+from carrel.credentials.oidc import Client, Membership, Naming
 from carrel.credentials.oidc.fetch import Fetch
 from carrel.domain.user import Role
 from carrel.portal.oidc import BACK
@@ -405,6 +405,24 @@ def test_userinfo_of_another_person_is_refused(hostile: Hostile, site: OidcSite)
     hostile.answers["/me"] = lambda form: of_json({"sub": "s1", "preferred_username": "ada", "nonce": form["authorization"]})
     with site.browser() as http:
         assert hostile.come_back(site, http).status_code == 200
+
+
+def test_a_verified_address_is_never_put_together_from_two(hostile: Hostile, tmp_path: Path) -> None:
+    """The ID token has ada's address, unverified; userinfo has a verified one of somebody else."""
+    naming = Naming(claim="email", domain="example.org")
+    with an_oidc_site(tmp_path, hostile.issuer, Client(id="carrel"), naming=naming) as site:
+        hostile.claims = {"email": "ada@example.org"}
+        hostile.answers["/me"] = lambda _: of_json({"sub": "s1", "email": "eve@example.net", "email_verified": True})
+        with site.browser() as http:
+            answer = hostile.come_back(site, http)
+        assert (answer.status_code, "eve@example.net" in answer.text) == (403, True)
+        assert site.rig.store.identities.of("ada") is None
+        hostile.answers["/me"] = lambda _: of_json({"sub": "s1", "email_verified": True})
+        with site.browser() as http:
+            assert "has not verified" in hostile.come_back(site, http).text
+        hostile.answers["/me"] = lambda _: of_json({"sub": "s1", "email": "ada@example.org", "email_verified": True})
+        with site.browser() as http:
+            assert hostile.come_back(site, http).status_code == 200
 
 
 def test_groups_that_cannot_be_asked_for_take_nothing_away(hostile: Hostile, tmp_path: Path) -> None:

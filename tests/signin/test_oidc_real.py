@@ -154,6 +154,8 @@ def test_a_recycled_name_is_another_person(make_site: MakeSite, provider: RealPr
     status, who, text = site.who("ada")
     assert (status, who, "linked to another person" in text) == (403, None, True)
     assert "carrel user reset ada" in text
+    line = site.last()
+    assert (line["tried"], line["result"], line["rule"], "who" in line) == ("ada", "refused", "sign-in provider", False)
     site.as_admin("POST", "/ada/reset")
     assert site.who("ada")[:2] == (200, "ada")
     found = site.rig.store.identities.of("ada")

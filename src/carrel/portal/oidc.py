@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from carrel.credentials.oidc import OidcSignIn
 from carrel.credentials.oidc.flow import LIFETIME
-from carrel.domain.errors import Unauthenticated
+from carrel.domain.errors import Denied, Unauthenticated
 from carrel.gateway.auditing import tell_audit
 from carrel.portal.local import address_of
 from carrel.portal.ways import Admits, local_path
@@ -82,8 +82,13 @@ class OidcPage:
         after = request.state.after = flow.after
 
         def answer() -> Response:
-            arrived = self._oidc.finish(flow, said, address_of(request))
-            request.state.tried = arrived.proof.subject
+            try:
+                arrived = self._oidc.finish(
+                    flow, said, address_of(request), lambda subject: setattr(request.state, "tried", subject)
+                )
+            except (Unauthenticated, Denied):
+                tell_audit(request.scope, rule="sign-in provider")
+                raise
             if arrived.changed:
                 tell_audit(request.scope, changed=arrived.changed)
             how = f"through {self._oidc.name}"

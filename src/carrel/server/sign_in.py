@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ctypes.util import find_library
 from urllib.parse import urlsplit
 
+from carrel.audit import AuditLog
 from carrel.control.lab import Lab
 from carrel.credentials import LocalSignIn
 from carrel.credentials.oidc import Client, Membership, Naming, OidcSignIn, Provider
@@ -28,8 +29,12 @@ from carrel.store import Store
 _log = logging.getLogger(__name__)
 
 
-def portal_of(store: Store, lab: Lab, url: str, settings: Settings) -> Portal:
-    """The pages, with every way of signing in that there is. `url` is where the lab is."""
+def portal_of(store: Store, lab: Lab, url: str, settings: Settings, audit: AuditLog) -> Portal:
+    """The pages, with every way of signing in that there is. `url` is where the lab is.
+
+    Roles and accounts by groups of a provider that the lab has no more are taken back.
+    """
+    _take_back(store, settings.sign_in.oidc, audit)
     local = LocalSignIn(store=store.credentials, people=lab.people, tokens=lab.tokens, clock=time.time, monotonic=time.monotonic)
     party = party_of(settings.public_url or url)
     pages = LocalPages(local, Passkeys(local=local, party=lambda: party, key=lab.secret))
@@ -39,11 +44,15 @@ def portal_of(store: Store, lab: Lab, url: str, settings: Settings) -> Portal:
 
 def _oidc(settings: Settings, store: Store, lab: Lab, url: str) -> Iterator[OidcPage]:
     oidc: OidcSettings | None = settings.sign_in.oidc
-    taken = store.identities.take_back(but=oidc.issuer if oidc is not None else None)
-    if taken:
-        _log.warning("Roles and accounts by groups of a provider that the lab has no more are taken back: %s.", ", ".join(taken))
     if oidc is not None:
         yield OidcPage(sign_in_of(oidc, store, lab, callback_of(settings.public_url or url)))
+
+
+def _take_back(store: Store, oidc: OidcSettings | None, audit: AuditLog) -> None:
+    taken = store.identities.take_back(but=oidc.issuer if oidc is not None else None)
+    for subject in taken:
+        _log.warning("%s has lost what groups of a provider gave them: the lab has it no more.", subject)
+        audit.add({"action": "take back what groups gave", "result": "allowed", "rule": "sign_in.oidc", "resource": subject})
 
 
 def callback_of(url: str) -> str:

@@ -83,7 +83,7 @@ def _key(said: Mapping[str, Any]) -> Key | None:
         return None
     try:
         key: Key = kind.import_key(parts)
-        size = key.public_key.key_size if parts["kty"] == "RSA" else _RSA[0]
+        size = key.public_key.key_size if isinstance(key, RSAKey) else _RSA[0]
     except (JoseError, ValueError, TypeError, KeyError, OverflowError, UnsupportedAlgorithm):
         return None
     return key if _RSA[0] <= size <= _RSA[1] else None

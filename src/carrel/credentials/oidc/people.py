@@ -26,6 +26,11 @@ class Naming:
     #: "": the whole claim is the name.
     domain: str = ""
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The claims that say it, together."""
+        return (self.claim, "email_verified") if self.claim == "email" else (self.claim,)
+
     def name(self, claims: Mapping[str, Any], provider: str) -> str:
         """The name. Raises `Denied` for a claim that is none, in words for the person."""
         value = claim_of(claims, self.claim)

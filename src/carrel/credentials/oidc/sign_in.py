@@ -42,6 +42,21 @@ class Arrived:
     changed: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a provider says of a person: in the ID token, and in userinfo."""
+
+    sub: str
+    sources: tuple[Mapping[str, Any], ...]
+
+    def having(self, *names: str) -> Mapping[str, Any]:
+        """The first that has all of these claims: what belongs together is never put together from two. Else the ID token."""
+        for source in self.sources:
+            if all(claim_of(source, name) is not None for name in names):
+                return source
+        return next((source for source in self.sources if claim_of(source, names[0]) is not None), self.sources[0])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcSignIn:
     """One provider's people. Thread-safe; blocks while the provider is asked; raises the errors of `carrel.domain.errors`."""
@@ -104,17 +119,22 @@ class OidcSignIn:
                 values[name] = value
         return self._flows.end(cookie, values.get("state", "")), values
 
-    def finish(self, flow: Flow, answer: Mapping[str, str], address: str) -> Arrived:
-        """Who came back. Raises `Unauthenticated`, `Denied` for who may not come in, `Unavailable`, `TooMany`."""
+    def finish(
+        self, flow: Flow, answer: Mapping[str, str], address: str, tried: Callable[[str], None] = lambda _subject: None
+    ) -> Arrived:
+        """Who came back; `tried` hears whom they are said to be.
+
+        Raises `Unauthenticated`, `Denied` for who may not come in, `Unavailable`, `TooMany`.
+        """
         self._of_addresses.take(place := network_of(address))
         try:
-            claims = self._claims(flow, answer)
+            said = self._said(flow, answer)
         except Unavailable:
             self._of_addresses.give_back(place)
             raise
         self._of_addresses.give_back(place)
-        identity = self._identity(claims)
-        given = self._give(identity, claims)
+        identity = self._identity(said, tried)
+        given = self._give(identity, said)
 
         def confirm() -> None:
             found = self.identities.find(identity.issuer, identity.sub)
@@ -123,7 +143,7 @@ class OidcSignIn:
 
         return Arrived(Proof(identity.subject, confirm), flow.after, given.words if given is not None else "")
 
-    def _claims(self, flow: Flow, answer: Mapping[str, str]) -> Mapping[str, Any]:
+    def _said(self, flow: Flow, answer: Mapping[str, str]) -> _Said:
         """What the provider says of them, once every check is passed."""
         try:
             metadata = self.provider.metadata()
@@ -143,8 +163,7 @@ class OidcSignIn:
                 algorithms=metadata.algorithms,
             )
             claims = check_id_token(token, self.provider.keys, expected, now=self.clock())
-            if access is not None and self._wants_more(claims):
-                claims = {**self.provider.userinfo(access, claims["sub"]), **claims}
+            more = self.provider.userinfo(access, claims["sub"]) if access is not None and self._wants_more(claims) else {}
         except ProviderFailed as error:
             raise self._down(error) from error
         except Refused as error:
@@ -156,21 +175,24 @@ class OidcSignIn:
                 f"The lab did not accept the answer of {self.name}. Try again; an administrator finds the reason in the lab's "
                 f"log by its number: {incident}."
             ) from error
-        return claims
+        return _Said(str(claims["sub"]), (claims, more))
 
     def _wants_more(self, claims: Mapping[str, Any]) -> bool:
         """Whether the ID token lacks what the lab asks for: many providers say it in userinfo alone."""
-        wanted = [self.naming.claim, *(["email_verified"] if self.naming.claim == "email" else [])]
-        wanted += [self.membership.claim] if self.membership.asked else []
+        wanted = [*self.naming.needs, *([self.membership.claim] if self.membership.asked else [])]
         return any(claim_of(claims, name) is None for name in wanted)
 
     # ---- who that is here
 
-    def _identity(self, claims: Mapping[str, Any]) -> Identity:
-        issuer, sub = self.provider.issuer, str(claims["sub"])
+    def _identity(self, said: _Said, tried: Callable[[str], None]) -> Identity:
+        issuer, sub = self.provider.issuer, said.sub
         found = self.identities.find(issuer, sub)
         if found is None:
-            found = self._link(issuer, sub, self.naming.name(claims, self.name))
+            name = self.naming.name(said.having(*self.naming.needs), self.name)
+            if self.people.get(name) is not None:
+                tried(name)
+            found = self._link(issuer, sub, name)
+        tried(found.subject)
         user = self.people.get(found.subject)
         if user is not None:
             check_state(user)
@@ -204,8 +226,8 @@ class OidcSignIn:
             raise Unauthenticated("An administrator has ended this way of signing in for you just now.")
         return found
 
-    def _give(self, identity: Identity, claims: Mapping[str, Any]) -> Given | None:
-        groups = self.membership.groups(claims) if self.membership.asked else frozenset()
+    def _give(self, identity: Identity, said: _Said) -> Given | None:
+        groups = self.membership.groups(said.having(self.membership.claim)) if self.membership.asked else frozenset()
         role, accounts = self.membership.role(groups), self.membership.accounts_of(groups)
         given = self.identities.give(identity, role, accounts, now=self.clock())
         if given is not None and given.words:
