@@ -14,8 +14,9 @@ from carrel.credentials.oidc import Membership, Naming
 from carrel.credentials.oidc.failures import ProviderFailed, Rejected
 from carrel.credentials.oidc.id_token import Expected, Keys, check_id_token
 from carrel.credentials.oidc.people import NAME, claim_of
-from carrel.credentials.oidc.provider import is_provider_address, read_metadata
+from carrel.credentials.oidc.provider import read_metadata
 from carrel.domain.errors import Denied
+from carrel.domain.provider import is_provider_address
 from carrel.domain.user import Role
 
 pytestmark = pytest.mark.quick

@@ -11,9 +11,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from carrel.credentials.oidc.people import ROLES
-from carrel.credentials.oidc.provider import is_provider_address
 from carrel.domain.errors import Invalid
+from carrel.domain.provider import GROUP_ROLES, is_provider_address
 from carrel.domain.user import Role
 from carrel.server.network import loopback
 from carrel.server.toml import Setting, convert, known
@@ -129,8 +128,8 @@ def _table(table: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]
 
 
 def _role(value: Any, where: str) -> Role:
-    if not isinstance(value, str) or value not in ROLES:
-        raise Invalid(f"{where} is {value!r}.", remedy=f"It is one of {', '.join(ROLES)}.")
+    if not isinstance(value, str) or value not in GROUP_ROLES:
+        raise Invalid(f"{where} is {value!r}.", remedy=f"It is one of {', '.join(GROUP_ROLES)}.")
     return Role(value)
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from carrel.credentials.oidc.failures import shown
 from carrel.domain.errors import Denied
+from carrel.domain.provider import GROUP_ROLES
 from carrel.domain.user import Role
 
 #: Names that the lab takes from a provider.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,254}\Z")
-#: Roles that groups can stand for, the weakest first: of several the last one counts.
-ROLES = (Role.MANAGER, Role.OPERATOR, Role.ADMIN)
 _MOST_GROUPS = 10_000
 
 
@@ -79,7 +78,7 @@ class Membership:
     def role(self, groups: frozenset[str]) -> Role | None:
         """The strongest role of the groups; None: they stand for none."""
         given = {self.roles[group] for group in groups if group in self.roles}
-        return max(given, key=ROLES.index, default=None)
+        return max(given, key=GROUP_ROLES.index, default=None)
 
     def accounts_of(self, groups: frozenset[str]) -> frozenset[str]:
         """The research accounts of the groups."""

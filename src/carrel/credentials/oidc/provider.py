@@ -13,6 +13,7 @@ from carrel.credentials.oidc.failures import ProviderFailed, Refused, Rejected, 
 from carrel.credentials.oidc.fetch import Fetch
 from carrel.credentials.oidc.id_token import ALGORITHMS, Keys
 from carrel.domain.ports import Clock
+from carrel.domain.provider import is_provider_address
 
 #: Seconds for which addresses and keys are believed; after which an unknown key may have the keys fetched again; for which a
 #: provider that did not answer is not asked again.
@@ -82,18 +83,6 @@ def _address(found: Mapping[str, Any], name: str, issuer: str) -> str:
     if urlsplit(issuer).scheme == "https" and urlsplit(value).scheme != "https":
         raise ProviderFailed(f'its {name} is "{shown(value)}", which is not https')
     return value
-
-
-def is_provider_address(text: str) -> bool:
-    """Whether it is an https address, or one of http on the loopback, without a fragment and a password."""
-    try:
-        parts = urlsplit(text)
-        parts.port  # noqa: B018 - raises for one that is none
-    except ValueError:
-        return False
-    if not text.isascii() or not text.isprintable() or " " in text or not parts.hostname or parts.fragment or "@" in parts.netloc:
-        return False
-    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost"))
 
 
 def _words(found: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
