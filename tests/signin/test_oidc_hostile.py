@@ -7,10 +7,13 @@ import hmac
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import pytest
+from anyio import CapacityLimiter
 from hostile_provider import Hostile, a_hostile_provider, encode, of_json, other_keys, public, sign
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,7 +23,7 @@ from oidc_site import INCIDENT, OidcSite, an_oidc_site
 from carrel.credentials.oidc import Client, Membership, Naming
 from carrel.credentials.oidc.fetch import Fetch
 from carrel.domain.user import Role
-from carrel.portal.oidc import BACK
+from carrel.portal.oidc import BACK, OidcPage
 from carrel.testing.waiting import PATIENCE
 
 METADATA = "/.well-known/openid-configuration"
@@ -342,37 +345,39 @@ def test_metadata_that_the_lab_does_not_believe(
     assert why in caplog.text
 
 
-def test_a_provider_that_is_down_or_hangs_holds_up_nobody_else(hostile: Hostile, tmp_path: Path) -> None:
+def test_a_provider_that_hangs_holds_up_nobody_else(hostile: Hostile, site: OidcSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """More wait for it than the lab has threads; whoever comes another way comes in meanwhile."""
-    from concurrent.futures import ThreadPoolExecutor
+    most, waiting, released = 60, Semaphore(0), threading.Event()
+    threads = OidcPage._threads
 
-    waiting, most = threading.Event(), 60
+    def counted(page: OidcPage) -> CapacityLimiter:
+        waiting.release()
+        return threads(page)
 
     def hang(_: dict[str, str]) -> Any:
-        waiting.set()
-        hostile.over.wait()
+        assert released.wait(PATIENCE)
         return of_json({})
 
-    hostile.answers[METADATA] = hang
-    with (
-        an_oidc_site(tmp_path, hostile.issuer, Client(id="carrel"), patience=3.0) as site,
-        ThreadPoolExecutor(most) as pool,
-    ):
-
-        def begin() -> int:
-            with site.browser() as http:
-                return http.get(f"{site.url}/sign-in/oidc").status_code
-
-        asked = [pool.submit(begin) for _ in range(most)]
-        assert waiting.wait(PATIENCE)  # the first one is there, and does not get an answer
-        with site.browser("ada") as http:
-            assert http.get("/notebooks").status_code == 200
-        assert {one.result() for one in asked} == {503}
-        hostile.answers.clear()
-        be_patient(site, PATIENCE)
-        site.clock.ahead += 6
+    def begin() -> int:
         with site.browser() as http:
-            assert hostile.come_back(site, http).status_code == 200
+            return http.get(f"{site.url}/sign-in/oidc").status_code
+
+    monkeypatch.setattr(OidcPage, "_threads", counted)
+    hostile.answers[METADATA] = hang
+    with ThreadPoolExecutor(most) as pool:
+        asked = [pool.submit(begin) for _ in range(most)]
+        try:
+            for _ in range(most):
+                assert waiting.acquire(timeout=PATIENCE)
+            with site.browser("ada") as http:
+                assert http.get("/notebooks").status_code == 200
+        finally:
+            released.set()
+        assert {one.result() for one in asked} == {503}
+    hostile.answers.clear()
+    site.clock.ahead += 6
+    with site.browser() as http:
+        assert hostile.come_back(site, http).status_code == 200
 
 
 def test_an_answer_that_never_ends_ends(hostile: Hostile, site: OidcSite) -> None:
