@@ -12,7 +12,7 @@ from carrel.domain.errors import Denied, NotFound
 from carrel.domain.job import Visible
 from carrel.domain.user import Caller, Role, User
 from carrel.policy.access import ALL, JOB, RULES, SCOPES, Action, Resource, allowed, token_allows
-from carrel.policy.accounts import accounts_of
+from carrel.policy.accounts import accounts_of, choose_account
 
 pytestmark = pytest.mark.quick
 
@@ -106,6 +106,11 @@ def test_members_of_an_account_are_those_whom_it_names_and_whose_own_it_is() -> 
     assert accounts_of("bob", "open", accounts) == {"open", "optics"}
     assert accounts_of("eve", "physics", accounts) == frozenset()
     assert accounts_of("ada", "default", {}) == {"default"}
+    # By the groups of a sign-in provider; an account that does not exist is none.
+    assert accounts_of("ada", "default", accounts, {"optics", "gone"}) == {"physics", "optics"}
+    assert choose_account("optics", "ada", "default", accounts, {"optics"}) == "optics"
+    with pytest.raises(Denied):
+        choose_account("optics", "ada", "default", accounts)
 
 
 def test_the_page_says_which_rules_open_each_action() -> None:

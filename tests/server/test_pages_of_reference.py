@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from carrel.credentials.oidc.fetch import Fetch
+from carrel.credentials.oidc.id_token import ALGORITHMS, SKEW
 from carrel.credentials.passwords import LONGEST, SHORTEST
 from carrel.domain.job import REASONS, JobState
 from carrel.domain.qos import JobKind
 from carrel.domain.units import parse_duration, parse_size
+from carrel.portal.oidc import BACK
+from carrel.server.oidc_settings import OIDC
 from carrel.server.settings import SETTINGS, read_settings
 from carrel.server.sign_in_settings import PAM
 from carrel.store.credentials import MOST_PASSKEYS
@@ -59,6 +63,26 @@ def test_every_setting_of_pam_is_explained() -> None:
     for number in (f"{SHORTEST} characters or more", f"{LONGEST:,} bytes at most", "Ten wrong tries", "up to 20"):
         assert number in page
     assert MOST_PASSKEYS == 20
+
+
+def test_every_setting_of_a_provider_is_explained_and_the_examples_are_valid(tmp_path: Path) -> None:
+    told = rows("sign-in-oidc.md", 3)
+    assert {name: cells[2] for name, cells in told.items()} == {one.name: one.help for one in OIDC}
+    assert {name: cells[1].strip('`"').replace("–", "") for name, cells in told.items()} == {
+        one.name: one.default or "" for one in OIDC
+    }
+    page = (DOCS / "sign-in-oidc.md").read_text()
+    numbers = (f"within {SKEW:.0f} s", f"{Fetch().patience:.0f} s and {Fetch().longest // 1024} KiB", BACK)
+    assert all(number in page for number in numbers)
+    assert all(name in page for name in ALGORITHMS)
+    secret, file = tmp_path / "secret", tmp_path / "carrel.toml"
+    secret.write_text("s")
+    secret.chmod(0o600)
+    examples = [text for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[sign_in.oidc]" in text]
+    assert len(examples) == 3
+    for text in examples:
+        file.write_text(text.replace("/etc/carrel/client-secret", str(secret)))
+        assert read_settings(file, {}, {}).sign_in.oidc.admit == "known"
 
 
 def test_the_example_of_classes_of_service_is_valid(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
     if server:
         looks += [("gpus", _gpus), ("residency", _residency), ("memory", _memory), ("nursery", _nursery), ("labs", _labs)]
         looks += [("states", lambda: _states(place)), ("isolation", lambda: _isolation(place)), ("images", _images)]
-        looks += [("sign-in", lambda: _sign_in(place))]
+        looks += [("sign-in", lambda: _sign_in(place)), ("provider", lambda: _provider(place))]
     for name, look in looks:
         try:
             yield look()
@@ -235,6 +235,17 @@ def _sign_in(place: Path) -> Check:
     home = LabHome(place)
     status, message, remedy = describe(read_settings(home.settings, os.environ, {}), home.read_address())
     return Check("sign-in", status, message, remedy)
+
+
+def _provider(place: Path) -> Check:
+    """Whether people can sign in through the provider that the lab's settings name."""
+    from carrel.server.home import LabHome
+    from carrel.server.settings import read_settings
+    from carrel.server.sign_in import describe_provider
+
+    home = LabHome(place)
+    status, message, remedy = describe_provider(read_settings(home.settings, os.environ, {}), home.read_address())
+    return Check("provider", status, message, remedy)
 
 
 def _isolation(place: Path) -> Check:

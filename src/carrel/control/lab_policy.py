@@ -87,16 +87,16 @@ class LabPolicy:
 
     def account(self, name: str | None, user: User) -> str:
         """The account that work of `user` is charged to. Raises `Invalid` and `Denied`."""
-        return choose_account(name, user.subject, user.account, self.rules.current.accounts)
+        return choose_account(name, user.subject, user.account, self.rules.current.accounts, user.member_of)
 
     def accounts_of(self, user: User) -> frozenset[str]:
         """The accounts that `user` is a member of now."""
-        return accounts_of(user.subject, user.account, self.rules.current.accounts)
+        return accounts_of(user.subject, user.account, self.rules.current.accounts, user.member_of)
 
     def admits(self, name: str, user: User) -> bool:
         """True when `user` may charge the account called `name` now."""
         accounts = self.rules.current.accounts
-        return not accounts or (name in accounts and accounts[name].admits(user.subject))
+        return not accounts or (name in accounts and (accounts[name].admits(user.subject) or name in user.member_of))
 
     def check(
         self,

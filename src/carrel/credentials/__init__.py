@@ -1,4 +1,4 @@
-"""How people prove who they are to the lab itself: passwords, passkeys, and the accounts of its machine (PAM)."""
+"""How people prove who they are: by passwords, passkeys, the accounts of the lab's machine (PAM), or through a provider."""
 
 from carrel.credentials.local import LocalSignIn, Proof
 from carrel.credentials.port import CredentialStore, NewPasskey, Passkey

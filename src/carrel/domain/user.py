@@ -36,6 +36,8 @@ class User:
     role: Role = Role.USER
     #: The research account that use is charged to when a task names none.
     account: str = "default"
+    #: Research accounts that the groups of their sign-in provider make them a member of, beside those that name them.
+    member_of: frozenset[str] = frozenset()
     state: UserState = UserState.ACTIVE
     #: Why, by whom (a subject) and since when (Unix seconds) they are in that state.
     state_reason: str = ""

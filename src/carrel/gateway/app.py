@@ -147,6 +147,7 @@ def _zones(settings: GatewaySettings, pages: Pages | None) -> Zones:
     return Zones(
         public=settings.public | issuer_routes.PUBLIC | (pages.public if pages else frozenset()),
         public_under=pages.public_under if pages else (),
+        changing=pages.changing if pages else frozenset(),
         tracking=settings.tracking_path,
     )
 

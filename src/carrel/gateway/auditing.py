@@ -48,7 +48,7 @@ def tell_audit(scope: Scope, **told: Any) -> None:
     """For addresses that the layer cannot judge by themselves: what stands in the request's line.
 
     `action` is a name of what was done, `rule` why it was refused, `client` the program that asked, `caller` who it was about
-    (a `Caller`); ``line=False``: nothing happened that were worth one.
+    (a `Caller`), `changed` what else is different now; ``line=False``: nothing happened that were worth one.
     """
     scope.setdefault("state", {}).setdefault(_TOLD, {}).update(told)
 
@@ -114,6 +114,7 @@ class Auditing:
             return
         zone, path = self._zones.of(scope["path"]), scope["path"]
         changes = scope["method"] not in _SAFE and not (zone is Zone.TRACKING and _OF_RUNS.fullmatch(path))
+        changes = changes or (scope["method"] == "GET" and path in self._zones.changing)
         heard: dict[Action | None, Verdict] = {}
         scope.setdefault("state", {})  # the same for all layers inside
         token = HEARD.set(heard)
@@ -180,6 +181,7 @@ class Auditing:
             "rule": told.get("rule") or (verdict.rule if verdict is not None else _BY_STATUS.get(status, "token")),
             "status": status,
             "client": told.get("client"),
+            "changed": told.get("changed"),
         }
         if caller is not None:
             entry |= {"role": caller.user.role.value, "token": caller.token_id, "job": caller.job_id}

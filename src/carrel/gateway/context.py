@@ -87,6 +87,8 @@ class Pages(SignedIn, Protocol):
     #: Paths, and directories with a final slash, that need no sign-in.
     public: frozenset[str]
     public_under: tuple[str, ...]
+    #: Public paths at which a GET request may change something; the audit log has them.
+    changing: frozenset[str]
 
     def install(self, app: FastAPI, gateway: Gateway) -> None:
         """Add the routes of the pages."""

@@ -68,6 +68,8 @@ class Zones:
     public: frozenset[str]
     #: Public directories, each with its final slash.
     public_under: tuple[str, ...] = ()
+    #: Public paths at which a GET request may change something.
+    changing: frozenset[str] = frozenset()
     tracking: str = "/mlflow"
 
     def of(self, path: str) -> Zone:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
 from carrel.domain.account import Account
 from carrel.domain.errors import Denied, Invalid
 
 
-def choose_account(name: str | None, user: str, usual: str, accounts: Mapping[str, Account]) -> str:
+def choose_account(
+    name: str | None, user: str, usual: str, accounts: Mapping[str, Account], member_of: Collection[str] = ()
+) -> str:
     """Return the account called `name`, or the one of a user who names none: the `usual` one, else the first that admits them.
 
-    A lab that has set up no accounts takes any name. Raises `Invalid` for an account that does not exist, `Denied` for
-    one that does not admit the user.
+    `member_of` are accounts that admit the user for the groups of their sign-in provider. A lab that has set up no accounts
+    takes any name. Raises `Invalid` for an account that does not exist, `Denied` for one that does not admit the user.
     """
     if not accounts:
         return name or usual
-    open_to = [account.name for account in accounts.values() if account.admits(user)]
+    open_to = [account.name for account in accounts.values() if account.admits(user) or account.name in member_of]
     remedy = f"Open to {user}: {', '.join(open_to)}." if open_to else "Ask an administrator to add them to an account."
     if name is None:
         if usual in open_to:
@@ -34,12 +36,14 @@ def choose_account(name: str | None, user: str, usual: str, accounts: Mapping[st
     return name
 
 
-def accounts_of(user: str, usual: str, accounts: Mapping[str, Account]) -> frozenset[str]:
+def accounts_of(user: str, usual: str, accounts: Mapping[str, Account], member_of: Collection[str] = ()) -> frozenset[str]:
     """Return the accounts that a user is a member of: those that name them, and their `usual` one where it admits them.
+
+    Also those of `member_of` that exist: what the groups of their sign-in provider stand for.
 
     An account that admits everybody has no members by that: who may charge it is one question, who belongs to it another.
     """
     if not accounts:
         return frozenset({usual})
-    named = {account.name for account in accounts.values() if user in account.users}
+    named = {account.name for account in accounts.values() if user in account.users or account.name in member_of}
     return frozenset(named | ({usual} if usual in accounts and accounts[usual].admits(user) else set()))

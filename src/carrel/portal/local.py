@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from anyio import to_thread
@@ -31,6 +32,8 @@ class LocalPages:
     public = frozenset(
         {"/invitation", "/invitation/passkey", "/sign-in/password", "/sign-in/passkey", "/sign-in/passkey/options"}
     )
+    changing: frozenset[str] = frozenset()
+    known: Mapping[str, Any] = {}
 
     def __init__(self, local: LocalSignIn, passkeys: Passkeys) -> None:
         self._local = local

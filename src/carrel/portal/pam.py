@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +21,8 @@ class PamPage:
 
     template = "sign_in_pam.html"
     public = frozenset({"/sign-in/pam"})
+    changing: frozenset[str] = frozenset()
+    known: Mapping[str, Any] = {}
 
     def __init__(self, pam: PamSignIn) -> None:
         self._pam = pam

@@ -31,15 +31,23 @@ class Portal:
 
     public_under: tuple[str, ...] = ("/static/",)
 
-    def __init__(self, *, clock: Clock, ways: Sequence[Way] = (), local: LocalPages | None = None) -> None:
-        """`ways`: how people sign in, beside the links and access tokens that are always good; `local` by name and password."""
-        self._ways = (*((local,) if local is not None else ()), *ways)
+    def __init__(
+        self, *, clock: Clock, first: Sequence[Way] = (), ways: Sequence[Way] = (), local: LocalPages | None = None
+    ) -> None:
+        """How people sign in, beside the links and access tokens that are always good.
+
+        `local`: by what the lab knows of them; `first` stands before that on the page, `ways` after it.
+        """
+        self._ways: tuple[Way, ...] = (*first, *((local,) if local is not None else ()), *ways)
         self.public = frozenset({"/login", "/docs", "/favicon.ico"}).union(*(way.public for way in self._ways))
+        self.changing = frozenset[str]().union(*(way.changing for way in self._ways))
         self.tickets = Tickets(clock)
         self.sessions = Sessions(clock)
         self._look = Look(clock)
         self._local = local
         self._look.know(has_own_sign_in=local is not None)
+        for way in self._ways:
+            self._look.know(**way.known)
         if local is not None:
             local.use(self._look)
 

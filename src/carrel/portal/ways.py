@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,6 +32,10 @@ class Way(Protocol):
     template: str
     #: Paths of its own that need no sign-in.
     public: frozenset[str]
+    #: Those of them at which a GET request may change something: a sign-in that ends with a redirect.
+    changing: frozenset[str]
+    #: What its template knows beside `after`.
+    known: Mapping[str, Any]
 
     def routes(self, door: Admits) -> Sequence[BaseRoute]:
         """Its routes."""

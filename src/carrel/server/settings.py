@@ -15,6 +15,7 @@ from carrel.notebooks.address import read_ports
 from carrel.server.identity import deputy_command, read_identity
 from carrel.server.isolation import check_isolation
 from carrel.server.network import check_network
+from carrel.server.oidc_settings import check_oidc
 from carrel.server.preload import check_choice
 from carrel.server.rules import TABLES, read_rules
 from carrel.server.sign_in_settings import read_sign_in
@@ -156,6 +157,8 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
     named = {key: values[key] for key in ("preset", "default_qos", "session_qos")}
     rules = read_rules(ruled, str(file), **named)
     check_network(values)
+    if values["sign_in"].oidc is not None:
+        check_oidc(values["sign_in"].oidc, values, rules.accounts)
     check_choice(values["residency"])
     check_isolation(values["isolation"], values["job_network"])
     if values["audit_reads"] not in READS:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from carrel.domain.errors import Invalid
+from carrel.server.oidc_settings import OidcSettings, read_oidc
 from carrel.server.toml import Setting, convert, known
 
 #: Settings of `[sign_in.pam]`.
@@ -35,6 +36,7 @@ class SignInSettings:
     """What the table says; None for a way that it does not name."""
 
     pam: PamSettings | None = None
+    oidc: OidcSettings | None = None
 
 
 def read_sign_in(table: Any, where: str) -> SignInSettings:
@@ -42,8 +44,11 @@ def read_sign_in(table: Any, where: str) -> SignInSettings:
     if not isinstance(table, Mapping):
         raise Invalid(f"{where}: sign_in is {table!r}.", remedy='It is a table: [sign_in.pam] with service = "carrel".')
     for name in table:
-        known(name, {"pam": None}, f"{where}: sign_in")
-    return SignInSettings(pam=_pam(table["pam"], f"{where}: sign_in.pam") if "pam" in table else None)
+        known(name, {"pam": None, "oidc": None}, f"{where}: sign_in")
+    return SignInSettings(
+        pam=_pam(table["pam"], f"{where}: sign_in.pam") if "pam" in table else None,
+        oidc=read_oidc(table["oidc"], f"{where}: sign_in.oidc") if "oidc" in table else None,
+    )
 
 
 def _pam(table: Any, where: str) -> PamSettings:

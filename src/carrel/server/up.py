@@ -389,7 +389,7 @@ def _serve(
     """Bring the parts up, serve until a signal comes, take them down."""
     running = open_lab(home, settings, url, rules, origin, authority)
     tracking = Tracking(home=home.path, store=running.store, lab=running.lab) if settings.tracking else None
-    portal = portal_of(running.store, running.lab, url, settings)
+    portal = portal_of(running.store, running.lab, url, settings, running.audit)
     environments = NamedEnvironments(home.environments, walls=running.isolation)
     environments.set_quota(settings.environment_quota)
     notebooks = _notebooks(running, environments) if settings.sessions else None

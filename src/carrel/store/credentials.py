@@ -12,6 +12,7 @@ from carrel.credentials.port import NewPasskey, Passkey
 from carrel.domain.errors import Conflict
 from carrel.domain.user import UserState
 from carrel.store.database import Database
+from carrel.store.identities import unlink
 from carrel.store.tables import passkeys, passwords, tokens, users
 
 #: Passkeys that one user may have.
@@ -96,11 +97,12 @@ class CredentialTable:
 
 
 def forget_credentials(connection: sa.Connection, subject: str) -> None:
-    """Part of a transaction: the user has neither password nor passkey from now on."""
+    """Part of a transaction: the user has neither password nor passkey nor a link to the sign-in provider from now on."""
     # Who stores one holds this row as well (PostgreSQL; SQLite has one writer): nothing comes in between.
     connection.execute(sa.select(users.c.state).where(users.c.subject == subject).with_for_update())
     connection.execute(sa.delete(passwords).where(passwords.c.subject == subject))
     connection.execute(sa.delete(passkeys).where(passkeys.c.subject == subject))
+    unlink(connection, subject)
 
 
 def _still(connection: sa.Connection, token_id: int, subject: str, now: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,6 +84,7 @@ def user_of(row: Row[Any]) -> User:
         name=found[users.c.name],
         role=Role(found[users.c.role]),
         account=found[users.c.account],
+        member_of=frozenset(json.loads(found[users.c.member_of])),
         state=UserState(found[users.c.state]),
         state_reason=found[users.c.state_reason],
         state_by=found[users.c.state_by],

@@ -12,6 +12,7 @@ from carrel.store.credentials import CredentialTable
 from carrel.store.database import Database
 from carrel.store.drains import DrainTable
 from carrel.store.events import EventTable
+from carrel.store.identities import IdentityTable
 from carrel.store.jobs import JobTable
 from carrel.store.outbox import OutboxTable
 from carrel.store.people import UserTable
@@ -36,6 +37,7 @@ class Store:
         self.tokens = TokenTable(database)
         self.sign_ins = SignInTable(database)
         self.credentials = CredentialTable(database)
+        self.identities = IdentityTable(database)
         self.drains = DrainTable(database)
         self.reservations = ReservationTable(database)
         self.retention = RetentionTable(database)

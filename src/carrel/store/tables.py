@@ -67,7 +67,24 @@ users = Table(
     Column("state_reason", Text, nullable=False, server_default=text("''")),
     Column("state_by", String(255), nullable=False, server_default=text("''")),
     Column("state_since", Double),
+    #: Accounts that the groups of their sign-in provider make them a member of, as a JSON list.
+    Column("member_of", Text, nullable=False, server_default=text("'[]'")),
     CheckConstraint("role IN ('user', 'manager', 'operator', 'admin')", name="role"),
+)
+
+#: Who somebody is at the sign-in provider (OpenID Connect Core 1.0, 5.7: issuer and subject, together, never change hands).
+identities = Table(
+    "identities",
+    metadata,
+    Column("subject", ForeignKey("users.subject"), primary_key=True),
+    Column("issuer", String(1024), nullable=False),
+    #: The provider's name for them.
+    Column("sub", String(255), nullable=False),
+    Column("linked_at", Double, nullable=False),
+    Column("last_used_at", Double),
+    #: The role that their groups gave them; NULL: theirs was given by hand, or is "user".
+    Column("role", String(16)),
+    UniqueConstraint("issuer", "sub"),
 )
 
 #: Personal tokens, by the SHA-256 of the token: whoever reads the database cannot sign in with what is there.
