@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -255,6 +256,23 @@ def served(tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
+def serve_repository(place: Path) -> str:
+    """Make a repository with one file, which a server of files alone can serve; return its commit."""
+
+    def git(*words: str, said: bytes = b"") -> str:
+        about = {"GIT_CONFIG_GLOBAL": os.devnull, "HOME": str(place.parent), "PATH": os.environ["PATH"]}
+        about |= {f"GIT_{who}_{what}": "x@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        command = ["git", f"--git-dir={place}", *words]
+        return subprocess.run(command, input=said, capture_output=True, env=about, check=True).stdout.decode().strip()
+
+    git("init", "-q", "--bare", "-b", "main", str(place))
+    content = git("hash-object", "-w", "--stdin", said=b"from git")
+    commit = git("commit-tree", git("mktree", said=f"100644 blob {content}\tdata.txt\n".encode()), "-m", "x")
+    git("update-ref", "refs/heads/main", commit)
+    git("update-server-info")
+    return commit
+
+
 def test_inputs_come_through_the_walls_of_their_owner(
     clients: tuple[Client, Client], home: Path, tmp_path: Path, served: str
 ) -> None:
@@ -278,6 +296,11 @@ def test_inputs_come_through_the_walls_of_their_owner(
         assert (job.state, log.strip().splitlines()[-1]) == ("COMPLETED", text), (job.reason, log)
     kept = [path.read_text() for path in (home / "inputs/mallory/content").iterdir()]
     assert kept == ["from the web"]  # the others lie on this machine anyway
+    commit = serve_repository(tmp_path / "served" / "study.git")
+    job, log = fetched("git", f"git+{served.rpartition('/')[0]}/study.git@main#subdirectory=data.txt")
+    assert (job.state, log.strip().splitlines()[-1]) == ("COMPLETED", "from git"), (job.reason, log)
+    (source,) = other.record(job.id)["attempts"][-1]["input_sources"].values()
+    assert source == f"git+{served.rpartition('/')[0]}/study.git@{commit}#subdirectory=data.txt"
     job, log = run(other, write(tmp_path / "looks", f"import os; print(os.path.exists({str(home / 'inputs')!r}))"), "task.py")
     assert log == "False\n"
     (tmp_path / "lying").write_text("on the machine's own /tmp")

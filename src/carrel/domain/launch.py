@@ -203,6 +203,8 @@ class InputsReady:
     """Inputs lie in the working directory; digests by path."""
 
     digests: Mapping[str, str]
+    #: By path, the address of exactly what was taken, where the task's address may name something else later.
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

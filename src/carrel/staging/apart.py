@@ -38,6 +38,7 @@ def stage_apart(
     closed: Closed,
     most: Most = NO_LIMIT,
     cache: tuple[str, int] = ("", 0),
+    resolved: Callable[[str, str], None] = lambda _path, _source: None,
     walls: Walls,
     variables: Mapping[str, str],
 ) -> dict[str, str]:
@@ -66,7 +67,7 @@ def stage_apart(
                 given.write(json.dumps(about).encode())
         except BrokenPipeError:
             pass  # what it says tells why
-        return _listen(program.process.stdout, report)
+        return _listen(program.process.stdout, report, resolved)
     except BaseException:
         program.process.kill()
         raise
@@ -76,7 +77,7 @@ def stage_apart(
             program.process.stdout.close()
 
 
-def _listen(stream: Any, report: Callable[[str], None]) -> dict[str, str]:
+def _listen(stream: Any, report: Callable[[str], None], resolved: Callable[[str, str], None]) -> dict[str, str]:
     last = ""
     while line := stream.readline(_LONGEST).decode(errors="replace"):
         said = _read(line)
@@ -84,6 +85,8 @@ def _listen(stream: Any, report: Callable[[str], None]) -> dict[str, str]:
             last = line.strip() or last
         elif "report" in said:
             report(str(said["report"]))
+        elif "resolved" in said:
+            resolved(str(said["resolved"]), str(said.get("source", "")))
         elif "failed" in said:
             kind = StorageFull if said.get("full") else InputFailed
             raise kind(str(said["failed"]), remedy=str(said.get("remedy", "")))
@@ -114,6 +117,7 @@ def main() -> None:
             closed=closed,
             most=Most(*about["most"]),
             cache=open_cache(*about["cache"]),
+            resolved=lambda path, source: _say({"resolved": path, "source": source}),
         )
     except (InputFailed, StorageFull) as error:
         _end({"failed": error.message, "remedy": error.remedy, "full": isinstance(error, StorageFull)}, 1)

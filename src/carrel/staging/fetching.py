@@ -57,8 +57,11 @@ def stage_inputs(
     closed: Closed = NOTHING_CLOSED,
     most: Most = NO_LIMIT,
     cache: InputCache | None = None,
+    resolved: Callable[[str, str], None] = lambda _path, _source: None,
 ) -> dict[str, str]:
     """Put every input where it belongs below `directory` and return the digests by path.
+
+    Where an address names what changes (a branch), `resolved` is told the path, and the address of what was taken.
 
     What comes from elsewhere is kept in `cache` and taken from there, where it is still the same.
 
@@ -78,6 +81,8 @@ def stage_inputs(
                 remedy="It was changed or damaged: correct the digest, or the place where it comes from.",
             )
         digests[item.path] = found
+        if news.source:
+            resolved(item.path, news.source)
     return digests
 
 
@@ -106,6 +111,8 @@ def fetch(
             from carrel.staging.doi import copy_doi
 
             return copy_doi(uri, target, told, cache=cache)
+        if parts.scheme.startswith("git+"):
+            return _copy_git(uri, target, told, closed, cache)
         return _copy_remote(uri, target, told, cache)
     except CarrelError:
         raise
@@ -132,6 +139,11 @@ def check_uri(uri: str) -> None:
         from carrel.staging.doi import check_doi
 
         check_doi(uri)
+        return
+    if scheme.startswith("git+"):
+        from carrel.staging.git import check_git
+
+        check_git(uri)
         return
     # fsspec writes what reads through what with "::", such as "simplecache::s3://bucket/key".
     for part in uri.split("::"):
@@ -190,6 +202,17 @@ def _files(directory: Path) -> list[Path]:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+def _copy_git(uri: str, target: Path, news: News, closed: Closed, cache: InputCache | None) -> str:
+    from carrel.staging.git import copy_git, read_address
+
+    address = read_address(uri)
+    if address.scheme != "file":
+        return copy_git(uri, target, news, cache=cache)
+    source = Path(unquote(urlsplit(address.url).path))
+    closed.check(Path(os.path.realpath(source)), source)
+    return copy_git(uri, target, news)  # it is on this machine anyway
 
 
 def _copy_remote(uri: str, target: Path, news: News, cache: InputCache | None) -> str:
