@@ -272,6 +272,7 @@ class Preparation:
                 closed=closed,
                 most=most,
                 cache=cache,
+                rucio=self.launch.rucio,
                 resolved=sources.__setitem__,
                 walls=walls,
                 variables=variables,
@@ -287,6 +288,7 @@ class Preparation:
                 closed=closed,
                 most=most,
                 cache=open_cache(*cache),
+                rucio=self.launch.rucio,
                 resolved=sources.__setitem__,
             )
         self.reporter.record(InputsReady(digests=found, sources=sources))

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from carrel.containment.program import start_program
 from carrel.containment.walls import Walls
 from carrel.domain.errors import StorageFull
+from carrel.domain.launch import LaunchRucio
 from carrel.domain.serial import from_plain, to_plain
 from carrel.domain.task import InputSpec
 from carrel.staging.arriving import NO_LIMIT, Most
@@ -38,6 +39,7 @@ def stage_apart(
     closed: Closed,
     most: Most = NO_LIMIT,
     cache: tuple[str, int] = ("", 0),
+    rucio: LaunchRucio | None = None,
     resolved: Callable[[str, str], None] = lambda _path, _source: None,
     walls: Walls,
     variables: Mapping[str, str],
@@ -54,6 +56,7 @@ def stage_apart(
         "own": str(closed.own) if closed.own else None,
         "most": [most.size, most.files],
         "cache": cache,
+        "rucio": to_plain(rucio) if rucio is not None else None,
     }
     arguments = [sys.executable, "-I", "-c", _BEGIN, _OURS]
     program = start_program(
@@ -117,6 +120,7 @@ def main() -> None:
             closed=closed,
             most=Most(*about["most"]),
             cache=open_cache(*about["cache"]),
+            rucio=from_plain(LaunchRucio, about["rucio"]) if about["rucio"] else None,
             resolved=lambda path, source: _say({"resolved": path, "source": source}),
         )
     except (InputFailed, StorageFull) as error:

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from carrel.domain.errors import CarrelError, StorageFull
+from carrel.domain.launch import LaunchRucio
 from carrel.domain.task import InputSpec
 from carrel.spool.disk import full_at, is_full
 from carrel.staging.arriving import NO_LIMIT, Arriving, Most, News, manifest
@@ -57,6 +58,7 @@ def stage_inputs(
     closed: Closed = NOTHING_CLOSED,
     most: Most = NO_LIMIT,
     cache: InputCache | None = None,
+    rucio: LaunchRucio | None = None,
     resolved: Callable[[str, str], None] = lambda _path, _source: None,
 ) -> dict[str, str]:
     """Put every input where it belongs below `directory` and return the digests by path.
@@ -74,7 +76,7 @@ def stage_inputs(
         if cache is not None and item.digest is not None and cache.take(item.digest, target, news):
             digests[item.path] = item.digest
             continue
-        found = fetch(item.uri, target, news, lab=lab, closed=closed, cache=cache)
+        found = fetch(item.uri, target, news, lab=lab, closed=closed, cache=cache, rucio=rucio)
         if item.digest is not None and item.digest != found:
             raise InputFailed(
                 f"The input {item.path} from {shown(item.uri)} has the digest {found}, and the task expects {item.digest}.",
@@ -94,6 +96,7 @@ def fetch(
     lab: LabFiles = _NOWHERE,
     closed: Closed = NOTHING_CLOSED,
     cache: InputCache | None = None,
+    rucio: LaunchRucio | None = None,
 ) -> str:
     """Copy what is at `uri` (a file or a directory) to `target` and return its digest. Raises `InputFailed`, `StorageFull`."""
     told = news or News("", lambda _message: None)
@@ -113,6 +116,16 @@ def fetch(
             return copy_doi(uri, target, told, cache=cache)
         if parts.scheme.startswith("git+"):
             return _copy_git(uri, target, told, closed, cache)
+        if parts.scheme == "rucio":
+            from carrel.staging.rucio import copy_rucio
+
+            def local(path: str, place: Path, about: News) -> str:
+                return _copy_local(Path(path), place, about, closed)
+
+            def remote(address: str, place: Path, about: News) -> str:
+                return fetch(address, place, about, closed=closed, cache=cache)
+
+            return copy_rucio(uri, target, told, rucio, local=local, remote=remote)
         return _copy_remote(uri, target, told, cache)
     except CarrelError:
         raise
@@ -126,7 +139,7 @@ def fetch(
         raise InputFailed(f"The input {shown(uri)} could not be read: {type(error).__name__}: {error}.") from error
 
 
-def check_uri(uri: str) -> None:
+def check_uri(uri: str, rucio: LaunchRucio | None = None) -> None:
     """Return when there is something here that can read `uri`; raise `InputFailed` with the remedy if not.
 
     Nobody is asked whether it is there.
@@ -139,6 +152,11 @@ def check_uri(uri: str) -> None:
         from carrel.staging.doi import check_doi
 
         check_doi(uri)
+        return
+    if scheme == "rucio":
+        from carrel.staging.rucio import check_rucio
+
+        check_rucio(uri, rucio)
         return
     if scheme.startswith("git+"):
         from carrel.staging.git import check_git
