@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,14 +15,18 @@ from typing import Any
 import pytest
 from test_staging_web import say, serving
 
+from carrel.containment.walls import Bind, Walls
 from carrel.domain.errors import Invalid
 from carrel.domain.launch import LaunchRucio
 from carrel.domain.task import InputSpec
 from carrel.server.rucio import rucio_of
 from carrel.server.settings import read_settings
 from carrel.staging import rucio
+from carrel.staging.apart import stage_apart
 from carrel.staging.failed import InputFailed
 from carrel.staging.fetching import Closed, check_uri, stage_inputs
+from carrel.staging.lab import LabFiles
+from carrel.testing.namespaces import why_no_namespaces
 
 TOKEN, RULE = "token-of-alice", "0123456789abcdef"
 FILES = {"a.root": b"first" * 100, "run/b.root": b"second" * 100}
@@ -161,6 +166,30 @@ def test_a_rule_is_made_and_its_replica_waited_for(played: Played, tmp_path: Pat
     assert (rule["rse_expression"], rule["account"], rule["copies"], rule["lifetime"]) == ("NEAR", "alice", 1, 3600)
     assert source == f"rucio://user.alice:study/one (rule {RULE}, NEAR)"
     assert not [line for line in played.asked if line.startswith("GET /pool")]  # it was on the machine
+
+
+def test_it_is_brought_behind_the_walls_of_its_owner(played: Played, tmp_path: Path) -> None:
+    if why_no_namespaces():
+        pytest.skip(f"This machine has no namespaces for us: {why_no_namespaces()}")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "private").mkdir()
+    sources: dict[str, str] = {}
+    told: list[str] = []
+    found = stage_apart(
+        (InputSpec(path="in", uri="rucio://user.alice:study/one"),),
+        tmp_path / "job",
+        told.append,
+        lab=LabFiles("", ""),
+        closed=Closed(),
+        rucio=place(played),
+        resolved=sources.__setitem__,
+        walls=Walls(binds=(Bind(str(tmp_path), writable=True),), temporary=str(tmp_path / "private")),
+        variables={"PATH": os.defpath, **{name: os.environ[name] for name in os.environ if name.startswith("RUCIO_")}},
+    )
+    assert staged(tmp_path / "job") == FILES
+    assert found["in"].startswith("sha256:")
+    assert sources == {"in": f"rucio://user.alice:study/one (rule {RULE}, NEAR)"}
+    assert told[0] == "fetching the input in from rucio://user.alice:study/one"
 
 
 def test_a_rule_that_is_there_is_taken(played: Played, tmp_path: Path) -> None:
