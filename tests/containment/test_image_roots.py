@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import socket
+import sys
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from carrel.containment.attacks import ATTACKS
 from carrel.containment.trial import run_inside
 from carrel.containment.walls import Bind, Walls
 from carrel.runner.image import DRIVER, driver_files, with_driver
+from carrel.testing.escapes import limits_processes, read_table, victims
 from carrel.testing.images import programs, write_layer
 from carrel.testing.namespaces import why_no_namespaces
 
 SECRET = "correct-horse-battery-staple"
+ESCAPES = read_table(Path(__file__).with_name("escapes.txt"))
 
 
 class Rig:
@@ -60,6 +67,45 @@ def test_what_a_job_was_given_is_at_its_own_paths_beside_what_the_image_has(rig:
     assert (rig.work / "made").exists()
     assert not (rig.image / "home/alice").exists()
     assert not (rig.image / "nowhere").exists()
+
+
+def test_nothing_gets_out_of_an_image(rig: Rig) -> None:
+    """The attack suite; the machine's Python is lent to the image for it."""
+    rig.has({"etc/motd": b""})
+    lent = {os.path.realpath(path): "" for path in (sys.prefix, sys.base_prefix, "/usr")}
+    lent |= {os.path.realpath(path): path for path in ("/lib", "/lib64") if Path(path).is_symlink()}
+    binds = [Bind(path, place) for path, place in lent.items()]
+    files = {"token and secret": rig.secret, "another's spool": rig.work / "journal", "another's log": rig.work / "log"}
+    for path in list(files.values())[1:]:
+        path.write_text(SECRET)
+    name = f"\0carrel-image-{os.getpid()}"
+    with victims() as others, socket.socket(socket.AF_UNIX) as listener, socket.create_server(("127.0.0.1", 0)) as port:
+        listener.bind(name)
+        listener.listen()
+        about = {
+            **others.about(),
+            "files": {kind: [str(path)] for kind, path in files.items()},
+            "directories": [str(rig.work)],
+            "sockets": [name],
+            "broker": name,
+            "addresses": [["127.0.0.1", port.getsockname()[1]], ["::1", port.getsockname()[1]]],
+            "closed": True,
+            "devices": ["/dev/nvidia0", "/dev/kmsg", "/dev/mem", "/dev/vda"],
+            "deputies": [["sudo", "-n", "-u", "nobody", "true"]],
+            "memory": 64 * 1024**2,
+            "process_limit": 600 if limits_processes() else 0,
+        }
+        walls = Walls(
+            root=str(rig.image),
+            binds=binds,
+            temporary=str(rig.private),
+            doors=(),
+            processes=600,
+            shared_memory=64 * 1024**2,
+        )
+        code, said = run_inside(walls, [os.path.realpath(sys.executable), "-I", "-c", ATTACKS, json.dumps(about)])
+    assert code == 0, said
+    ESCAPES.judge("image", said.decode())
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_nothing_outside_is_reached(walls: Walls, mirror: int) -> None:
 
 def test_what_is_out_of_reach_is_there_for_others(walls: Walls, mirror: int) -> None:
     through = attack(replace(walls, doors=None), secrets=[], addresses=[("127.0.0.1", mirror)])
-    assert through == {f"connect to 127.0.0.1 port {mirror}": "connected"}
+    assert through == {f"loopback: connect to 127.0.0.1 port {mirror}": "connected"}
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "192.0.2.7", "2001:db8::7"])
@@ -106,7 +106,7 @@ def test_only_the_door_leads_out(walls: Walls, mirror: int) -> None:
             secrets=[],
             addresses=[("127.0.0.1", port), ("127.0.0.1", mirror)],
         )
-    assert through == {f"connect to 127.0.0.1 port {mirror}": "connected"}
+    assert through == {f"loopback: connect to 127.0.0.1 port {mirror}": "connected"}
 
 
 def test_a_door_at_which_nobody_answers_is_closed(walls: Walls) -> None:

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carrel.containment.attacks import ATTACKS, ATTACKS_AS_USER
 from carrel.containment.filters import filter_program
-from carrel.containment.trial import ATTACKS, attack, run_inside, try_walls
+from carrel.containment.trial import attack, run_inside, try_walls
 from carrel.containment.walls import Bind, Walls
 from carrel.domain.launch import LaunchWalls
 from carrel.runner.prepare import Prepared
@@ -103,9 +104,9 @@ def test_nothing_gets_out(rig: Rig, neighbour: subprocess.Popen[bytes], sockets:
         writable=str(rig.work),
     )
     # What is there, but empty, may be listed; the system may be read.
-    allowed = {f"list {path}" for path in (str(home), str(home / "spool"), "/run", "/etc", "/usr/bin")}
+    allowed = {f"directories: list {path}" for path in (str(home), str(home / "spool"), "/run", "/etc", "/usr/bin")}
     assert set(through) - allowed == set(), through
-    assert through.get(f"list {home / 'spool'}") == "['1']"
+    assert through.get(f"directories: list {home / 'spool'}") == "['1']"
     assert ATTACKS.count("@attempt") >= 30
 
 
@@ -114,6 +115,21 @@ def test_the_attacks_are_not_made_where_there_are_no_walls(rig: Rig) -> None:
     about = {"outside": str(Path("/proc/self/ns/mnt").readlink()), "outside_user": str(Path("/proc/self/ns/user").readlink())}
     done = subprocess.run([sys.executable, "-c", ATTACKS, json.dumps(about)], capture_output=True, check=True, text=True)
     assert json.loads(done.stdout) == {"the walls": "there are none"}
+    # The guard comes before the first attempt, and nothing is attempted where it does not know what is outside.
+    assert ATTACKS.index("sys.exit()") < ATTACKS.index("@attempt")
+    assert subprocess.run([sys.executable, "-c", ATTACKS, "{}"], capture_output=True, check=False).stdout == b""
+
+
+def test_what_harms_a_machine_is_no_part_of_what_other_users_try() -> None:
+    assert "umount" not in ATTACKS_AS_USER
+    assert "fork" not in ATTACKS_AS_USER
+    assert ATTACKS_AS_USER.index("sys.exit()") < ATTACKS_AS_USER.index("@attempt")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="It is about root.")
+def test_root_does_not_try_what_other_users_try() -> None:
+    done = subprocess.run([sys.executable, "-c", ATTACKS_AS_USER, "{}"], capture_output=True, check=True, text=True)
+    assert json.loads(done.stdout) == {"the walls": "there are none for root"}
 
 
 def test_what_is_attacked_is_there_for_others(rig: Rig, neighbour: subprocess.Popen[bytes], sockets: list[str]) -> None:

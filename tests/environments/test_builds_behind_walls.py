@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
 import tarfile
@@ -15,7 +16,8 @@ import pytest
 import uv
 from environment_lab import Lab
 
-from carrel.containment.trial import ATTACKS
+from carrel.containment.attacks import ATTACKS
+from carrel.containment.walls import PREPARING_SHARED
 from carrel.domain.launch import LaunchWalls
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.environments import (
@@ -28,9 +30,11 @@ from carrel.environments import (
 )
 from carrel.environments.confinement import VERIFIED
 from carrel.environments.named import NamedEnvironments, Work
+from carrel.testing.escapes import Victims, limits_processes, read_table, victims
 from carrel.testing.namespaces import why_no_namespaces
 
 SECRET = "correct-horse-battery-staple"
+ESCAPES = read_table(Path(__file__).parents[1] / "containment" / "escapes.txt")
 
 #: A build backend without anything else (PEP 517). What it does first is in `act`.
 BACKEND = """
@@ -83,9 +87,9 @@ class Isolated:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.home = lab.base / "lab"
-        for place in ("spool/1", "homes", "run"):
+        for place in ("spool/1", "homes", "run", "blobs"):
             (self.home / place).mkdir(parents=True)
-        for name in ("token", "secret", "lab.db", "spool/1/journal"):
+        for name in ("token", "secret", "lab.db", "spool/1/journal.jsonl", "spool/1/launch.json", "spool/1/log"):
             (self.home / name).write_text(SECRET)
         self.root = self.home / "environments"
         self.held: list[Environment] = []
@@ -93,7 +97,9 @@ class Isolated:
     def walls(self, owner: str) -> LaunchWalls:
         prefixes = {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix)}
         home = str(self.home / "homes" / (owner or "@site"))
-        return LaunchWalls(hidden=(str(self.home), "/run", "/var/tmp"), readable=tuple(sorted(prefixes)), home=home)
+        return LaunchWalls(
+            hidden=(str(self.home), "/run", "/var/tmp"), readable=tuple(sorted(prefixes)), home=home, processes=600
+        )
 
     def store(self, owner: str) -> EnvironmentStore:
         return EnvironmentStore(
@@ -143,11 +149,9 @@ def isolated(lab: Lab) -> Iterator[Isolated]:
 
 
 @pytest.fixture
-def neighbour() -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the same user outside, with something in its environment."""
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "TOKEN": SECRET})
-    yield process
-    process.communicate(b"\n")
+def others() -> Iterator[Victims]:
+    with victims() as found:
+        yield found
 
 
 def imports(environment: Path, module: str) -> bool:
@@ -164,33 +168,46 @@ def inodes(directory: Path) -> set[int]:
     return {path.lstat().st_ino for path in directory.rglob("*") if path.is_file() and not path.is_symlink()}
 
 
-def test_a_build_gets_at_nothing(isolated: Isolated, neighbour: subprocess.Popen[bytes]) -> None:
+def test_a_build_gets_at_nothing(isolated: Isolated, others: Victims) -> None:
     """The attack suite, from a build backend: the lab's files, others' processes, the shared workroom, the machine."""
     isolated.lab.wheel("alpha")
     shared = isolated.prepare("bob", "alpha")
     home, cache = isolated.home, isolated.cache(VERIFIED)
     assert cache.is_dir()
-    about = {
-        "secrets": [str(home / name) for name in ("token", "secret", "lab.db", "spool/1/journal")]
-        + [str(shared.path / "carrel.lock"), str(cache / "CACHEDIR.TAG")],
-        "directories": [str(home), str(home / "spool"), str(shared.path), str(cache), str(isolated.root / "workrooms")],
-        "processes": [neighbour.pid, os.getpid()],
-        "sockets": [],
-        "devices": ["/dev/nvidia0", "/dev/kmsg", "/dev/mem", "/dev/vda"],
-        "hidden": [str(home), "/run"],
-        "writable": str(home / "homes/mallory"),
-        "outside": str(Path("/proc/self/ns/mnt").readlink()),
-        "outside_user": str(Path("/proc/self/ns/user").readlink()),
-    }
-    act = ATTACK.format(about=json.dumps(about), attacks=ATTACKS, home=str(home / "homes/mallory"))
-    isolated.sdist("evil", act)
-    made = isolated.prepare("mallory", "evil")
+    name = f"\0carrel-build-{os.getpid()}"
+    paths = [str(home / "run" / "s"), name]
+    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+        for listener, address in zip((first, second), paths, strict=True):
+            listener.bind(address)
+            listener.listen()
+        about = {
+            **others.about(),
+            "files": {
+                "token and secret": [str(home / "token"), str(home / "secret"), str(home / "lab.db")],
+                "another's spool": [str(home / "spool/1/journal.jsonl"), str(home / "spool/1/launch.json")],
+                "another's log": [str(home / "spool/1/log")],
+                "directories": [str(shared.path / "carrel.lock"), str(cache / "CACHEDIR.TAG")],
+            },
+            "directories": [str(home), str(home / "spool"), str(shared.path), str(cache), str(isolated.root / "workrooms")],
+            "sockets": paths,
+            "broker": str(home / "run" / "s"),
+            "devices": ["/dev/nvidia0", "/dev/kmsg", "/dev/mem", "/dev/vda"],
+            "deputies": [["sudo", "-n", "-u", "nobody", "true"]],
+            "hidden": [str(home), "/run"],
+            "own": [str(home / "homes/mallory"), str(isolated.root)],
+            "writable": str(home / "homes/mallory"),
+            "memory": PREPARING_SHARED,
+            "process_limit": 600 if limits_processes() else 0,
+        }
+        act = ATTACK.format(about=json.dumps(about), attacks=ATTACKS, home=str(home / "homes/mallory"))
+        isolated.sdist("evil", act)
+        made = isolated.prepare("mallory", "evil")
     assert imports(made.path, "evil")
-    through = json.loads((home / "homes/mallory/found").read_text().splitlines()[-1])
     # The home is a place of which only its own parts are there.
-    assert set(through) <= {f"list {home}"}, through
-    assert "token" not in through.get(f"list {home}", "")
-    for name in ("token", "secret", "lab.db", "spool/1/journal"):
+    said = (home / "homes/mallory/found").read_text()
+    assert "token" not in json.loads(said.splitlines()[-1]).get(f"directories: list {home}", "")
+    ESCAPES.judge("build", said, {f"directories: list {home}"})
+    for name in ("token", "secret", "lab.db", "spool/1/journal.jsonl"):
         assert (home / name).read_text() == SECRET
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,13 +18,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from carrel.client import Client
-from carrel.containment.trial import ATTACKS, run_inside
+from carrel.containment.attacks import ATTACKS
+from carrel.containment.trial import run_inside
+from carrel.containment.walls import PREPARING_SHARED
 from carrel.domain.errors import CarrelError
 from carrel.domain.launch import LaunchPaths
 from carrel.runner.walls import staging_walls
 from carrel.server.home import LabHome
 from carrel.server.isolation import LocalWalls
 from carrel.spool import AttemptDirectory
+from carrel.testing.escapes import limits_processes, read_table, victims
 from carrel.testing.lab_process import start_lab
 from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.notebook_client import SessionBrowser
@@ -64,7 +69,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("isolated") / "home"
     home.mkdir(mode=0o700)
     (home / "carrel.toml").write_text(
-        'isolation = "kernel"\njob_network = "loopback"\nprocess_limit = 5000\ndisk_limit = "64M"\ntracking = false\n'
+        'isolation = "kernel"\njob_network = "loopback"\nprocess_limit = 600\ndisk_limit = "64M"\ntracking = false\n'
     )
     return home
 
@@ -111,7 +116,7 @@ def test_a_task_sees_its_own_and_nothing_of_the_labs(clients: tuple[Client, Clie
     assert len(found["spool"]) == 1
     assert found["others"] == []
     assert found["journal"] == "OSError"
-    assert (found["limit"], found["shared"]) == (5000, 256 * 1024**2)
+    assert (found["limit"], found["shared"]) == (600, 256 * 1024**2)
     assert found["home"] == str(home / "homes" / "mallory")
     assert (home / "homes" / "mallory" / "kept").read_text() == "kept"
     assert [output.path for output in other.outputs(job.id)] == ["outputs/made.txt"]
@@ -237,7 +242,7 @@ def test_what_a_package_runs_when_it_is_built_sees_nothing_of_the_labs(
     job, log = run(other, tmp_path, "look.py")
     assert job.state == "COMPLETED", (job.reason, log)
     seen, at_home = json.loads(log.splitlines()[-1])
-    assert seen == {**dict.fromkeys(("token", "secret", "lab.db"), "FileNotFoundError"), "limit": 5000}
+    assert seen == {**dict.fromkeys(("token", "secret", "lab.db"), "FileNotFoundError"), "limit": 600}
     assert at_home == str(home / "homes" / "mallory")
 
 
@@ -253,6 +258,23 @@ def served(tmp_path: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}/data.txt"
         server.shutdown()
         thread.join()
+
+
+def serve_repository(place: Path) -> str:
+    """Make a repository with one file, which a server of files alone can serve; return its commit."""
+
+    def git(*words: str, said: bytes = b"") -> str:
+        about = {"GIT_CONFIG_GLOBAL": os.devnull, "HOME": str(place.parent), "PATH": os.environ["PATH"]}
+        about |= {f"GIT_{who}_{what}": "x@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        command = ["git", f"--git-dir={place}", *words]
+        return subprocess.run(command, input=said, capture_output=True, env=about, check=True).stdout.decode().strip()
+
+    git("init", "-q", "--bare", "-b", "main", str(place))
+    content = git("hash-object", "-w", "--stdin", said=b"from git")
+    commit = git("commit-tree", git("mktree", said=f"100644 blob {content}\tdata.txt\n".encode()), "-m", "x")
+    git("update-ref", "refs/heads/main", commit)
+    git("update-server-info")
+    return commit
 
 
 def test_inputs_come_through_the_walls_of_their_owner(
@@ -278,6 +300,11 @@ def test_inputs_come_through_the_walls_of_their_owner(
         assert (job.state, log.strip().splitlines()[-1]) == ("COMPLETED", text), (job.reason, log)
     kept = [path.read_text() for path in (home / "inputs/mallory/content").iterdir()]
     assert kept == ["from the web"]  # the others lie on this machine anyway
+    commit = serve_repository(tmp_path / "served" / "study.git")
+    job, log = fetched("git", f"git+{served.rpartition('/')[0]}/study.git@main#subdirectory=data.txt")
+    assert (job.state, log.strip().splitlines()[-1]) == ("COMPLETED", "from git"), (job.reason, log)
+    (source,) = other.record(job.id)["attempts"][-1]["input_sources"].values()
+    assert source == f"git+{served.rpartition('/')[0]}/study.git@{commit}#subdirectory=data.txt"
     job, log = run(other, write(tmp_path / "looks", f"import os; print(os.path.exists({str(home / 'inputs')!r}))"), "task.py")
     assert log == "False\n"
     (tmp_path / "lying").write_text("on the machine's own /tmp")
@@ -311,47 +338,88 @@ def test_a_cell_borrows_a_gpu_behind_the_walls(clients: tuple[Client, Client], h
     assert other.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
 
 
-def attacks_on(home: Path, served: str, writable: str) -> dict[str, Any]:
+ESCAPES = read_table(Path(__file__).parents[1] / "containment" / "escapes.txt")
+
+
+@pytest.fixture(scope="module")
+def others(clients: tuple[Client, Client], home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What somebody else has in this lab and on its machine, while it is attacked: a job that runs, files, a process."""
+    own, _other = clients
+    code = write(tmp_path_factory.mktemp("others") / "code", "import time\nprint('private', flush=True)\ntime.sleep(86400)\n")
+    job = own.submit_project(code, script="task.py")
+    log = home / "spool" / str(job.id) / "1" / "log"
+    wait_until(lambda: log.exists() and log.read_bytes() == b"private\n")
+    with victims() as found:
+        yield {**found.about(), "job": job.id}
+    assert own.job(job.id).state == "RUNNING"
+    assert log.read_bytes() == b"private\n"
+    own.cancel(job.id)
+    own.wait(job.id, timeout=PATIENCE)
+
+
+def attacks_on(home: Path, served: str, others: dict[str, Any], *own: str, network: bool = True) -> dict[str, Any]:
     """What is tried of this lab and its machine; the program itself looks first whether it is inside of walls."""
-    # The broker's is what a notebook is given: it asks the kernel who calls.
+    attempt = AttemptDirectory(home / "spool" / str(others["job"]) / "1")
+    of_spool = [attempt.journal, attempt.launch]
+    assert all(path.exists() for path in (*of_spool, attempt.log))
+    # The broker's is what a job is given: it asks the kernel who calls, and is attacked by what it is asked.
     sockets = [str(path) for path in (home / "run").rglob("*") if path.is_socket() and path.name != "broker.sock"]
     return {
-        "secrets": [str(home / name) for name in ("token", "secret", "lab.db", "carrel.toml")],
+        **others,
+        "files": {
+            "token and secret": [str(home / name) for name in ("token", "secret", "lab.db", "carrel.toml")],
+            "another's spool": [str(path) for path in of_spool],
+            "another's log": [str(attempt.log)],
+        },
         "directories": [str(home), str(home / "homes"), str(home / "snapshots"), str(home / "blobs")],
-        "processes": [os.getpid(), os.getppid()],
         "sockets": [*sockets, f"\0carrel-nobody-{os.getpid()}"],
-        "addresses": [["127.0.0.1", urlsplit(served).port], ["::1", urlsplit(served).port]],
-        "closed": True,
-        "outside_network": str(Path("/proc/self/ns/net").readlink()),
+        "owner": getpass.getuser(),
+        "broker": str(home / "run" / "broker.sock"),
+        "addresses": [["127.0.0.1", urlsplit(served).port], ["::1", urlsplit(served).port]] if network else [],
+        "closed": network,
         "devices": ["/dev/nvidia0", "/dev/kmsg", "/dev/mem", "/dev/vda"],
+        "deputies": [["sudo", "-n", "-u", "nobody", "true"]],
         "hidden": [str(home), "/run", "/var/tmp"],
-        "writable": writable,
-        "outside": str(Path("/proc/self/ns/mnt").readlink()),
-        "outside_user": str(Path("/proc/self/ns/user").readlink()),
+        "own": [str(home / "homes" / "mallory"), *own],
+        "writable": "/tmp",
+        "memory": 1024**3,
+        "process_limit": 600 if limits_processes() else 0,
     }
 
 
-def nothing_got_through(said: str, home: Path) -> None:
-    tried, through = said.strip().splitlines()[-2:]
-    # Of the lab's directory only the way to the attempt's own is there.
-    assert {
-        name: what for name, what in json.loads(through).items() if name not in (f"list {home}", f"list {home / 'homes'}")
-    } == {}
-    assert int(tried) >= 60, tried
+def allowed(home: Path) -> set[str]:
+    """Of the lab's directory only the way to the attempt's own is there, and nothing in it can be written."""
+    return {f"directories: list {home}", f"directories: list {home / 'homes'}"}
 
 
-def test_nothing_gets_out_of_a_task(clients: tuple[Client, Client], home: Path, tmp_path: Path, served: str) -> None:
+def test_nothing_gets_out_of_a_task(
+    clients: tuple[Client, Client], home: Path, tmp_path: Path, served: str, others: dict[str, Any]
+) -> None:
+    """What it plants among its outputs leads the lab nowhere either."""
     _own, other = clients
-    job, log = run(other, write(tmp_path / "evil", ATTACKS), "task.py", json.dumps(attacks_on(home, served, "/tmp")))
+    token = (home / "token").read_text()
+    plant = f"""
+for name, leads in (("stolen", {str(home / "token")!r}), ("all", {str(home)!r}), ("up", "../../../../../token")):
+    os.symlink(leads, os.path.join(os.environ["CARREL_OUTPUT_DIR"], name))
+"""
+    about = attacks_on(home, served, others, str(home / "spool"))
+    code = write(tmp_path / "evil", ATTACKS + plant)
+    job, log = run(other, code, "task.py", json.dumps(about), resources=ResourceRequest(memory="1G"))
     assert job.state == "COMPLETED", (job.reason, log)
-    nothing_got_through(log.split("[carrel]")[0], home)
+    ESCAPES.judge("task", log.split("[carrel]")[0], allowed(home))
+    fetched = other.download_outputs(job.id, tmp_path / "fetched")
+    assert not [path for path in fetched if token in path.read_text(errors="replace")]
 
 
-def test_nothing_gets_out_of_a_notebook_or_its_terminal(clients: tuple[Client, Client], home: Path, served: str) -> None:
+def test_nothing_gets_out_of_a_notebook_or_its_terminal(
+    clients: tuple[Client, Client], home: Path, served: str, others: dict[str, Any]
+) -> None:
     _own, other = clients
-    session = other.start_session(SessionRequest())
+    session = other.start_session(SessionRequest(memory="1G"))
     wait_until(lambda: other.session(session.job.id).ready, "the session")
-    arguments = ["-I", "-c", ATTACKS, json.dumps(attacks_on(home, served, session.directory))]
+    about = attacks_on(home, served, others, str(home / "spool"), session.directory, str(home / "environments"))
+    about |= {"lent": True}
+    arguments = ["-I", "-c", ATTACKS, json.dumps(about)]
     with SessionBrowser(other.open_session(session.job.id)) as browser:
         kernel = browser.start_kernel()
         look = "import subprocess, sys\nprint(subprocess.run([sys.executable, *%r], capture_output=True, text=True).stdout)"
@@ -367,22 +435,26 @@ def test_nothing_gets_out_of_a_notebook_or_its_terminal(clients: tuple[Client, C
         kernel.close()
     other.cancel(session.job.id)
     assert other.wait(session.job.id, timeout=PATIENCE).state == "CANCELLED"
-    nothing_got_through(of_cell, home)
-    nothing_got_through(of_terminal, home)
+    ESCAPES.judge("notebook", of_cell, allowed(home))
+    ESCAPES.judge("terminal", of_terminal, allowed(home))
 
 
-def test_nothing_gets_out_of_what_reads_inputs(clients: tuple[Client, Client], home: Path, tmp_path: Path, served: str) -> None:
-    """Nobody's code runs there; what reads addresses that somebody has written is behind the same walls all the same."""
+def test_nothing_gets_out_of_what_reads_inputs(
+    clients: tuple[Client, Client], home: Path, tmp_path: Path, served: str, others: dict[str, Any]
+) -> None:
+    """Somebody's code that runs there all the same (a fault of git's, or of a library) is behind the walls of their jobs."""
     del clients
     directory = AttemptDirectory(tmp_path / "attempt")
     directory.work.mkdir(parents=True)
-    paths = LaunchPaths(environments="", snapshots="", blobs="", files=str(home / "files"))
-    about = attacks_on(home, served, "/tmp")
-    walls = staging_walls(LocalWalls(LabHome(home))("mallory"), directory, paths)
+    paths = LaunchPaths(
+        environments="", snapshots="", blobs="", files=str(home / "files"), inputs=str(home / "inputs" / "mallory")
+    )
     # It has the machine's network: it is there to fetch.
-    code, said = run_inside(walls, [sys.executable, "-I", "-c", ATTACKS, json.dumps({**about, "addresses": [], "closed": False})])
+    about = attacks_on(home, served, others, str(directory.work), paths.inputs, network=False) | {"memory": PREPARING_SHARED}
+    walls = staging_walls(LocalWalls(LabHome(home), processes=600)("mallory"), directory, paths)
+    code, said = run_inside(walls, [sys.executable, "-I", "-c", ATTACKS, json.dumps(about)])
     assert code == 0, said
-    nothing_got_through(said.decode(), home)
+    ESCAPES.judge("staging", said.decode(), allowed(home))
 
 
 def test_a_lab_says_what_it_does_not_know(tmp_path: Path) -> None:

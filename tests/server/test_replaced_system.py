@@ -216,7 +216,13 @@ def test_history_is_complete_and_ordered(client: Client, bob: Client, project: P
 @pytest.mark.parametrize(
     ("files", "fact", "remedy"),
     [
-        ({"MLproject": PROJECT + "carrel: {inputs: {d: 'rucio://scope:name'}}\n"}, "reads rucio://", "own command"),
+        ({"MLproject": PROJECT + "carrel: {inputs: {d: 'rucio://scope:name'}}\n"}, "this lab has no Rucio", "rucio_url"),
+        ({"MLproject": PROJECT + "carrel: {inputs: {d: 'ftt://scope/name'}}\n"}, "reads ftt://", "own command"),
+        (
+            {"MLproject": PROJECT + "carrel: {inputs: {d: 'git+https://-x/r.git'}}\n"},
+            "no address of a git repository",
+            "git+https",
+        ),
         ({"MLproject": PROJECT + "carrel: {inputs: {d: 'oss://bucket/key'}}\n"}, "oss:// needs a package", "install it"),
         ({"MLproject": PROJECT + "carrel: {inputs: {d: 'simplecache::oss://b/k'}}\n"}, "oss:// needs a package", "install it"),
         (
@@ -225,7 +231,7 @@ def test_history_is_complete_and_ordered(client: Client, bob: Client, project: P
             "download_python",
         ),
     ],
-    ids=["no scheme", "no package", "chained", "no Python"],
+    ids=["no Rucio", "no scheme", "no repository", "no package", "chained", "no Python"],
 )
 def test_what_can_never_be_prepared_is_refused_before_it_waits(
     client: Client, project: Path, files: dict[str, str], fact: str, remedy: str

@@ -35,7 +35,7 @@ def serving(respond: Respond) -> Iterator[tuple[str, list[dict[str, str]]]]:
             asked.append({**dict(self.headers), ":path": self.path})
             respond(self, asked)
 
-        do_HEAD = do_GET
+        do_HEAD = do_POST = do_GET
 
         def log_message(self, *_words: object) -> None:
             pass

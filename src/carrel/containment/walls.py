@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+#: Bytes of /dev/shm for what prepares a job, which has no memory of its own to count them by.
+PREPARING_SHARED = 256 * 1024**2
+
 
 class Isolation(StrEnum):
     """How users' code is kept apart from the lab and from each other (`isolation` in carrel.toml)."""

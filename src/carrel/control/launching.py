@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from carrel.domain.job import Job
-from carrel.domain.launch import Launch, LaunchLimits, LaunchPaths, LaunchTracking, LaunchWalls
+from carrel.domain.launch import Launch, LaunchLimits, LaunchPaths, LaunchRucio, LaunchTracking, LaunchWalls
 from carrel.domain.network import least
 from carrel.domain.node import Device, Node
 from carrel.domain.partition import on_cluster
@@ -40,6 +40,8 @@ class LaunchSettings:
     session_ports: str = ""
     #: How many shares of its GPU a task that gives it to cells asks of Slurm; 0: all of the GPU, of which cells have nothing.
     shards: Callable[[Job, TaskSpec], int] = field(default=lambda _job, _task: 0)
+    #: As in `Launch`.
+    rucio: LaunchRucio | None = None
     #: What jobs of an owner do not see of the machine.
     walls: Callable[[str], LaunchWalls | None] = field(default=lambda _owner: None)
     #: The same for jobs whose node Slurm chooses; None: it is no different.
@@ -72,6 +74,7 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         walls=_walls(settings.walls(job.owner), task),
         remote=settings.remote,
         download_python=settings.download_python,
+        rucio=settings.rucio,
         session_ports=settings.session_ports,
         lends=lends(job, qos),
         shards=settings.shards(job, task) if lends(job, qos) and on_cluster(job.node) else 0,

@@ -115,7 +115,7 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
                 "python": record.python,
             }
         case InputsReady():
-            draft.fields["inputs"] = record.digests
+            draft.fields |= {"inputs": record.digests, "input_sources": record.sources}
         case Started():
             job = replace(job, state=JobState.RUNNING, reason=_RUNNING, started_at=entry.at)
             draft.fields |= {

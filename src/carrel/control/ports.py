@@ -119,6 +119,7 @@ class AttemptChange:
     hardware: Mapping[str, str] | None = None
     seeds: Mapping[str, str] | None = None
     inputs: Mapping[str, str] | None = None
+    input_sources: Mapping[str, str] | None = None
     usage: Usage | None = None
     #: What its cells were charged in all: devices × seconds. Fewer than are known change nothing.
     lease_seconds: float | None = None
@@ -160,6 +161,8 @@ class AttemptRow:
     seeds: Mapping[str, str]
     inputs: Mapping[str, str]
     usage: Usage
+    #: By path, the address of exactly what was taken, where the task's address may name something else later.
+    input_sources: Mapping[str, str] = field(default_factory=dict)
     #: What its cells were charged: devices × seconds.
     lease_seconds: float = 0.0
     #: For how long it was stopped.

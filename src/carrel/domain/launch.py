@@ -52,6 +52,21 @@ class LaunchPaths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRucio:
+    """Where the lab's Rucio is, and where it is to bring data."""
+
+    #: Addresses of its server, and of who signs people in there ("": the same).
+    url: str
+    auth: str = ""
+    #: An RSE expression.
+    rse: str
+    #: "BEGINNING=DIRECTORY": what addresses of files there begin with, and where this machine has these files; "": nowhere.
+    path: str = ""
+    #: Seconds that a rule of ours holds.
+    lifetime: int = 14 * 86400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchWalls:
     """What the command does not see of the machine, where users' code is kept apart from the lab and from each other."""
 
@@ -129,6 +144,8 @@ class Launch:
     remote: bool = False
     #: TCP ports for that ("40000-40999"); "" for any.
     session_ports: str = ""
+    #: None: the lab has none.
+    rucio: LaunchRucio | None = None
     #: None: it sees what the process that starts it sees.
     walls: LaunchWalls | None = None
     #: Which element of which array it is, if any.
@@ -203,6 +220,8 @@ class InputsReady:
     """Inputs lie in the working directory; digests by path."""
 
     digests: Mapping[str, str]
+    #: By path, the address of exactly what was taken, where the task's address may name something else later.
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

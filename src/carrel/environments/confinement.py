@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from carrel.containment.root import covers_for_root
-from carrel.containment.walls import Bind, Walls
+from carrel.containment.walls import PREPARING_SHARED, Bind, Walls
 from carrel.domain.launch import LaunchWalls
 from carrel.domain.user import directory_name
 from carrel.environments.errors import EnvironmentFailed
@@ -97,7 +97,13 @@ class Confinement:
         binds += covers_for_root()
         temporary = tempfile.mkdtemp(prefix="tmp-", dir=self.scratch)
         once = tuple({bind.place: bind for bind in binds}.values())
-        return Walls(hidden=self.seen.hidden, binds=once, temporary=temporary, processes=self.seen.processes)
+        return Walls(
+            hidden=self.seen.hidden,
+            binds=once,
+            temporary=temporary,
+            processes=self.seen.processes,
+            shared_memory=PREPARING_SHARED,
+        )
 
     def variables(self, of_lab: Mapping[str, str]) -> dict[str, str]:
         """Return what the tools see of the lab's variables, and where their own things are."""

@@ -257,6 +257,7 @@ class Preparation:
         most = Most(self.launch.limits.inputs, self.launch.limits.input_files)
         inputs = task.inputs + parameters
         cache = (paths.inputs, self.launch.limits.input_cache)
+        sources: dict[str, str] = {}
         if self.launch.walls is not None:
             from carrel.runner.walls import staging_walls
             from carrel.staging.apart import stage_apart
@@ -264,13 +265,33 @@ class Preparation:
             walls = staging_walls(self.launch.walls, self.directory, paths)
             variables = {**self.base, **secrets, "HOME": self.launch.walls.home or "/tmp", "TMPDIR": "/tmp"}
             found = stage_apart(
-                inputs, cwd, self.report, lab=lab, closed=closed, most=most, cache=cache, walls=walls, variables=variables
+                inputs,
+                cwd,
+                self.report,
+                lab=lab,
+                closed=closed,
+                most=most,
+                cache=cache,
+                rucio=self.launch.rucio,
+                resolved=sources.__setitem__,
+                walls=walls,
+                variables=variables,
             )
         else:
             # This process lives for one job, and what reads buckets looks for its keys in the environment.
             os.environ.update(secrets)
-            found = stage_inputs(inputs, cwd, self.report, lab=lab, closed=closed, most=most, cache=open_cache(*cache))
-        self.reporter.record(InputsReady(digests=found))
+            found = stage_inputs(
+                inputs,
+                cwd,
+                self.report,
+                lab=lab,
+                closed=closed,
+                most=most,
+                cache=open_cache(*cache),
+                rucio=self.launch.rucio,
+                resolved=sources.__setitem__,
+            )
+        self.reporter.record(InputsReady(digests=found, sources=sources))
 
 
 def make_temporary(path: Path) -> Path:

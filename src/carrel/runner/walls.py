@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from carrel.containment.root import covers_for_root
-from carrel.containment.walls import Bind, Door, Walls
+from carrel.containment.walls import PREPARING_SHARED, Bind, Door, Walls
 from carrel.domain.launch import Launch, LaunchPaths, LaunchWalls
 from carrel.domain.network import Network
 from carrel.spool import AttemptDirectory
@@ -132,7 +132,9 @@ def staging_walls(seen: LaunchWalls, directory: AttemptDirectory, paths: LaunchP
         *_existing([seen.home, directory.work, paths.inputs], writable=True),
     ]
     binds = [*binds, *covers_for_root()]
-    return Walls(hidden=seen.hidden, binds=_once(binds), temporary=str(private), processes=seen.processes)
+    return Walls(
+        hidden=seen.hidden, binds=_once(binds), temporary=str(private), processes=seen.processes, shared_memory=PREPARING_SHARED
+    )
 
 
 def _existing(paths: Sequence[object], *, writable: bool) -> Iterator[Bind]:

@@ -7,6 +7,7 @@ from functools import cache
 
 from carrel.containment.trial import try_walls
 from carrel.domain.errors import Impossible
+from carrel.domain.launch import LaunchRucio
 from carrel.domain.partition import Partition
 from carrel.domain.task import EnvironmentKind, Launcher, TaskSpec
 from carrel.environments import EnvironmentFailed, EnvironmentStore
@@ -19,6 +20,8 @@ class Preparable:
     """Asks those who will prepare the task. Thread-safe; what is found here is asked for once."""
 
     environments: EnvironmentStore
+    #: The lab's, if it has one.
+    rucio: LaunchRucio | None = None
 
     def check(self, task: TaskSpec, partition: Partition | None) -> None:
         """Return when inputs can be staged and the environment can be made; raise `Impossible` with the remedy if not.
@@ -28,7 +31,7 @@ class Preparable:
         """
         try:
             for uri in (*(item.uri for item in task.inputs), *task.path_parameters.values()):
-                check_uri(uri)
+                check_uri(uri, self.rucio)
             if task.environment.kind is EnvironmentKind.IMAGE:
                 _check_image(task, partition)
             wanted = task.environment.kind is not EnvironmentKind.NONE or task.environment.python is not None

@@ -17,6 +17,7 @@ from carrel.server.isolation import check_isolation
 from carrel.server.network import check_network
 from carrel.server.oidc_settings import check_oidc
 from carrel.server.preload import check_choice
+from carrel.server.rucio import rucio_of
 from carrel.server.rules import TABLES, read_rules
 from carrel.server.sign_in_settings import read_sign_in
 from carrel.server.toml import Setting, convert, known, read_toml
@@ -117,6 +118,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("input_limit", "size", None, "Largest input of a task; no limit without it."),
     Setting("input_files", "int", 1_000_000, "Most files of an input of a task; 0: no limit."),
     Setting("input_cache", "size", 20 * 1024**3, 'Inputs that are kept for the next jobs of each user; "1K" keeps none.'),
+    Setting("rucio_url", "text", "", "Address of a Rucio server, for inputs rucio://SCOPE:NAME; none without it."),
+    Setting("rucio_auth", "text", "", "Address of Rucio's server that signs people in; without it, the same."),
+    Setting("rucio_rse", "text", "", "The RSE, or RSE expression, to which Rucio brings inputs."),
+    Setting("rucio_path", "text", "", "Where the lab has that RSE's files: BEGINNING=DIRECTORY, of their addresses and here."),
+    Setting("rucio_lifetime", "duration", 14 * 86400, "How long a rule that is made for an input holds."),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -167,6 +173,7 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
     read_address(values["slurm_rest"])
     deputy_command(values["slurm_deputy"], "somebody")
     read_ports(values["slurm_session_ports"])
+    rucio_of(values)
     if values["sessions"]:
         _check_host(values["session_host"])
     return Settings(values=values, rules=rules)

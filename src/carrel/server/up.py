@@ -62,6 +62,7 @@ from carrel.server.notebooks import Notebooks
 from carrel.server.preload import library_for
 from carrel.server.preparable import Preparable
 from carrel.server.retention import RetentionService
+from carrel.server.rucio import rucio_of
 from carrel.server.serving import Server, listen, name_of
 from carrel.server.settings import Settings, read_settings
 from carrel.server.sign_in import portal_of
@@ -239,6 +240,7 @@ def open_lab(
         variables={"CARREL_LAB_ID": lab_id},
         suspends=lends and not all(device.simulated for device in node.devices),
         download_python=settings.download_python,
+        rucio=rucio_of(settings.values),
         walls=isolation,
     )
     launch = replace(
@@ -288,7 +290,8 @@ def open_lab(
         here=slurm.whose_code.check,
         understood=check_request,
         preparable=Preparable(
-            EnvironmentStore(home.environments, settings=EnvironmentSettings(download_python=settings.download_python))
+            EnvironmentStore(home.environments, settings=EnvironmentSettings(download_python=settings.download_python)),
+            launch.rucio,
         ).check,
     )
     tokens = Tokens(store=store.tokens, clock=time.time, check_account=policy.account)

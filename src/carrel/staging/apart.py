@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from carrel.containment.program import start_program
 from carrel.containment.walls import Walls
 from carrel.domain.errors import StorageFull
+from carrel.domain.launch import LaunchRucio
 from carrel.domain.serial import from_plain, to_plain
 from carrel.domain.task import InputSpec
 from carrel.staging.arriving import NO_LIMIT, Most
@@ -38,6 +39,8 @@ def stage_apart(
     closed: Closed,
     most: Most = NO_LIMIT,
     cache: tuple[str, int] = ("", 0),
+    rucio: LaunchRucio | None = None,
+    resolved: Callable[[str, str], None] = lambda _path, _source: None,
     walls: Walls,
     variables: Mapping[str, str],
 ) -> dict[str, str]:
@@ -53,6 +56,7 @@ def stage_apart(
         "own": str(closed.own) if closed.own else None,
         "most": [most.size, most.files],
         "cache": cache,
+        "rucio": to_plain(rucio) if rucio is not None else None,
     }
     arguments = [sys.executable, "-I", "-c", _BEGIN, _OURS]
     program = start_program(
@@ -66,7 +70,7 @@ def stage_apart(
                 given.write(json.dumps(about).encode())
         except BrokenPipeError:
             pass  # what it says tells why
-        return _listen(program.process.stdout, report)
+        return _listen(program.process.stdout, report, resolved)
     except BaseException:
         program.process.kill()
         raise
@@ -76,7 +80,7 @@ def stage_apart(
             program.process.stdout.close()
 
 
-def _listen(stream: Any, report: Callable[[str], None]) -> dict[str, str]:
+def _listen(stream: Any, report: Callable[[str], None], resolved: Callable[[str, str], None]) -> dict[str, str]:
     last = ""
     while line := stream.readline(_LONGEST).decode(errors="replace"):
         said = _read(line)
@@ -84,6 +88,8 @@ def _listen(stream: Any, report: Callable[[str], None]) -> dict[str, str]:
             last = line.strip() or last
         elif "report" in said:
             report(str(said["report"]))
+        elif "resolved" in said:
+            resolved(str(said["resolved"]), str(said.get("source", "")))
         elif "failed" in said:
             kind = StorageFull if said.get("full") else InputFailed
             raise kind(str(said["failed"]), remedy=str(said.get("remedy", "")))
@@ -114,6 +120,8 @@ def main() -> None:
             closed=closed,
             most=Most(*about["most"]),
             cache=open_cache(*about["cache"]),
+            rucio=from_plain(LaunchRucio, about["rucio"]) if about["rucio"] else None,
+            resolved=lambda path, source: _say({"resolved": path, "source": source}),
         )
     except (InputFailed, StorageFull) as error:
         _end({"failed": error.message, "remedy": error.remedy, "full": isinstance(error, StorageFull)}, 1)

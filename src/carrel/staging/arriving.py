@@ -59,6 +59,8 @@ class News:
         self._next = monotonic() + _PAUSE
         self._before = 0
         self._now = 0
+        #: The address of exactly this, where what was named may be something else tomorrow: a commit for a branch; "": as named.
+        self.source = ""
         report(message)
 
     def at(self, size: int, total: int | None) -> None:
@@ -71,6 +73,10 @@ class News:
         of = f" of {format_size(total)}" if total else ""
         more = f", {format_size(self._before)} of other files before" if self._before else ""
         self._report(f"{self._message}: {format_size(size)}{of}{more}")
+
+    def also(self, text: str) -> None:
+        """Something else that the owner should know of it."""
+        self._report(f"{self._message}: {text}")
 
     def whole(self) -> None:
         """The present file is there."""

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from carrel.domain.errors import CarrelError, StorageFull
+from carrel.domain.launch import LaunchRucio
 from carrel.domain.task import InputSpec
 from carrel.spool.disk import full_at, is_full
 from carrel.staging.arriving import NO_LIMIT, Arriving, Most, News, manifest
@@ -57,8 +58,12 @@ def stage_inputs(
     closed: Closed = NOTHING_CLOSED,
     most: Most = NO_LIMIT,
     cache: InputCache | None = None,
+    rucio: LaunchRucio | None = None,
+    resolved: Callable[[str, str], None] = lambda _path, _source: None,
 ) -> dict[str, str]:
     """Put every input where it belongs below `directory` and return the digests by path.
+
+    Where an address names what changes (a branch), `resolved` is told the path, and the address of what was taken.
 
     What comes from elsewhere is kept in `cache` and taken from there, where it is still the same.
 
@@ -71,13 +76,15 @@ def stage_inputs(
         if cache is not None and item.digest is not None and cache.take(item.digest, target, news):
             digests[item.path] = item.digest
             continue
-        found = fetch(item.uri, target, news, lab=lab, closed=closed, cache=cache)
+        found = fetch(item.uri, target, news, lab=lab, closed=closed, cache=cache, rucio=rucio)
         if item.digest is not None and item.digest != found:
             raise InputFailed(
                 f"The input {item.path} from {shown(item.uri)} has the digest {found}, and the task expects {item.digest}.",
                 remedy="It was changed or damaged: correct the digest, or the place where it comes from.",
             )
         digests[item.path] = found
+        if news.source:
+            resolved(item.path, news.source)
     return digests
 
 
@@ -89,6 +96,7 @@ def fetch(
     lab: LabFiles = _NOWHERE,
     closed: Closed = NOTHING_CLOSED,
     cache: InputCache | None = None,
+    rucio: LaunchRucio | None = None,
 ) -> str:
     """Copy what is at `uri` (a file or a directory) to `target` and return its digest. Raises `InputFailed`, `StorageFull`."""
     told = news or News("", lambda _message: None)
@@ -106,6 +114,18 @@ def fetch(
             from carrel.staging.doi import copy_doi
 
             return copy_doi(uri, target, told, cache=cache)
+        if parts.scheme.startswith("git+"):
+            return _copy_git(uri, target, told, closed, cache)
+        if parts.scheme == "rucio":
+            from carrel.staging.rucio import copy_rucio
+
+            def local(path: str, place: Path, about: News) -> str:
+                return _copy_local(Path(path), place, about, closed)
+
+            def remote(address: str, place: Path, about: News) -> str:
+                return fetch(address, place, about, closed=closed, cache=cache)
+
+            return copy_rucio(uri, target, told, rucio, local=local, remote=remote)
         return _copy_remote(uri, target, told, cache)
     except CarrelError:
         raise
@@ -119,7 +139,7 @@ def fetch(
         raise InputFailed(f"The input {shown(uri)} could not be read: {type(error).__name__}: {error}.") from error
 
 
-def check_uri(uri: str) -> None:
+def check_uri(uri: str, rucio: LaunchRucio | None = None) -> None:
     """Return when there is something here that can read `uri`; raise `InputFailed` with the remedy if not.
 
     Nobody is asked whether it is there.
@@ -132,6 +152,16 @@ def check_uri(uri: str) -> None:
         from carrel.staging.doi import check_doi
 
         check_doi(uri)
+        return
+    if scheme == "rucio":
+        from carrel.staging.rucio import check_rucio
+
+        check_rucio(uri, rucio)
+        return
+    if scheme.startswith("git+"):
+        from carrel.staging.git import check_git
+
+        check_git(uri)
         return
     # fsspec writes what reads through what with "::", such as "simplecache::s3://bucket/key".
     for part in uri.split("::"):
@@ -190,6 +220,17 @@ def _files(directory: Path) -> list[Path]:
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+def _copy_git(uri: str, target: Path, news: News, closed: Closed, cache: InputCache | None) -> str:
+    from carrel.staging.git import copy_git, read_address
+
+    address = read_address(uri)
+    if address.scheme != "file":
+        return copy_git(uri, target, news, cache=cache)
+    source = Path(unquote(urlsplit(address.url).path))
+    closed.check(Path(os.path.realpath(source)), source)
+    return copy_git(uri, target, news)  # it is on this machine anyway
 
 
 def _copy_remote(uri: str, target: Path, news: News, cache: InputCache | None) -> str:

@@ -153,6 +153,7 @@ def _attempt_values(change: AttemptChange) -> dict[str, Any]:
         "hardware": None if change.hardware is None else dump(dict(change.hardware)),
         "seeds": None if change.seeds is None else dump(dict(change.seeds)),
         "inputs": None if change.inputs is None else dump(dict(change.inputs)),
+        "input_sources": None if change.input_sources is None else dump(dict(change.input_sources)),
         "usage": None if change.usage is None else dump(to_plain(change.usage)),
         "uncollected": None if change.uncollected is None else int(change.uncollected),
     }

@@ -92,6 +92,7 @@ def attempt_of(row: Row[Any]) -> AttemptRow:
         hardware=json.loads(row.hardware),
         seeds=json.loads(row.seeds),
         inputs=json.loads(row.inputs),
+        input_sources=json.loads(row.input_sources),
         usage=from_plain(Usage, json.loads(row.usage)),
         lease_seconds=row.lease_seconds or 0.0,
         suspended_seconds=row.suspended_seconds or 0.0,

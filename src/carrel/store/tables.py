@@ -317,6 +317,7 @@ attempts = Table(
     Column("hardware", Text, nullable=False, server_default=text("'{}'")),
     Column("seeds", Text, nullable=False, server_default=text("'{}'")),
     Column("inputs", Text, nullable=False, server_default=text("'{}'")),
+    Column("input_sources", Text, nullable=False, server_default=text("'{}'")),
     Column("usage", Text, nullable=False, server_default=text("'{}'")),
     #: What the cells of a session were charged: devices × seconds. NULL: nothing.
     Column("lease_seconds", Double),

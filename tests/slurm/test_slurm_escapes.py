@@ -1,0 +1,79 @@
+"""A job on a real cluster tries to get at the lab, at another user and at the machine, where Unix users are the walls."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+from pathlib import Path
+
+import pytest
+from test_slurm_deputy import DeputyHome, command_of, deputies, deputy_engine
+
+from carrel.containment.attacks import ATTACKS_AS_USER
+from carrel.domain.job import JobState
+from carrel.testing.builders import Ear, make_launch
+from carrel.testing.engine_contract import TOKEN
+from carrel.testing.escapes import read_table, victims
+from carrel.testing.slurm_site import USERS
+from carrel.testing.unix_users import common_ground, run_as
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.xdist_group("slurm-engine"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users"),
+]
+ALICE, BOB = USERS["alice"], USERS["bob"]
+ESCAPES = read_table(Path(__file__).parents[1] / "containment" / "escapes.txt")
+
+
+def test_nothing_gets_out_of_a_job_on_a_cluster(site, everybodys_python):
+    with common_ground() as root, victims() as others:
+        hers, his = DeputyHome(root), DeputyHome(root, user=BOB)
+        (root / "users").mkdir()
+        (root / "users").chmod(0o1777)
+        (root / "run").mkdir(mode=0o700)
+        (root / "attacks.py").write_text(ATTACKS_AS_USER)
+        mine, other = (deputy_engine(home, site, everybodys_python) for home in (hers, his))
+        with socket.socket(socket.AF_UNIX) as listener:
+            try:
+                # What is there to be had: another's job that has ended, their deputy, and what is the lab's.
+                launch = make_launch(his, "echo private", job_id=2)
+                other.start(launch, token=TOKEN)
+                assert Ear(other).ended(launch).state is JobState.COMPLETED
+                theirs, own = his.attempt(launch), hers.spool.attempt(2, 1)
+                listener.bind(str(root / "run" / "s"))
+                listener.listen()
+                (root / "run" / "s").chmod(0o600)
+                about = {
+                    **others.about(),
+                    "files": {
+                        "token and secret": [str(path) for path in (root / "key").iterdir()] + ["/etc/shadow", str(theirs.token)],
+                        "another's spool": [str(theirs.journal), str(theirs.launch)],
+                        "another's log": [str(theirs.log), str(own.log)],
+                    },
+                    "directories": [str(root / "key"), str(root / "users" / BOB), str(theirs.path), str(own.path)],
+                    "processes": [*deputies(his), os.getpid()],
+                    "sockets": [str(root / "run" / "s")],
+                    "devices": ["/dev/nvidia0", "/dev/kmsg", "/dev/mem", "/dev/vda"],
+                    "deputies": [
+                        ["sudo", "-n", "-u", BOB, *command_of(his, site, everybodys_python)[len(run_as(BOB)) :]],
+                        [*run_as(BOB), "true"],
+                    ],
+                    "users": True,
+                }
+                assert len(about["files"]["token and secret"]) >= 3
+                assert len(about["processes"]) >= 2
+                attack = make_launch(
+                    hers, shlex.join([str(everybodys_python), "-I", str(root / "attacks.py"), json.dumps(about)])
+                )
+                mine.start(attack, token=TOKEN)
+                ended = Ear(mine).ended(attack)
+                said = hers.spool.attempt(1, 1).log.read_text()
+                assert ended.state is JobState.COMPLETED, (ended, said)
+                ESCAPES.judge("cluster", said)
+                assert theirs.log.read_text() == "private\n"
+            finally:
+                mine.close()
+                other.close()
