@@ -109,7 +109,7 @@ class Cycle:
         if shut and not bulk.full and not self._promising(bulk):
             self._put_aside(group)
             return True
-        refusing = self._refusing(group, ends_by)
+        refusing = self._refusing(group)
         if refusing is not None:
             if refusing.claims:
                 self._put_aside(group)
@@ -151,11 +151,11 @@ class Cycle:
         shut = max((end for end in bulk.realm.last_ends(now) if end < now + wanted.time), default=-inf)
         self._too_late.setdefault(bulk, []).append((promised, shut))
 
-    def _refusing(self, group: Group, ends_by: float) -> Limit | None:
+    def _refusing(self, group: Group) -> Limit | None:
         limits, gpus = group.limits, group.resources.total_gpus
         for limit in limits.parts if limits is not None else ():
             ahead = self._placer.ahead(limit, group) if gpus and limit.limits_gpus else 0
-            if limit.refuses(gpus, ends_by, ahead) is not None:
+            if limit.refuses(gpus, ahead) is not None:
                 return limit
         return None
 
@@ -166,7 +166,7 @@ class Cycle:
             return False
         self.promises.make(Promise(group.head, *slot, group.seconds))
         if group.limits is not None:
-            group.limits.claim(group.head, slot[0])
+            group.limits.claim(group.head)
             self._claims.append(group.limits)
         return True
 

@@ -70,7 +70,7 @@ class _Walk:
             return
         wanted, seconds = job.resources, job.seconds
         ends_by = self._now + seconds
-        refusal = limit.refuses(job, ends_by)
+        refusal = limit.refuses(job)
         if refusal is not None:
             limit.waits(job)
             self.held.append(job, refusal, limit)
@@ -108,5 +108,5 @@ class _Walk:
         if slot is None:
             return False
         self.promises.make(Promise(job, *slot, job.seconds))
-        limit.claim(job, slot[0])
+        limit.claim(job)
         return True
