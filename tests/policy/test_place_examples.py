@@ -208,7 +208,7 @@ def test_a_job_larger_than_its_limit_waits_for_ever_but_alone() -> None:
 
 
 def test_a_promise_holds_within_the_limit_too() -> None:
-    """Job 1 will need ada's only place in a minute. While another of her jobs had it, however short, job 1 would have no promise."""
+    """Job 1 will need ada's only place in a minute. While another job of hers had it, job 1 would have no promise."""
     qos = {"batch": QoS(name="batch", max_jobs_per_user=1)}
     nodes = [node("n1", "h200", "h200"), node("n2", "a100", "a100")]
     held = holding(9, "n1", "n1-0", left=60)

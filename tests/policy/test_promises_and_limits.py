@@ -100,6 +100,8 @@ class Played:
         mine = rank(jobs[job], found.snapshot)
         before = [one for one in self.started[seen:] if rank(one, found.snapshot) < mine]
         ahead = [other for other in now if other != job and rank(jobs[other], found.snapshot) < mine]
+        # Whom a limit holds back stands before later jobs in it as soon as its other limits let it in.
+        ahead += [one.id for one in found.waiting.values() if one.qos == jobs[job].qos and rank(one, found.snapshot) < mine]
         return [] if before or ahead else [f"job {job}: promised {at - NOW}, {what}"]
 
 
@@ -116,14 +118,14 @@ def play(seed: int) -> list[str]:
     }  # fmt: skip
     services["free"] = QoS(name="free")
     machines = [node(f"n{number}", *["h200"] * chance.choice([1, 2, 4])) for number in range(chance.choice([1, 1, 2, 3]))]
-    jobs = {}
+    grace, jobs = chance.choice([0, 10]), {}
     for number in range(1, chance.randrange(8, 40)):
         owner = chance.choice(["ada", "bob", "cyd"])
         jobs[number] = replace(
             waiting(
                 number, chance.choice([0, 1, 1, 2, 4]), owner=owner, qos=chance.choice(list(services)),
                 time=chance.choice([60, 300, 1000, 5000]), account=chance.choice(["physics", "biology"]),
-                nodes=chance.choice([1, 1, 1, 2]), cpus=chance.choice([1, 1, 8]),
+                nodes=chance.choice([1, 1, 1, 2]), grace=grace, cpus=chance.choice([1, 1, 8]),
             ),
             submitted_at=NOW + chance.choice([0, chance.randrange(6000)]),
         )  # fmt: skip
@@ -135,7 +137,7 @@ def play(seed: int) -> list[str]:
         for start in found.place():
             job = jobs[start.job_id]
             played.started.append(job)
-            ends[job.id] = found.now + max(1.0, early[job.id] * job.resources.time)
+            ends[job.id] = found.now + max(1.0, early[job.id] * job.longest)
         played.look(found, jobs)
         moments = [*ends.values(), *(one.submitted_at for one in line[:1])]
         if not moments:

@@ -186,7 +186,7 @@ def may_run(picture: Snapshot, job: Waiting, node: str, now: float) -> bool:
     partition = picture.partitions.get(job.partition)
     if job.partition and (partition is None or not partition.has(node)):
         return False
-    ends_by = now + job.resources.time
+    ends_by = now + job.longest
     return not any(
         one.begin < ends_by and now < one.end and one.covers(node) and not one.admits(job.owner, job.account)
         for one in picture.reservations
