@@ -28,14 +28,15 @@ def submitted(number: int, owner: str, seconds: int) -> Job:
 
 def test_a_cycle_happens_when_a_window_begins_and_when_it_is_over() -> None:
     store = MemoryStore()
-    jobs = [submitted(1, "ada", 2000), submitted(2, "cyd", 2000), submitted(3, "ada", 1000)]
+    # Job 3 is over when the window begins, if it takes all the time that it has from SIGTERM to SIGKILL; job 4 is not.
+    jobs = [submitted(1, "ada", 2000), submitted(2, "cyd", 2000), submitted(3, "ada", 990), submitted(4, "ada", 991)]
     for job in jobs:
         store.add(job)
     rules = LabRules(qos={"all": QoS(name="all")}, default_qos="all", session_qos="all")
     scheduler = Scheduler(
         jobs=store,
         events=store,
-        engine=VirtualMachines(nodes_of(Cluster(nodes=1, gpus_per_node=4)), {1: 2000.0, 2: 2000.0, 3: 1000.0}),
+        engine=VirtualMachines(nodes_of(Cluster(nodes=1, gpus_per_node=4)), {1: 2000.0, 2: 2000.0, 3: 1000.0, 4: 1000.0}),
         settings=LoopSettings(
             rules=RuleBook(rules),
             launch=LaunchSettings(paths=LaunchPaths(environments="", snapshots="", blobs="")),
@@ -53,5 +54,5 @@ def test_a_cycle_happens_when_a_window_begins_and_when_it_is_over() -> None:
     scheduler.cycle(News(jobs=[], observations=[]), 1000.0)
     assert scheduler.next_at() == 5000.0
     scheduler.cycle(News(jobs=[], observations=[]), 5000.0)
-    assert {held.id for held in scheduler.holding()} == {1, 2, 3}
+    assert {held.id for held in scheduler.holding()} == {1, 2, 3, 4}
     assert scheduler.next_at() is None

@@ -37,7 +37,9 @@ def waiting(
 ) -> Waiting:
     """A waiting job, submitted `ago` seconds before NOW; `more` goes to its resources, or to the job."""
     job_fields = {
-        key: more.pop(key) for key in ("priority", "not_before", "account", "partition", "expected", "array") if key in more
+        key: more.pop(key)
+        for key in ("priority", "not_before", "account", "partition", "expected", "array", "grace")
+        if key in more
     }
     resources = Resources(gpus=gpus, time=time, **{"cpus": 1, "memory": GIB, **more})  # type: ignore[arg-type]
     return Waiting(id=job_id, owner=owner, qos=qos, resources=resources, submitted_at=NOW - ago, **job_fields)  # type: ignore[arg-type]
@@ -130,7 +132,7 @@ def within_limits(job: Waiting, snapshot: Snapshot, holds: Iterable[Holding]) ->
 def free_for(job: Waiting, snapshot: Snapshot, holds: Iterable[Holding], moment: float, now: float) -> dict[str, Left]:
     """What is free on the nodes on which `job` may run from `moment` on."""
     part = snapshot.partitions.get(job.partition)
-    ends = moment + job.resources.time
+    ends = moment + job.longest
     return {
         name: left
         for name, left in free_at(snapshot, holds, moment, now).items()
@@ -158,7 +160,7 @@ def as_holding(start: Start, jobs: dict[int, Waiting], now: float) -> Holding:
     job = jobs[start.job_id]
     return Holding(
         id=job.id, owner=job.owner, account=job.account, qos=job.qos, resources=job.resources,
-        node=start.node, devices=start.devices, others=start.others, ends_by=now + job.resources.time,
+        node=start.node, devices=start.devices, others=start.others, ends_by=now + job.longest,
         due=now + job.seconds, array=job.array, partition=job.partition,
     )  # fmt: skip
 
@@ -367,6 +369,7 @@ def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
     waits = tuple(
         Waiting(
             partition=draw(names_of(parts)), expected=draw(st.sampled_from([None, None, 50, 700])),
+            grace=draw(st.sampled_from([0, 10])),
             id=number + 1, owner=(owner := draw(owners)), account=ACCOUNTS[owner], qos=(service := draw(names)),
             array=draw(arrays(owner, service)),
             resources=draw(resources()),

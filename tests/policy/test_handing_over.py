@@ -52,7 +52,7 @@ def test_both_ways_of_deciding_hand_over_the_same(snapshot: Snapshot, name: str)
     waits = tuple(replace(job, partition=name) if job.id % 2 else job for job in snapshot.waiting)
     snapshot = replace(snapshot, partitions=parts, waiting=waits)
     placer = Placer()
-    placer.nodes(snapshot.nodes, snapshot.withheld)
+    placer.nodes(snapshot.nodes, snapshot.withheld, snapshot.moves)
     placer.rules(snapshot.qos, order_of(snapshot, snapshot.standing), parts, promises=snapshot.promises)
     placer.reservations(snapshot.reservations)
     for held in snapshot.holding:

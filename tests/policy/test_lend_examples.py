@@ -621,6 +621,9 @@ def test_a_task_goes_on_when_the_cell_is_over() -> None:
     assert answer(resident("task", size=6, elastic=True)).lends, "it asks for more when it needs it"
     held = snapshot(1, [resident("task", size=6), resident("a", size=4, suspendable=False)], [waiting], [paused], rules=SHARING)
     assert decide(held).lends, "what cannot move does not keep it from going on"
+    coming = replace(resident("a", size=4), residency=Residency.RESUMING)
+    while_it_comes = decide(snapshot(1, [resident("task", size=6), coming], [waiting], [paused], rules=SHARING))
+    assert not while_it_comes.lends, "what is just coming can move once it is there"
 
 
 def test_of_tasks_that_give_way_the_one_that_gives_up_the_fewest_gpus_does() -> None:

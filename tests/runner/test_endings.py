@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -69,12 +70,30 @@ def test_a_signal_that_is_not_ours_is_named(lab, name):
     assert "not sent by Carrel" in ended.reason.message
 
 
-def test_the_walltime_warns_and_then_kills(any_lab):
-    command = "trap 'echo warned' TERM; echo ready; while :; do sleep 600 & wait $!; done"
-    ended = any_lab.run(command, resources=Resources(time=16, memory=256 * MIB), limits=LaunchLimits(warning=8))
+def test_a_walltime_is_the_commands_until_its_end_and_then_it_may_finish(any_lab):
+    # It is told once, at the end, and what it writes then is kept.
+    command = "trap 'echo told after $SECONDS s; exit 0' TERM; echo ready; sleep 600 & wait $!"
+    ended = any_lab.run(command, resources=Resources(time=8, memory=256 * MIB), limits=PATIENT)
     assert verdict(ended) == (JobState.TIMEOUT, "TimeLimit")
-    assert "16 s" in ended.reason.message
-    assert b"warned" in any_lab.output()
+    assert ended.exit_code == 0
+    assert ended.reason.message == "It reached its walltime of 8 s."
+    (told,) = re.findall(rb"told after (\d+) s", any_lab.output())
+    assert int(told) >= 7  # SECONDS counts from the shell's own start
+
+
+def test_what_does_not_end_at_its_walltime_is_killed_after_the_grace(any_lab):
+    command = "trap 'echo told' TERM; echo ready; while :; do sleep 600 & wait $!; done"
+    ended = any_lab.run(command, resources=Resources(time=8, memory=256 * MIB), limits=LaunchLimits(grace=2))
+    assert (verdict(ended), ended.signal) == ((JobState.TIMEOUT, "TimeLimit"), signal.SIGKILL)
+    assert re.fullmatch(r"It reached its walltime of 8 s, and was killed after \d+ s\.", ended.reason.message)
+    assert b"told" in any_lab.output()
+
+
+def test_a_task_that_asks_for_it_is_warned_before_its_walltime_and_told_again_at_its_end(lab):
+    command = "trap 'echo told' TERM; echo ready; while :; do sleep 600 & wait $!; done"
+    ended = lab.run(command, resources=Resources(time=16, memory=256 * MIB), limits=LaunchLimits(warning=8, grace=1))
+    assert verdict(ended) == (JobState.TIMEOUT, "TimeLimit")
+    assert lab.output().count(b"told\n") == 2
 
 
 def test_what_ends_well_after_the_warning_is_completed(lab):
@@ -88,6 +107,8 @@ def test_what_dies_of_the_warning_is_a_timeout(lab):
     ended = lab.run("sleep 600", resources=Resources(time=16, memory=256 * MIB), limits=LaunchLimits(warning=8))
     assert verdict(ended) == (JobState.TIMEOUT, "TimeLimit")
     assert ended.signal == signal.SIGTERM
+    # The real moment, and not that of the walltime.
+    assert re.fullmatch(r"It ended after \d+ s, when it was told that its walltime of 16 s would end\.", ended.reason.message)
 
 
 def test_too_much_memory(any_lab):

@@ -113,14 +113,21 @@ def why_it_keeps_gpus(job: Job, qos: QoS | None) -> str:
 
 def _limits(task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings, lent: int) -> LaunchLimits:
     """`lent`: GPUs that the task gives to cells for a while."""
-    limits = (
-        settings.limits if task.warning is None or task.session is not None else replace(settings.limits, warning=task.warning)
-    )
+    limits = replace(settings.limits, warning=_warning(task, settings))
     moving = task.session.gpus if task.session is not None else lent
     if not settings.suspends or not moving:
         return limits
     largest = max((device.memory for node in nodes for device in node.devices if not device.simulated), default=0)
     return replace(limits, suspended=moving * largest)
+
+
+def _warning(task: TaskSpec, settings: LaunchSettings) -> int:
+    """Seconds before its walltime at which a task is told: if it asks for that, or has to write a checkpoint by then."""
+    if task.session is not None:
+        return 0
+    if task.warning is not None:
+        return task.warning
+    return settings.limits.warning if task.requeue else 0
 
 
 def _tracking(job: Job, task: TaskSpec, settings: LaunchSettings) -> LaunchTracking | None:

@@ -85,7 +85,8 @@ class Preempting:
     def _whole(self, job: Job, now: float) -> Holding:
         """What a job that is stopped would hold if it went on now."""
         left = (job.started_at or now) + job.suspended_seconds + job.resources.time - (job.suspended_at or now)
-        return replace(self._queue.holding[job.id], resources=job.resources, devices=job.devices, ends_by=now + left)
+        ends_by = now + left + self._queue.grace
+        return replace(self._queue.holding[job.id], resources=job.resources, devices=job.devices, ends_by=ends_by)
 
 
 def _message(preemption: Preemption, wanted: PreemptMode) -> str:

@@ -29,6 +29,8 @@ _NOTHING = Known()
 class Queue:
     """Waiting and holding jobs, in the form that placement takes. Used by the loop's thread alone, but for `job`."""
 
+    #: Seconds that a job may take to end when its walltime is over.
+    grace: int = 0
     _jobs: dict[int, Job] = field(default_factory=dict)
     _waiting: dict[int, Waiting] = field(default_factory=dict)
     _holding: dict[int, Holding] = field(default_factory=dict)
@@ -60,13 +62,14 @@ class Queue:
                 resources=_counted(job),
                 submitted_at=job.submitted_at,
                 not_before=not_before,
+                grace=self.grace,
             )
             who = (job.account, job.owner)
             self._line[who] = self._line.get(who, 0) + 1
             return waiting
         paused = job.suspended_seconds + (0.0 if job.suspended_at is None else max(0.0, now - job.suspended_at))
         # Slurm's limit runs on.
-        ends_by = (job.started_at or now) + (0.0 if on_cluster(job.node) else paused) + job.resources.time
+        ends_by = (job.started_at or now) + (0.0 if on_cluster(job.node) else paused) + job.resources.time + self.grace
         if job.preemption is not None and not job.stopped:
             ends_by = min(ends_by, job.preemption.ends_by)
         holding = self._holding[job.id] = Holding(

@@ -92,7 +92,7 @@ class Scheduler:
         self._engine = engine
         self._settings = settings
         self._describe = describe
-        self._queue = Queue()
+        self._queue = Queue(grace=settings.launch.limits.grace)
         self._dependents = Dependents(jobs)
         #: Jobs for which something has happened that they wait for.
         self._freed: deque[int] = deque()

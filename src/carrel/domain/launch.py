@@ -88,9 +88,9 @@ class LaunchLimits:
 
     #: Seconds for building the environment and staging inputs.
     prepare: int = 3600
-    #: Seconds before the end of the walltime at which SIGTERM warns the job; SIGKILL follows at the end.
-    warning: int = 30
-    #: Seconds between the polite signal and the kill when the job is cancelled.
+    #: Seconds before the end of the walltime at which SIGTERM warns the job, beside that at the end; 0: not at all.
+    warning: int = 0
+    #: Seconds between SIGTERM and SIGKILL, when the job is cancelled and when its walltime is over.
     grace: int = 10
     #: Bytes of log that are kept; what is beyond is counted and dropped with a note.
     log: int = 1024**3

@@ -46,11 +46,18 @@ class Waiting:
     array: ArrayLimit | None = None
     #: Seconds that it should run, where that is known and counts in backfill.
     expected: int | None = None
+    #: Seconds that it may take to end when its walltime is over.
+    grace: int = 0
 
     @property
     def seconds(self) -> int:
-        """How long it runs as far as backfill is concerned: never longer than its walltime."""
-        return self.resources.time if self.expected is None else min(self.expected, self.resources.time)
+        """How long it runs as far as backfill is concerned: never longer than its walltime and the time that its end takes."""
+        return self.longest if self.expected is None else min(self.expected, self.longest)
+
+    @property
+    def longest(self) -> int:
+        """Seconds after which it is gone at the latest."""
+        return self.resources.time + self.grace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +71,7 @@ class Holding:
     node: str
     #: UUIDs of its devices.
     devices: tuple[str, ...]
-    #: When its walltime is over at the latest, Unix seconds.
+    #: When its walltime is over, and the time that its end may take, Unix seconds.
     ends_by: float
     account: str = ""
     #: As in `Waiting`.

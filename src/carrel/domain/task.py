@@ -133,7 +133,7 @@ class TaskSpec:
     slurm: SlurmRequest | None = None
     #: How often it goes on, from what its attempts left in their checkpoint directory, after it reached its walltime.
     requeue: int = 0
-    #: Seconds before the end of its walltime at which it gets SIGTERM; None: as the lab does it.
+    #: Seconds before the end of its walltime at which it gets SIGTERM; None: at the end, or as the lab does it if it goes on.
     warning: int | None = None
     #: What it wants of the network, where it is less than the lab gives; None: what the lab gives.
     network: Network | None = None

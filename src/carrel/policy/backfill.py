@@ -12,6 +12,7 @@ from carrel.domain.node import Share
 from carrel.domain.placement import Waiting
 from carrel.domain.resources import Resources
 from carrel.policy.fit import Fit
+from carrel.policy.line import Times
 from carrel.policy.promises import Promises
 from carrel.policy.realm import Realm
 from carrel.policy.rooms import Room
@@ -66,9 +67,10 @@ def is_plain(realm: Realm, promises: Promises) -> bool:
 
 
 def earliest_beside(
-    wanted: Resources, seconds: float, realm: Realm, firsts: Mapping[int, float], promises: Promises, now: float
+    wanted: Resources, times: Times, realm: Realm, firsts: Mapping[int, float], promises: Promises, now: float
 ) -> Slot | None:
-    """Return when and where `wanted` first fits for so many seconds, outside of windows and beside what is promised.
+    """Return when and where `wanted` first fits for these times: for the first beside what is promised, for the second outside of
+    windows.
 
     `firsts` says when it would fit in each room that could hold it, by index, were it not for both. Ties go to the first by
     name and to nothing else, so that a promise stays where it is while others start beside it.
@@ -77,12 +79,12 @@ def earliest_beside(
     rooms = {room.index: room for room in realm.rooms if room.index in firsts}
     opens = {index: max(firsts[index], now) for index in rooms}
     if windows:
-        opens = {index: realm.opens(index, at, wanted.time) for index, at in opens.items()}
+        opens = {index: realm.opens(index, at, times[1]) for index, at in opens.items()}
     if len(opens) < count:
         return None
     touched = {index for index in opens if index in promises.indexes or index in windows}
     plain = nsmallest(count, (at for index, at in opens.items() if index not in touched))
-    openings = {index: promises.openings(rooms[index], wanted, seconds, now) for index in touched if index in promises.indexes}
+    openings = {index: promises.openings(rooms[index], wanted, times[0], now) for index in touched if index in promises.indexes}
     moments = {*plain, *(opens[index] for index in touched)}
     moments.update(begin for found in openings.values() for begin, _ in found)
     moments.update(window.end for index in touched if index in windows for window in windows[index])
@@ -93,7 +95,7 @@ def earliest_beside(
             index
             for index, moment in opens.items()
             if moment <= at
-            and (index not in windows or realm.is_open(index, at, wanted.time))
+            and (index not in windows or realm.is_open(index, at, times[1]))
             and (index not in openings or any(begin <= at <= end for begin, end in openings[index]))
         )
         found = list(islice(fitting, count))
@@ -102,12 +104,12 @@ def earliest_beside(
     return None
 
 
-def rooms_for(wanted: Resources, now: float, ends_by: float, fit: Fit, realm: Realm, promises: Promises) -> list[Room]:
+def rooms_for(wanted: Resources, now: float, times: Times, fit: Fit, realm: Realm, promises: Promises) -> list[Room]:
     """Return where `wanted` can start now: best fit on the free nodes, then on promised ones where it harms nobody.
 
-    Fewer rooms than it has nodes when it cannot. `ends_by` is when it leaves what is promised alone; windows go by its walltime.
+    Fewer rooms than it has nodes when it cannot. What is promised goes by the first of its `times`, windows by the second.
     """
-    shut = realm.shut(now, now + wanted.time)
+    ends_by, shut = now + times[0], realm.shut(now, now + times[1])
     rooms = fit.find(wanted, realm, promises.indexes | shut if shut else promises.indexes)
     if len(rooms) == wanted.nodes:
         return rooms

@@ -97,19 +97,19 @@ class Cycle:
             return self._now + min(bulk.times)[0] > min(too_late)[0]
         return all(self._is_late(bulk, seconds, walltime) for seconds, walltime in bulk.times)
 
-    def _is_late(self, bulk: Bulk, seconds: float, walltime: int) -> bool:
+    def _is_late(self, bulk: Bulk, seconds: float, longest: int) -> bool:
         """True when somebody has found no room who would be over no later than a job of so many seconds."""
-        expected, latest = self._now + seconds, self._now + walltime
+        expected, latest = self._now + seconds, self._now + longest
         return any(expected > one and latest > other for one, other in self._too_late.get(bulk, ()))
 
     def _consider(self, group: Group, bulk: Bulk) -> bool:
         """Start the group's first job, promise it something, or put the group aside. False when the bulk is done with."""
         ends_by = self._now + group.seconds
-        shut = bulk.full or (bulk in self._too_late and self._is_late(bulk, group.seconds, group.resources.time))
+        shut = bulk.full or (bulk in self._too_late and self._is_late(bulk, group.seconds, group.longest))
         if shut and not bulk.full and not self._promising(bulk):
             self._put_aside(group)
             return True
-        refusing = self._refusing(group, ends_by)
+        refusing = self._refusing(group)
         if refusing is not None:
             if refusing.claims:
                 self._put_aside(group)
@@ -146,16 +146,16 @@ class Cycle:
         if untouched or self._placer.is_full(bulk):
             bulk.full = True
             return
-        now, wanted = self._now, group.resources
+        now = self._now
         promised = max((at for at in self.promises.moments() if at < now + group.seconds), default=-inf)
-        shut = max((end for end in bulk.realm.last_ends(now) if end < now + wanted.time), default=-inf)
+        shut = max((end for end in bulk.realm.last_ends(now) if end < now + group.longest), default=-inf)
         self._too_late.setdefault(bulk, []).append((promised, shut))
 
-    def _refusing(self, group: Group, ends_by: float) -> Limit | None:
+    def _refusing(self, group: Group) -> Limit | None:
         limits, gpus = group.limits, group.resources.total_gpus
         for limit in limits.parts if limits is not None else ():
             ahead = self._placer.ahead(limit, group) if gpus and limit.limits_gpus else 0
-            if limit.refuses(gpus, ends_by, ahead) is not None:
+            if limit.refuses(gpus, ahead) is not None:
                 return limit
         return None
 
@@ -166,7 +166,7 @@ class Cycle:
             return False
         self.promises.make(Promise(group.head, *slot, group.seconds))
         if group.limits is not None:
-            group.limits.claim(group.head, slot[0])
+            group.limits.claim(group.head)
             self._claims.append(group.limits)
         return True
 

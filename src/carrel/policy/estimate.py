@@ -133,7 +133,6 @@ class ListSchedule:
             yield start if promise is None else promise.at
 
     def _start(self, held: Held) -> float | None:
-        wanted = held.job.resources
         code = self._situation.code(held)
         if code in (UNAVAILABLE, INVALID_QOS, PARTITION_DOWN) or not self._situation.possible(held.job):
             return None
@@ -149,7 +148,7 @@ class ListSchedule:
         for pool, units in pools:
             if units:
                 pool.take(units, start)
-                pool.put(units, start + wanted.time)
+                pool.put(units, start + held.job.longest)
         if held.limit is not None and code in GPU_CODES:
             limit = held.limit.of_code(code)
             if limit is not None:
@@ -181,7 +180,7 @@ class ListSchedule:
         if not realm.windows or not isfinite(at):
             return at
         able = (room.index for room in realm.rooms if room.could_hold(wanted))
-        return nsmallest(wanted.nodes, (realm.opens(index, at, wanted.time) for index in able))[-1]
+        return nsmallest(wanted.nodes, (realm.opens(index, at, held.job.longest) for index in able))[-1]
 
     def _gpu_floor(self, wanted: Resources, realm: Realm) -> float:
         """Return when so many GPUs of that type are first free on one node."""

@@ -213,7 +213,7 @@ def _of(realm: Realm) -> str:
 def _shortage(job: Waiting, situation: Situation) -> str:
     """Name the first thing that no node has enough of: GPUs, then cpus, then memory; of those that are not kept."""
     wanted, realm = job.resources, situation.realm(job)
-    shut = realm.shut(situation.now, situation.now + wanted.time)
+    shut = realm.shut(situation.now, situation.now + job.longest)
     rooms: Sequence[Room] = realm.rooms
     if shut:
         inside = [room for room in rooms if room.index in shut and room.has_free(wanted)]
@@ -225,7 +225,7 @@ def _shortage(job: Waiting, situation: Situation) -> str:
     if wanted.nodes > 1:
         fitting = sum(room.has_free(wanted) for room in rooms)
         if fitting >= wanted.nodes:
-            return _kept(wanted, situation, realm)
+            return _kept(job, situation, realm)
         has = "has" if fitting == 1 else "have"
         return f"needs {_several(wanted)}; {fitting}{of} {has} so much free"
     most_gpus = max((room.free_of(wanted) for room in rooms), default=0)
@@ -247,13 +247,14 @@ def _shortage(job: Waiting, situation: Situation) -> str:
             else f"a node{of} with {_count(wanted.cpus, 'CPU')} free"
         )
         return f"needs {format_size(wanted.memory)} of memory on {where}; {free}"
-    return _kept(wanted, situation, realm)
+    return _kept(job, situation, realm)
 
 
-def _kept(wanted: Resources, situation: Situation, realm: Realm) -> str:
+def _kept(job: Waiting, situation: Situation, realm: Realm) -> str:
     """There is room, but only where it would delay somebody who was promised something."""
+    wanted = job.resources
     what = f"{_gpus(wanted)} and {_count(wanted.cpus, 'CPU')}" if wanted.gpus else _count(wanted.cpus, "CPU")
-    until = situation.now + wanted.time
+    until = situation.now + job.longest
     keeping = (
         promise
         for promise in situation.promises.made
@@ -262,9 +263,9 @@ def _kept(wanted: Resources, situation: Situation, realm: Realm) -> str:
     promise = next(keeping, None)
     if promise is None:  # Cannot be: without a promise whatever fits is started.
         return f"needs {what}"
-    rooms, job = promise.rooms, promise.job
+    rooms, first = promise.rooms, promise.job
     where = rooms[0].name if len(rooms) == 1 else f"{len(rooms)} nodes"
-    return f"needs {what} for {format_duration(wanted.time)}; what is free on {where} is kept for job {job.id}"
+    return f"needs {what} for {format_duration(wanted.time)}; what is free on {where} is kept for job {first.id}"
 
 
 def _over_limit(held: Held, code: str) -> str:

@@ -199,7 +199,8 @@ class Rooms:
     def _plan(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> Plan:
         if request.exclusive:
             alone = self._clear(tenant, devices)
-            if request.resumes is None or not (tenant.elastic or alone.obstacle):
+            beside = tenant.elastic or (alone.obstacle is not None and not self._is_coming(tenant, devices))
+            if request.resumes is None or not beside:
                 return self._by_host_memory(tenant, alone)
             # It lent its devices, and goes on: beside what is there, where that cannot move or need not.
         plan = self._room(tenant, devices, least=False)

@@ -39,25 +39,24 @@ class Limit:
         self.gpus = 0
         #: End and GPUs of each job that is held, by its id.
         self.holds: dict[int, tuple[float, int]] = {}
-        #: The holder's jobs that something is promised to, in order, with the moment.
-        self.claims: list[tuple[float, Waiting]] = []
+        #: The holder's jobs that something is promised to, in order.
+        self.claims: list[Waiting] = []
         # The first job that waits for so many GPUs, with the limits inside this one: an account's has its users'.
         self._ahead: dict[tuple[tuple[Limit, ...], int], Waiting] = {}
         # The most GPUs among those that need no look at an inner limit; whether there are others.
         self._own_most = 0
         self._others = False
 
-    def refuses(self, wanted: int, ends_by: float, ahead: int) -> str | None:
+    def refuses(self, wanted: int, ahead: int) -> str | None:
         """Return the code of the limit that stops a job of `wanted` GPUs from starting now, or None.
 
         `ahead` are the GPUs of the largest of the holder's jobs that wait ahead of it. When the limit does not let that one
         in, no later job takes GPUs: otherwise a stream of small jobs would keep the large one waiting for ever.
         """
         jobs, gpus = self.jobs, self.gpus
-        for at, job in self.claims:
-            if ends_by > at:
-                jobs += 1
-                gpus += job.resources.total_gpus
+        for job in self.claims:
+            jobs += 1
+            gpus += job.resources.total_gpus
         if jobs >= self.max_jobs:
             return self.jobs_code
         if wanted == 0:
@@ -85,13 +84,14 @@ class Limit:
         self.jobs -= 1
         self.gpus -= gpus
 
-    def claim(self, job: Waiting, at: float) -> None:
-        """Keep room within the limit for `job`, which is to start at `at`: jobs that end later count it in.
+    def claim(self, job: Waiting) -> None:
+        """Keep room within the limit for `job`, from now until it starts.
 
-        Several claims add up, also those of jobs that are not to run at the same time: what is promised is never refused
-        because of somebody who came later.
+        Also against jobs that would be over by then: while they run the limit would refuse `job`, which would lose its promise,
+        and others would take the room. Several claims add up, also those of jobs that are not to run at the same time: what
+        is promised is never refused because of somebody who came later.
         """
-        self.claims.append((at, job))
+        self.claims.append(job)
 
     def unclaim(self) -> None:
         """The promises are over."""
@@ -100,7 +100,7 @@ class Limit:
     @property
     def first_claim(self) -> Waiting | None:
         """The first of the holder's jobs that something is promised to, or None."""
-        return self.claims[0][1] if self.claims else None
+        return self.claims[0] if self.claims else None
 
     def waits(self, job: Waiting, inner: tuple[Limit, ...]) -> None:
         """`job` does not start in this cycle; later ones are behind it. The `inner` limits hold for it too."""
@@ -154,10 +154,10 @@ class Limits:
         #: The inner ones first: whom the array's own limit keeps out stands before nobody else of its owner.
         self.parts = parts if array is None else (array, *parts)
 
-    def refuses(self, job: Waiting, ends_by: float) -> str | None:
+    def refuses(self, job: Waiting) -> str | None:
         """Return the code of the first limit that stops `job` from starting now, or None."""
         for limit in self.parts:
-            code = limit.refuses(job.resources.total_gpus, ends_by, limit.ahead())
+            code = limit.refuses(job.resources.total_gpus, limit.ahead())
             if code is not None:
                 return code
         return None
@@ -177,10 +177,10 @@ class Limits:
         for place, limit in enumerate(self.parts):
             limit.waits(job, self.parts[:place])
 
-    def claim(self, job: Waiting, at: float) -> None:
-        """Keep room within the limits for `job`, which is to start at `at`."""
+    def claim(self, job: Waiting) -> None:
+        """Keep room within the limits for `job`, from now until it starts."""
         for limit in self.parts:
-            limit.claim(job, at)
+            limit.claim(job)
 
     def unclaim(self) -> None:
         """The promises are over."""

@@ -16,7 +16,7 @@ Entry = tuple[float, int, int, "Group"]
 
 #: What is asked for and where, but for the time.
 Kind = tuple[int, int, str | None, int, int, int, Realm]
-#: How long a job is expected to run, and how long it may: seconds.
+#: How long a job is expected to run, and after how long it is gone at the latest: seconds.
 Times = tuple[float, int]
 
 #: What a job's submission and priority say, its id, a number that tells entries apart, and the job.
@@ -34,6 +34,8 @@ class Alike(NamedTuple):
     partition: str
     resources: Resources
     seconds: float
+    #: Seconds after which such a job is gone at the latest.
+    longest: int
     array: ArrayLimit | None = None
 
 
@@ -78,14 +80,17 @@ class Bulk:
 class Group:
     """Waiting jobs that differ in nothing but their age."""
 
-    __slots__ = ("_jobs", "alike", "bulk", "entry", "gone", "key", "limits", "offset", "passed", "resources", "seconds")
+    __slots__ = (
+        *("_jobs", "alike", "bulk", "entry", "gone", "key", "limits", "longest", "offset", "passed"),
+        *("resources", "seconds"),
+    )
 
     def __init__(self, alike: Alike, bulk: Bulk, limits: Limits | None, offset: float) -> None:
         self.alike = alike
         self.bulk = bulk
         self.resources = alike.resources
         #: How long each is expected to run; its walltime where nothing is expected.
-        self.seconds = alike.seconds
+        self.seconds, self.longest = alike.seconds, alike.longest
         #: None when there is no such QoS, or no such partition.
         self.limits = limits
         self.offset = offset

@@ -70,7 +70,7 @@ class _Walk:
             return
         wanted, seconds = job.resources, job.seconds
         ends_by = self._now + seconds
-        refusal = limit.refuses(job, ends_by)
+        refusal = limit.refuses(job)
         if refusal is not None:
             limit.waits(job)
             self.held.append(job, refusal, limit)
@@ -79,9 +79,9 @@ class _Walk:
             limit.charge(job.id, wanted.total_gpus, ends_by)
             self.starts.append(Start(job_id=job.id, node=realm.cluster))
             return
-        asked = (kind_of(wanted, realm), seconds, wanted.time)
+        asked = (kind_of(wanted, realm), seconds, job.longest)
         if asked not in self._closed:
-            rooms = rooms_for(wanted, self._now, ends_by, self._fit, realm, self.promises)
+            rooms = rooms_for(wanted, self._now, (seconds, job.longest), self._fit, realm, self.promises)
             if len(rooms) == wanted.nodes:
                 first, *others = start_in(rooms, job, ends_by, self._fit, self.promises)
                 limit.charge(job.id, wanted.total_gpus, ends_by)
@@ -104,9 +104,9 @@ class _Walk:
                 for room in realm.rooms
                 if room.could_hold(wanted) and (fit := first_fit(wanted, room, self._now)) is not None
             }
-            slot = earliest_beside(wanted, job.seconds, realm, firsts, self.promises, self._now)
+            slot = earliest_beside(wanted, (job.seconds, job.longest), realm, firsts, self.promises, self._now)
         if slot is None:
             return False
         self.promises.make(Promise(job, *slot, job.seconds))
-        limit.claim(job, slot[0])
+        limit.claim(job)
         return True

@@ -52,6 +52,10 @@ class Placer:
         #: Limits for which Slurm has refused jobs.
         self.submit_limits: Mapping[SubmitScope, SubmitLimit] = {}
         self._most = 1
+        #: While a placement is made, the key of the job that started last: it does not go back to those before it, who have been
+        #: passed over. They are let in again when it is over.
+        self._walked: tuple[float, int] | None = None
+        self._passed_by: list[Group] = []
         self._first_fits: dict[Kind, FirstFits] = {}
         self._realms = Realms((), {}, ())
         #: What was promised in the last placement, first in line first.
@@ -197,6 +201,11 @@ class Placer:
         self._wake(now)
         cycle = Cycle(self, now, Promises(self._most))
         cycle.run()
+        self._walked = None
+        for group in self._passed_by:
+            if group.entry is None:
+                group.enter()
+        self._passed_by.clear()
         self.promises = cycle.promises.made
         return cycle.starts
 
@@ -210,7 +219,7 @@ class Placer:
     # ---- the line
 
     def _enter(self, job: Waiting) -> None:
-        alike = Alike(job.owner, job.account, job.qos, job.partition, job.resources, job.seconds, job.array)
+        alike = Alike(job.owner, job.account, job.qos, job.partition, job.resources, job.seconds, job.longest, job.array)
         group = self._groups.get(alike)
         if group is None:
             group = self._groups[alike] = self._make_group(alike)
@@ -219,11 +228,11 @@ class Placer:
             group.enter()
 
     def _make_group(self, alike: Alike) -> Group:
-        owner, account, qos, partition, resources, seconds, _ = alike
+        owner, account, qos, partition, resources, seconds, longest, _ = alike
         realm = self._realms.of(owner, account, partition)
         limits = None if realm is None else self._limits_of(alike)
         bulk = self._bulk_of(resources, realm or NOWHERE)
-        bulk.join((seconds, resources.time))
+        bulk.join((seconds, longest))
         offset = self._order.offset(owner, account, qos, resources.total_gpus)
         group = Group(alike, bulk, limits, offset)
         for limit in limits.parts if limits is not None else ():
@@ -254,7 +263,7 @@ class Placer:
             del self._members[limit][group]
         if group.limits is not None:
             self._forget_array(group.alike.array, group.limits)
-        bulk.part((group.seconds, wanted.time))
+        bulk.part((group.seconds, group.longest))
         if not bulk.times:
             kind = kind_of(wanted, bulk.realm)
             del self._bulks[kind]
@@ -297,7 +306,11 @@ class Placer:
             return
         for limit in {*limits.parts, *self._accounts.get(limits.user, ())}:
             for group in self._parked.pop(limit, ()):
-                if group.entry is None:
+                if group.entry is not None:
+                    continue
+                if self._walked is not None and group.key is not None and group.key < self._walked:
+                    self._passed_by.append(group)
+                else:
                     group.enter()
 
     def ahead(self, limit: Limit, group: Group) -> int:
@@ -355,11 +368,11 @@ class Placer:
             del self._first_fits[next(iter(self._first_fits))]
         if is_plain(realm, promises):
             return fits.earliest(now)
-        return earliest_beside(wanted, group.seconds, realm, fits.moments(), promises, now)
+        return earliest_beside(wanted, (group.seconds, group.longest), realm, fits.moments(), promises, now)
 
     def rooms_for(self, group: Group, now: float, promises: Promises) -> list[Room]:
         """Return `backfill.rooms_for` for the group's jobs."""
-        return rooms_for(group.resources, now, now + group.seconds, self._fit, group.bulk.realm, promises)
+        return rooms_for(group.resources, now, (group.seconds, group.longest), self._fit, group.bulk.realm, promises)
 
     def is_full(self, bulk: Bulk) -> bool:
         """True when fewer rooms have so much free than are asked for, promised or not, shut or not."""
@@ -368,6 +381,7 @@ class Placer:
     def start(self, group: Group, rooms: Sequence[Room], now: float, promises: Promises) -> Start:
         """The group's first job starts in these rooms, or in Slurm."""
         job, wanted, limits = group.head, group.resources, group.limits
+        self._walked = group.key
         ends_by, cluster = now + group.seconds, group.bulk.realm.cluster
         first, *others = [Share(node=cluster)] if cluster else start_in(rooms, job, ends_by, self._fit, promises)
         for room in rooms:
@@ -381,7 +395,7 @@ class Placer:
             node=first.node,
             devices=first.devices,
             others=tuple(others),
-            ends_by=now + wanted.time,
+            ends_by=now + group.longest,
             due=ends_by,
             account=job.account,
             partition=job.partition,

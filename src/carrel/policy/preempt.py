@@ -36,7 +36,7 @@ def preempt(picture: Snapshot, job: Waiting, now: float) -> tuple[Preempt, ...]:
         return ()
     victims = [_as_victim(picture, held) for held in picture.holding if _may_take(picture, service.preempts, held, now)]
     limits = Ledger(picture.qos, picture.holding, now).of(job) if victims else None
-    if limits is None or limits.refuses(job, now + job.resources.time) is not None:
+    if limits is None or limits.refuses(job) is not None:
         return ()
     for stops in (True, False):
         # Who is stopped keeps its memory. Where that is too little, all who give way are requeued.
@@ -186,7 +186,7 @@ def may_run(picture: Snapshot, job: Waiting, node: str, now: float) -> bool:
     partition = picture.partitions.get(job.partition)
     if job.partition and (partition is None or not partition.has(node)):
         return False
-    ends_by = now + job.resources.time
+    ends_by = now + job.longest
     return not any(
         one.begin < ends_by and now < one.end and one.covers(node) and not one.admits(job.owner, job.account)
         for one in picture.reservations
@@ -204,7 +204,7 @@ def resumable(picture: Snapshot, stopped: Sequence[Holding], now: float) -> tupl
     nodes = [replace(node, drained=None) for node in picture.nodes]
     rooms = {room.name: room for room in rooms_of(nodes, picture.holding, picture.withheld)}
     ledger = Ledger(picture.qos, picture.holding, now)
-    ahead = [job for job in picture.waiting if job.not_before <= now and _is_let_in(ledger, job, now)]
+    ahead = [job for job in picture.waiting if job.not_before <= now and _is_let_in(ledger, job)]
     found = []
     for held in stopped:
         takers = [job for job in ahead if held.qos in picture.qos[job.qos].preempts]
@@ -227,9 +227,9 @@ def resumable(picture: Snapshot, stopped: Sequence[Holding], now: float) -> tupl
     return tuple(found)
 
 
-def _is_let_in(ledger: Ledger, job: Waiting, now: float) -> bool:
+def _is_let_in(ledger: Ledger, job: Waiting) -> bool:
     limits = ledger.of(job)
-    return limits is not None and limits.refuses(job, now + job.resources.time) is None
+    return limits is not None and limits.refuses(job) is None
 
 
 def _has_back(room: Room, devices: Collection[str], wanted: Resources) -> bool:

@@ -13,7 +13,7 @@ from carrel.policy.rooms import Room
 
 def explain_window(job: Waiting, rooms: Sequence[Room], missing: int, realm: Realm, now: float) -> str:
     """Name the window that keeps `job` off `rooms`, of which it needs `missing`, and the longest job that could go before it."""
-    ends_by = now + job.resources.time
+    ends_by = now + job.longest
     first = {
         room.index: next(window for window in realm.windows[room.index] if window.begin < ends_by and window.end > now)
         for room in rooms
@@ -28,7 +28,7 @@ def explain_window(job: Waiting, rooms: Sequence[Room], missing: int, realm: Rea
     needs = f"needs {job.resources.describe()}; {where} {'is' if len(here) == 1 else 'are'} {_kept(kept, now)}"
     if kept.begin <= now:
         return needs
-    return f"{needs}; a job of at most {format_duration(_less(kept.begin - now))} could start before it"
+    return f"{needs}; a job of at most {format_duration(_less(max(0.0, kept.begin - now - job.grace)))} could start before it"
 
 
 def _kept(window: Reservation, now: float) -> str:

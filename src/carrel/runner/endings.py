@@ -62,8 +62,13 @@ def command_ending(
     return Ending(state=state, reason=Reason(code=code, message=message), exit_code=exit_code, signal=number)
 
 
+def _killed(outcome: Outcome) -> str:
+    """What the message of a walltime adds where SIGTERM was not enough."""
+    return f", and was killed after {format_duration(outcome.seconds)}" if outcome.status in (None, -signal.SIGKILL) else ""
+
+
 def _judge(outcome: Outcome, launch: Launch, cancelled_by: str | None, killings: Killings) -> tuple[JobState, str, str]:
-    asked = format_size(launch.resources.memory)
+    asked, walltime = format_size(launch.resources.memory), format_duration(launch.resources.time)
     if outcome.cause is Cause.CANCELLED:
         return JobState.CANCELLED, "Cancelled", f"Cancelled by {cancelled_by} after {format_duration(outcome.seconds)}."
     if outcome.cause is Cause.MEMORY:
@@ -81,8 +86,11 @@ def _judge(outcome: Outcome, launch: Launch, cancelled_by: str | None, killings:
         return JobState.PREEMPTED, "GpuStateLost", f"{said} after {format_duration(outcome.seconds)}."
     if outcome.cause is Cause.PREEMPTED and outcome.status != 0 and not killings.here:
         return JobState.PREEMPTED, "Preempted", f"{_taken(outcome.preemption)} after {format_duration(outcome.seconds)}."
-    if outcome.cause is Cause.TIME or (outcome.warned and outcome.status != 0):
-        return JobState.TIMEOUT, "TimeLimit", f"It reached its walltime of {format_duration(launch.resources.time)}."
+    if outcome.cause is Cause.TIME:
+        return JobState.TIMEOUT, "TimeLimit", f"It reached its walltime of {walltime}{_killed(outcome)}."
+    if outcome.warned and outcome.status != 0:
+        ran = format_duration(outcome.seconds)
+        return JobState.TIMEOUT, "TimeLimit", f"It ended after {ran}, when it was told that its walltime of {walltime} would end."
     if outcome.status == 0:
         lost = f" The kernel killed {killings.here} of its processes at its memory limit of {asked}." if killings.here else ""
         return JobState.COMPLETED, "Completed", f"Exit code 0 after {format_duration(outcome.seconds)}.{lost}"

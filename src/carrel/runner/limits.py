@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from carrel.runner.samples import Sampler
 from carrel.runner.tree import proportional_memory
@@ -12,18 +13,19 @@ from carrel.runner.tree import proportional_memory
 class Deadlines:
     """The walltime of a command, in monotonic seconds."""
 
-    #: SIGTERM to the process group.
+    #: SIGTERM to the process group, ahead of the end; infinite where nobody has asked for that.
     warn_at: float
-    #: SIGKILL to everything.
+    #: The walltime is over: SIGTERM, and SIGKILL to everything after the grace.
     end_at: float
 
 
 def deadlines(start: float, walltime: float, warning: float) -> Deadlines:
     """Return when a command that started at `start` is warned and ended.
 
-    The warning comes `warning` seconds before the end, but not in the first half of the walltime.
+    The warning comes `warning` seconds before the end, but not in the first half of the walltime; 0: there is none.
     """
-    return Deadlines(warn_at=start + walltime - min(warning, walltime / 2), end_at=start + walltime)
+    end_at = start + walltime
+    return Deadlines(warn_at=end_at - min(warning, walltime / 2) if warning else inf, end_at=end_at)
 
 
 #: Seconds between two looks at memory, at the least and at the most.

@@ -61,7 +61,7 @@ class Outcome:
     status: int | None
     #: None when it ended by itself.
     cause: Cause | None = None
-    #: True when it had its warning before the end of the walltime.
+    #: True when it had the warning before the end of the walltime that it asked for.
     warned: bool = False
     #: Bytes in use when they were too many, for `Cause.MEMORY`.
     memory: int = 0
@@ -434,7 +434,11 @@ class Watch:
             return
         if now >= self._deadlines.end_at:
             self._cause = Cause.TIME
-            self._kill_at = now
+            # Where others have its devices it must not run, not even to end.
+            self._kill_at = now if self._frozen else now + self._limits.grace
+            if not self._frozen:
+                self._log.note(f"SIGTERM: the walltime is over; SIGKILL in {self._limits.grace} s.")
+                self._ask_to_end()
         elif now >= self._deadlines.warn_at and not self._warned and self._paused_at is None:
             self._warned = True
             self._log.note(f"SIGTERM: the walltime ends in {self._deadlines.end_at - now:.0f} s.")

@@ -15,7 +15,7 @@ from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings, Scheduler
 from carrel.domain.errors import CarrelError, Impossible
 from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.launch import Ended, LaunchPaths
+from carrel.domain.launch import Ended, LaunchLimits, LaunchPaths
 from carrel.domain.node import Node
 from carrel.domain.placement import Hold
 from carrel.domain.qos import JobKind
@@ -185,7 +185,8 @@ class _Replay:
             engine=self._machines,
             settings=LoopSettings(
                 rules=RuleBook(rules),
-                launch=LaunchSettings(paths=_PATHS),
+                # What reaches its walltime is over at that moment.
+                launch=LaunchSettings(paths=_PATHS, limits=LaunchLimits(grace=0)),
                 secret=b"",
                 rank_seconds=RANK_SECONDS,
                 tells=False,
