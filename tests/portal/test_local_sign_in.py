@@ -9,6 +9,7 @@ import pytest
 from argon2 import PasswordHasher
 from local_site import GOOD, OTHER, OWN, QUICK, LocalSite
 
+from carrel.audit import Wanted
 from carrel.credentials import LocalSignIn
 from carrel.credentials.passwords import Hashes
 from carrel.portal.signin import COOKIE
@@ -224,3 +225,18 @@ def test_two_keyboards_give_the_same_password() -> None:
 
     composed, decomposed = "caf\u00e9 noir pour moi", "cafe\u0301 noir pour moi"
     assert hashes.matches(hashes.make(check_new(composed)), decomposed)
+
+
+def test_a_sign_in_by_a_one_time_link_has_a_line_of_the_audit_log(local_site: LocalSite) -> None:
+    link = local_site.link("ada")
+    before = len(list(local_site.rig.audit.lines()))
+    with local_site.browser() as http:
+        assert http.get("/login").status_code == 401
+        assert http.get(link).status_code == 200
+        line = next(line for line in local_site.rig.audit.read(Wanted(), limit=9, newest=True) if line.get("who") == "ada")
+        assert (line["who"], line["action"], line["result"]) == ("ada", "sign in", "allowed")
+        http.cookies.clear()
+        assert http.get(link).status_code == 401
+    assert local_site.last()["result"] == "refused"
+    assert len(list(local_site.rig.audit.lines())) == before + 3
+    assert link.partition("=")[2].encode() not in b"".join(local_site.rig.audit.lines())

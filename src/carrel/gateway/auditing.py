@@ -48,7 +48,8 @@ def tell_audit(scope: Scope, **told: Any) -> None:
     """For addresses that the layer cannot judge by themselves: what stands in the request's line.
 
     `action` is a name of what was done, `rule` why it was refused, `client` the program that asked, `caller` who it was about
-    (a `Caller`), `changed` what else is different now; ``line=False``: nothing happened that were worth one.
+    (a `Caller`), `changed` what else is different now; ``line=False``: nothing happened that were worth one, ``line=True``:
+    something did, although a GET is no change by itself.
     """
     scope.setdefault("state", {}).setdefault(_TOLD, {}).update(told)
 
@@ -159,7 +160,10 @@ class Auditing:
         if not told.get("line", True):
             return
         if not (
-            refused or (changes and caller is not None) or (changes and zone is Zone.PUBLIC) or self._reads_too(heard, status)
+            refused
+            or told.get("line", False)
+            or (changes and (caller is not None or zone is Zone.PUBLIC))
+            or self._reads_too(heard, status)
         ):
             return
         more = 0

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from carrel.domain.errors import CarrelError, Denied, Invalid, Unauthenticated
+from carrel.gateway.auditing import tell_audit
 from carrel.gateway.context import Gateway
 from carrel.gateway.gate import same_origin
 from carrel.policy.access import Action, token_allows
@@ -55,6 +56,7 @@ class Entrance:
         token = self._tickets.redeem(request.query_params["ticket"])
         if token is None:
             raise Unauthenticated("This sign-in link was used already, or is older than ten minutes.")
+        tell_audit(request.scope, action="sign in", line=True)
         return self._welcome(request, token)
 
     async def by_token(self, request: Request) -> Response:
