@@ -26,7 +26,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist_torch"
 #: Each process takes its share of every batch, so that all batches are those of one process. Nothing outside `train` keeps the
 #: group: one that is still there when the interpreter ends may abort it (pytorch/pytorch#179291).
 TRAIN = """
-import os, sys
+import os, signal, sys
 import torch
 from torch import distributed, nn
 
@@ -46,7 +46,9 @@ def train(rank, size):
             loss.backward()
             optimizer.step()
             if "fail" in sys.argv and rank == size - 1:
-                sys.exit(7)
+                os._exit(7)  # an interpreter that ends may abort, as above
+            if "fail" in sys.argv:
+                signal.pause()  # who has lost its partner would fail, too
     print("trained on", os.environ.get("NODE_RANK", os.environ.get("GROUP_RANK")), flush=True)
     torch.save(model.state_dict(), f"outputs/weights.{rank}.pt")
 
