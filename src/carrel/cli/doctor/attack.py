@@ -6,7 +6,7 @@ import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from carrel.cli.doctor import Check
+from carrel.cli.doctor.check import Check
 from carrel.domain.errors import CarrelError
 
 if TYPE_CHECKING:

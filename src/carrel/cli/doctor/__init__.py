@@ -1,0 +1,100 @@
+"""`carrel doctor`: is everything here that this machine needs, as a client or as a lab?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from carrel.cli.doctor import node, people, program
+from carrel.cli.doctor.check import Check
+from carrel.cli.doctor.cluster import slurm_checks
+from carrel.cli.endings import OK, OTHER
+from carrel.cli.options import AsJson, Home
+from carrel.client.locate import default_home
+from carrel.domain.errors import CarrelError
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+class Part(StrEnum):
+    """What can be looked at beside this machine."""
+
+    SLURM = "slurm"
+
+
+def doctor_command(
+    what: Annotated[
+        Part | None, typer.Argument(metavar="[slurm]", help="Check the Slurm cluster instead.", show_default=False)
+    ] = None,
+    patience: Annotated[float, typer.Option(metavar="SECONDS", help="How long a tiny job may take to start in Slurm.")] = 60.0,
+    person: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="USER", help="Try whether jobs of this user of the lab can run as theirs.", show_default=False
+        ),
+    ] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check this machine and the lab; or, with `slurm`, the cluster that its partitions are on.
+
+    Works without a lab. Ends with 1 when something fails; warnings are no failure.
+    """
+    from carrel.cli.screen import print_json
+
+    found: list[Check] = []
+    place = (home or default_home(os.environ)).expanduser().absolute()
+    for check in run_checks(place, home) if what is None else slurm_checks(place, patience, person):
+        found.append(check)
+        if not as_json:
+            _print_check(check)
+    failed = any(check.status == "fail" for check in found)
+    if as_json:
+        print_json({"ok": not failed, "checks": [asdict(check) for check in found]})
+    return OTHER if failed else OK
+
+
+def run_checks(place: Path, given: Path | None) -> Iterator[Check]:
+    """Every check, one after the other. A check that fails of itself is a failed check, not the end."""
+    server = not program.missing()
+    looks: list[tuple[str, Callable[[], Check]]] = [
+        ("python", program.python),
+        ("server", program.server),
+        ("uv", program.uv),
+        ("git", program.git),
+        ("home", lambda: program.home(place)),
+        ("token", lambda: program.token(place)),
+        ("lab", lambda: program.lab(given)),
+        ("backends", program.backends),
+    ]
+    if server:
+        looks += [
+            ("gpus", node.gpus),
+            ("residency", node.residency),
+            ("memory", node.memory),
+            ("nursery", node.nursery),
+            ("labs", node.labs),
+        ]
+        looks += [("states", lambda: node.states(place)), ("isolation", lambda: node.isolation(place)), ("images", node.images)]
+        looks += [("sign-in", lambda: people.sign_in(place)), ("provider", lambda: people.provider(place))]
+    for name, look in looks:
+        try:
+            yield look()
+        except (CarrelError, OSError, ValueError, subprocess.SubprocessError) as error:
+            remedy = error.remedy if isinstance(error, CarrelError) else ""
+            yield Check(name, "fail", error.message if isinstance(error, CarrelError) else str(error), remedy)
+
+
+def _print_check(check: Check) -> None:
+    from carrel.cli.screen import clean, paint
+
+    print(f"{paint(check.status.ljust(4), _STYLES[check.status])}  {check.name.ljust(9)} {clean(check.message)}")
+    if check.remedy:
+        print(f"{' ' * 15}{paint(check.remedy, 'dim')}")

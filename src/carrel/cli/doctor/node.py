@@ -1,0 +1,158 @@
+"""Looks at what this machine can do as a node of a lab: GPUs, limits, walls, images."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from carrel.cli.doctor.check import Check
+from carrel.domain.errors import Unavailable
+from carrel.domain.units import format_size
+
+
+def gpus() -> Check:
+    """Which GPUs there are."""
+    from carrel.devices import discover
+
+    found = discover(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if not found:
+        remedy = "Without hardware, try `carrel up --simulate-gpus 4`; with it, look at nvidia-smi."
+        return Check("gpus", "warn", "no GPU found", remedy)
+    return Check("gpus", "ok", ", ".join(f"{device.name} ({format_size(device.memory)})" for device in found))
+
+
+def residency() -> Check:
+    """By which way GPU state moves."""
+    from carrel.devices.machine import shares_huge_pages
+    from carrel.server.preload import find_library
+
+    path, why = find_library()
+    if path:
+        huge = "" if shares_huge_pages() else "; host memory is made ready faster with huge pages (docs/lending.md, What to set)"
+        return Check("residency", "ok", f"GPU state moves over the bus ({path}), where a process can take part{huge}")
+    remedy = "Install a C compiler and then, beside Carrel, `pip install ./residency`."
+    return Check("residency", "warn", f"{why}: GPU state moves by the driver, and JAX's not at all", remedy)
+
+
+def states(place: Path) -> Check:
+    """Whether GPU states can go to the disk, where the lab's settings have room for some."""
+    from carrel.broker.boot_key import find_place
+    from carrel.domain.units import format_size
+    from carrel.server.home import LabHome
+    from carrel.server.settings import read_settings
+
+    room = read_settings(LabHome(place).settings, os.environ, {}).state_disk
+    if not room:
+        return Check("states", "ok", "GPU states stay in memory (state_disk gives them room on a disk)")
+    try:
+        kept = find_place()
+    except Unavailable as error:
+        return Check("states", "fail", f"no GPU state goes to the disk: {error.message}", error.remedy)
+    return Check("states", "ok", f"GPU states have {format_size(room)} on the disk; their key is in {kept}, until the next boot")
+
+
+def memory() -> Check:
+    """Whether the kernel holds a job's memory limit."""
+    from carrel.runner.cgroups import find_parent
+
+    parent = find_parent()
+    if parent is None:
+        message = "no memory cgroup may be made here: the runner watches its task's memory instead, a few times a second"
+        return Check("memory", "warn", message, "For exact limits start the lab in a systemd unit with Delegate=yes.")
+    return Check("memory", "ok", f"limits are held by the kernel (cgroup version {parent.version})")
+
+
+def labs() -> Check:
+    """Labs of all users on this machine, as far as /proc shows them (proc(5), hidepid)."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and _is_lab(path)]
+    if len(pids) < 2:
+        return Check("labs", "ok", "one lab runs on this machine" if pids else "no lab runs on this machine")
+    return Check(
+        "labs",
+        "warn",
+        f"{len(pids)} labs run on this machine (processes {', '.join(str(pid) for pid in sorted(pids))}): "
+        "no GPU is given out twice, but each counts all processors and all memory as its own",
+        "Give each its share: carrel up --cpus N --memory SIZE",
+    )
+
+
+def _is_lab(process: Path) -> bool:
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or is not ours to see
+        return False
+    # "carrel up" itself, or a Python that runs it: its script, or its module after -m.
+    starts = [number for number, word in enumerate(words[:4]) if word.rpartition(b"/")[2] in (b"carrel", b"carrel.cli.main")]
+    return any(words[number + 1 : number + 2] == [b"up"] for number in starts)
+
+
+def nursery() -> Check:
+    """Start the process that forks runners, with nobody at its other end: it ends at once, and well."""
+    os.close(os.pidfd_open(os.getpid()))
+    with tempfile.TemporaryFile("w+") as said:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.close()
+        with theirs:
+            command = [sys.executable, "-P", "-m", "carrel.runner.nursery"]
+            done = subprocess.run(command, stdin=theirs.fileno(), stderr=said, stdout=subprocess.DEVNULL, timeout=60, check=False)
+        said.seek(0)
+        lines = said.read().strip().splitlines()
+    if done.returncode != 0:
+        return Check("nursery", "fail", f"tasks cannot be started: {lines[-1] if lines else f'exit code {done.returncode}'}")
+    return Check("nursery", "ok", "tasks can be started")
+
+
+def isolation(place: Path) -> Check:
+    """Whether jobs here are kept apart from the lab; where they are, by trying to get out."""
+    from carrel.containment.trial import try_walls
+    from carrel.containment.walls import Isolation
+    from carrel.domain.network import Network
+    from carrel.server.home import LabHome
+    from carrel.server.isolation import attack_walls
+    from carrel.server.settings import read_settings
+
+    home = LabHome(place)
+    settings = read_settings(home.settings, os.environ, {})
+    setting, network = settings.isolation, Network(settings.job_network)
+    chosen = setting or (Isolation.KERNEL if home.isolated.exists() else Isolation.NONE)
+    trial = try_walls(network=network is not Network.ON)
+    if chosen == Isolation.NONE:
+        works = "works on this machine" if not trial.why_not else f"does not work on this machine: {trial.why_not}"
+        said = f'Jobs on this machine can read what the lab can, its token too. isolation = "kernel" {works}'
+        return Check(
+            "isolation",
+            "ok",
+            said.rstrip(".") + ".",
+            trial.remedy or "A lab of several people needs it. It begins by itself when a second person is added.",
+        )
+    if trial.why_not:
+        return Check("isolation", "fail", f'isolation is "{chosen}", which does not work here: {trial.why_not}', trial.remedy)
+    through = attack_walls(home, network)
+    if through:
+        names = "; ".join(f"{what} ({said})" for what, said in list(through.items())[:5])
+        return Check("isolation", "fail", f"From behind the walls {len(through)} attacks got through: {names}.", "Report it.")
+    gaps = list(trial.gaps)
+    if network is Network.ON:
+        gaps.append("programs that listen on this machine's network addresses, 127.0.0.1 too, can be reached (job_network)")
+    left = f" Open: {'; '.join(gaps)}." if gaps else ""
+    return Check("isolation", "ok", f"Jobs are kept apart by the kernel.{left}")
+
+
+def images() -> Check:
+    """Whether tasks can run in images."""
+    from carrel.containment.trial import try_walls
+    from carrel.environments.errors import EnvironmentFailed
+    from carrel.environments.images import find_image_tools
+
+    trial = try_walls()
+    if trial.why_not:
+        return Check("images", "ok", f"Tasks cannot run in images here: {trial.why_not}", trial.remedy)
+    try:
+        tools = find_image_tools(os.environ)
+    except EnvironmentFailed as error:
+        return Check("images", "ok", error.message, error.remedy)
+    return Check("images", "ok", f"Tasks can run in images ({tools.skopeo}, {tools.umoci}).")

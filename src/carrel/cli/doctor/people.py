@@ -1,0 +1,30 @@
+"""Looks at how people sign in to the lab."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from carrel.cli.doctor.check import Check
+
+
+def sign_in(place: Path) -> Check:
+    """By what people sign in."""
+    from carrel.server.home import LabHome
+    from carrel.server.settings import read_settings
+    from carrel.server.sign_in import describe
+
+    home = LabHome(place)
+    status, message, remedy = describe(read_settings(home.settings, os.environ, {}), home.read_address())
+    return Check("sign-in", status, message, remedy)
+
+
+def provider(place: Path) -> Check:
+    """Whether people can sign in through the provider that the lab's settings name."""
+    from carrel.server.home import LabHome
+    from carrel.server.settings import read_settings
+    from carrel.server.sign_in import describe_provider
+
+    home = LabHome(place)
+    status, message, remedy = describe_provider(read_settings(home.settings, os.environ, {}), home.read_address())
+    return Check("provider", status, message, remedy)
