@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import marshal
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 from carrel.engines.slurm import boot
 from carrel.engines.slurm.code import BootCode
+from carrel.engines.slurm.making_code import packed
 
 #: Imports from the file, and says what it has imported and what works with it.
 PROBE = f"""
@@ -70,7 +70,7 @@ def test_what_comes_from_the_file_is_what_would_be_imported(code: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("fault", ["missing", "empty", "torn", "garbage", "another"])
+@pytest.mark.parametrize("fault", ["missing", "empty", "torn", "garbage", "flipped", "vast", "older", "another"])
 def test_a_bad_file_is_not_used_and_the_script_starts_as_usual(code: Path, tmp_path: Path, fault: str) -> None:
     good, bad = code.read_bytes(), tmp_path / "bad.code"
     match fault:
@@ -79,9 +79,17 @@ def test_a_bad_file_is_not_used_and_the_script_starts_as_usual(code: Path, tmp_p
         case "torn":
             bad.write_bytes(good[: len(good) // 2])
         case "garbage":
-            bad.write_bytes(os.urandom(1000))
+            bad.write_bytes(boot.MAGIC + os.urandom(1000))
+        case "flipped":
+            place = len(good) // 3
+            bad.write_bytes(good[:place] + bytes([good[place] ^ 16]) + good[place + 1 :])
+        case "vast":
+            # A tuple of 2**31 - 1 things, for which marshal asks for 16 GB before it looks for them.
+            bad.write_bytes(boot.MAGIC + bytes(4) + b"(\xff\xff\xff\x7f")
+        case "older":
+            bad.write_bytes(good[len(boot.MAGIC) + 4 :])
         case "another":
-            bad.write_bytes(marshal.dumps(marshal.loads(good) | {boot.PYTHON: "2.7"}))
+            bad.write_bytes(packed(boot.unpacked(good) | {boot.PYTHON: "2.7"}))
     said = run(
         "-c", f"scope = {{'__name__': 'boot'}}; exec(open({boot.__file__!r}).read(), scope); print(scope['use']({str(bad)!r}))"
     )

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     #: Where a module came from, the directories of a package (None: it is none), and its code.
     Modules = Mapping[str, tuple[str, list[str] | None, bytes]]
 
-#: What is in the file, by its key.
+#: What the file begins with; then the CRC-32 of the rest, in four bytes.
+MAGIC = b"carrel boot 1\n"
+#: What is in the rest, by its key.
 PYTHON, PREFIX, PATHS, MODULES, METHODS = "python", "prefix", "paths", "modules", "methods"
 #: Modules that others import and hardly ever use: `dataclasses` the first, for classes without a docstring, `urllib.parse` the
 #: second, for addresses in brackets, `shutil` the others, for archives.
@@ -77,6 +79,19 @@ class _Later(type(sys)):  # type: ignore[misc]
         return getattr(__import__(self.__name__), name)
 
 
+def unpacked(data: bytes) -> Any:
+    """Return what the file holds. Raises `ValueError` for one that is damaged.
+
+    That has to be known before: of damaged data `marshal` may ask for all memory that there is, and never come back.
+    """
+    import zlib
+
+    begin = len(MAGIC) + 4
+    if data[: len(MAGIC)] != MAGIC or int.from_bytes(data[len(MAGIC) : begin], "big") != zlib.crc32(data[begin:]):
+        raise ValueError("not what was written")
+    return marshal.loads(data[begin:])
+
+
 def use(file: str) -> bool:
     """Import from the file from now on; return whether that is possible."""
     try:
@@ -84,13 +99,13 @@ def use(file: str) -> bool:
             status = os.fstat(opened.fileno())
             if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
                 return False  # somebody else's, or written by somebody else
-            code = marshal.loads(opened.read())
+            code = unpacked(opened.read())
         if code[PYTHON] != sys.version:
             return False
         compiled = Compiled(code[MODULES], code[METHODS])
         sys.prefix = sys.exec_prefix = code[PREFIX]
         sys.path += [path for path in code[PATHS] if path not in sys.path]
-    except (OSError, ValueError, EOFError, TypeError, KeyError):
+    except (OSError, ValueError, EOFError, TypeError, KeyError, ImportError):
         return False
     sys.meta_path.insert(0, compiled)
     sys.modules.update({name: _Later(name) for name in LATER})

@@ -8,6 +8,7 @@ import marshal
 import os
 import sys
 import tempfile
+import zlib
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -63,12 +64,18 @@ def code_of(wanted: tuple[str, ...] = WANTED) -> dict[str, Any]:
     }
 
 
+def packed(code: dict[str, Any]) -> bytes:
+    """Return the content of the file (`boot.unpacked`)."""
+    text = marshal.dumps(code)
+    return boot.MAGIC + zlib.crc32(text).to_bytes(4, "big") + text
+
+
 def write_code(path: Path, code: dict[str, Any]) -> None:
     """Write the file, whole or not at all."""
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=".boot.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            marshal.dump(code, file)
+            file.write(packed(code))
         Path(draft).replace(path)
     except BaseException:
         Path(draft).unlink(missing_ok=True)
