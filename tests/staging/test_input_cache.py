@@ -23,7 +23,7 @@ Stage = Callable[..., bytes]
 
 @pytest.fixture
 def cache(tmp_path: Path) -> InputCache:
-    found = open_cache(str(tmp_path / "cache"), 10_000)
+    found = open_cache(str(tmp_path / "cache"), 10_000, leave=0)
     assert found is not None
     return found
 
@@ -156,6 +156,15 @@ def test_an_object_of_a_store_comes_again_when_the_store_says_another_mark(stage
     store.store["/bucket/data.csv"].write(b"new rows")
     marks["ETag"] = "two"
     assert stage("memory://bucket/data.csv") == b"new rows"
+
+
+def test_what_would_fill_the_disk_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_bytes(CONTENT)
+    cache = open_cache(str(tmp_path / "cache"), 10_000, leave=1)
+    assert cache is not None
+    cache.keep(digest(CONTENT), tmp_path / "rows", uri="memory://rows", mark="one")
+    assert cache.seen("memory://rows") is None
+    assert list((tmp_path / "cache/content").iterdir()) == []
 
 
 def test_a_cache_that_cannot_be_used_costs_nothing_but_time(stage: Stage, tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_a_part_of_it_and_a_tag(host: Host, first: str, tmp_path: Path) -> None:
 
 
 def test_a_commit_comes_once(host: Host, first: str, tmp_path: Path) -> None:
-    cache = open_cache(str(tmp_path / "cache"), 10**8)
+    cache = open_cache(str(tmp_path / "cache"), 10**8, leave=0)
     fetches = lambda: sum("POST" in line and "git-upload-pack" in line for line in host.asked)  # noqa: E731
     before, _ = stage(host.at(f"@{first}"), tmp_path / "one", cache)
     asked = len(host.asked)
@@ -198,7 +198,7 @@ def test_a_server_of_files_alone_does(host: Host, first: str, tmp_path: Path) ->
     host.git("repack", "-a", "-d", "-q")
     host.git("update-server-info")
     host.smart = False
-    stage(host.at("@main"), tmp_path / "job", open_cache(str(tmp_path / "cache"), 10**8))
+    stage(host.at("@main"), tmp_path / "job", open_cache(str(tmp_path / "cache"), 10**8, leave=0))
     assert (tmp_path / "job/in/README").read_text() == "read me"
 
 

@@ -200,14 +200,19 @@ class Placer:
         """
         self._wake(now)
         cycle = Cycle(self, now, Promises(self._most))
-        cycle.run()
+        try:
+            cycle.run()
+        finally:
+            self._stop_walking()
+        self.promises = cycle.promises.made
+        return cycle.starts
+
+    def _stop_walking(self) -> None:
         self._walked = None
         for group in self._passed_by:
             if group.entry is None:
                 group.enter()
         self._passed_by.clear()
-        self.promises = cycle.promises.made
-        return cycle.starts
 
     def _wake(self, now: float) -> None:
         while self._paused and self._paused[0][0] <= now:

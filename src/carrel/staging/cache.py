@@ -37,9 +37,13 @@ class InputCache:
     Nothing of it is ever needed: what cannot be kept or read is fetched. Safe for any number of processes at a time.
     """
 
-    def __init__(self, directory: Path, most: int) -> None:
-        """`most` bytes are kept at most; what was not used for the longest time goes first."""
-        self._content, self._marks, self._most = directory / "content", directory / "marks", most
+    def __init__(self, directory: Path, most: int, leave: float = _FREE) -> None:
+        """`most` bytes are kept at most, and the part `leave` of the disk (0 to 1) stays free.
+
+        What was not used for the longest time goes first.
+        """
+        self._content, self._marks = directory / "content", directory / "marks"
+        self._most, self._leave = most, leave
 
     def take(self, digest: str, target: Path, news: News) -> bool:
         """Put the content of this digest at `target`; False when it is not here, or damaged."""
@@ -128,12 +132,12 @@ class InputCache:
 
     def _fits(self, size: int) -> bool:
         room = os.statvfs(self._content)
-        return room.f_bavail * room.f_frsize - size >= _FREE * room.f_blocks * room.f_frsize
+        return room.f_bavail * room.f_frsize - size >= self._leave * room.f_blocks * room.f_frsize
 
     def _mark(self, uri: str) -> Path:
         return self._marks / hashlib.sha256(uri.encode(errors="surrogatepass")).hexdigest()
 
 
-def open_cache(directory: str, most: int) -> InputCache | None:
+def open_cache(directory: str, most: int, leave: float = _FREE) -> InputCache | None:
     """The cache in `directory`; None where there is none."""
-    return InputCache(Path(directory), most) if directory and most > 0 else None
+    return InputCache(Path(directory), most, leave) if directory and most > 0 else None
