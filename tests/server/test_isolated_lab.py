@@ -318,7 +318,7 @@ def test_inputs_come_through_the_walls_of_their_owner(
     ):
         job, log = fetched(name, uri)
         assert (job.state, job.reason) == ("FAILED", "InputFailed"), log
-        assert words in log
+        assert words in job.message
 
 
 def test_a_cell_borrows_a_gpu_behind_the_walls(clients: tuple[Client, Client], home: Path) -> None:

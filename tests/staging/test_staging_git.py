@@ -16,12 +16,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from carrel.domain.launch import InputsReady
 from carrel.domain.task import InputSpec
 from carrel.staging import git as staging_git
 from carrel.staging.arriving import Most, News
 from carrel.staging.cache import InputCache, open_cache
 from carrel.staging.failed import InputFailed
-from carrel.staging.fetching import Closed, check_uri, fetch, stage_inputs
+from carrel.staging.fetching import Closed, check_uri, fetch, stage_in, stage_inputs
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
 
@@ -192,6 +193,21 @@ def test_a_commit_comes_once(host: Host, first: str, tmp_path: Path) -> None:
     (kept,) = (tmp_path / "cache/content").iterdir()
     kept.write_bytes(b"damaged")
     assert stage(host.at(f"@{first}"), tmp_path / "four", cache)[0] == before
+
+
+def test_a_job_gets_the_commit_that_was_fetched_before_it_was_placed(host: Host, first: str, tmp_path: Path) -> None:
+    cache = open_cache(str(tmp_path / "cache"), 10**8, leave=0, filling=True)
+    assert cache is not None
+    item, sources = InputSpec(path="in", uri=host.at("@main")), dict[str, str]()
+    (tmp_path / "arriving").mkdir()
+    digests = stage_in((item,), tmp_path / "arriving", lambda _text: None, cache=cache, resolved=sources.__setitem__)
+    host.commit({"README": ("100644", host.blob("changed"))})
+    asked = len(host.asked)
+    staged = InputsReady(digests=digests, sources=sources)
+    found = stage(host.at("@main"), tmp_path / "job", open_cache(str(tmp_path / "cache"), 10**8, leave=0), staged=staged)
+    assert found == (digests, {"in": host.at(f"@{first}")})
+    assert (tmp_path / "job/in/README").read_text() == "read me"
+    assert len(host.asked) == asked
 
 
 def test_a_server_of_files_alone_does(host: Host, first: str, tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ class Gatekeeper:
         found = read_job_token(self._secret, token)
         if found is None:
             raise Unauthenticated("The token is not one of this lab's jobs.", remedy="Send the job's token (CARREL_TOKEN).")
+        if found[1] == 0:
+            raise Denied(f"Job {found[0]} has no place yet: its inputs are being fetched.", remedy="GPUs are for what runs.")
         directory = self._spool.attempt(found[0], found[1])
         if self._shared is not None and not directory.launch.exists():
             return self._foreign(role, uid, hello.get("attempt"), *found)

@@ -135,7 +135,9 @@ class Lab:
         if named is not None:
             job = self.jobs_store.get(named[0])
             user = self.people.get(job.owner) if job is not None else None
-            if job is not None and user is not None and job.attempt == named[1] and job.state.holds_resources:
+            # Attempt 0 fetches the inputs of a job that waits.
+            lives = job is not None and (job.state.holds_resources or (job.state is JobState.PENDING and named[1] == 0))
+            if job is not None and user is not None and job.attempt == named[1] and lives:
                 return Caller(user=user, job_id=job.id, accounts=self.policy.accounts_of(user))
             raise Unauthenticated("The job that this token belongs to is over.", remedy="Use a token of your own.")
         caller = self.tokens.authenticate(token)
@@ -324,8 +326,10 @@ class Lab:
         return self.loop.hold_of(job_id)
 
     def as_told(self, job: Job) -> Job:
-        """The job with the reason that people are told while its owner is suspended."""
-        reason = self.held().get(job.owner) if job.state is JobState.PENDING else None
+        """The job with the reason that people are told while its owner is suspended, or its inputs are being fetched."""
+        reason = None
+        if job.state is JobState.PENDING:
+            reason = self.held().get(job.owner) or self.loop.stage_in_of(job.id)
         return job if reason is None else replace(job, reason=reason)
 
     def attempts(self, caller: Caller, job_id: int) -> Sequence[AttemptRow]:

@@ -18,7 +18,7 @@ from carrel.control.ports import EventLog, SchedulerStore
 from carrel.control.scheduler import RETRY_SECONDS, Describe, LoopSettings, Scheduler
 from carrel.control.usage import UsageBook
 from carrel.domain.errors import StorageFull, Unavailable
-from carrel.domain.job import Job
+from carrel.domain.job import Job, Reason
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.placement import Hold, Holding
 from carrel.domain.ports import Attempt, Clock, Engine
@@ -92,6 +92,10 @@ class ControlLoop:
     def hold_of(self, job_id: int) -> Hold | None:
         """Where a waiting job stood when the last cycle looked, or None."""
         return self._scheduler.outlook.hold_of(job_id)
+
+    def stage_in_of(self, job_id: int) -> Reason | None:
+        """How far the inputs of a job are that is not in line before they are here, or None."""
+        return self._scheduler.stage_in.reason(job_id)
 
     def holding(self) -> tuple[Holding, ...]:
         """The jobs that hold resources now, for those who only look."""

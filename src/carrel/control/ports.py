@@ -38,6 +38,11 @@ class NewJob:
     array: str = ""
     indices: tuple[int, ...] = ()
 
+    @property
+    def stage_in(self) -> bool:
+        """True when inputs of it lie elsewhere."""
+        return any(item.lies_elsewhere for item in self.task.all_inputs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxEntry:
@@ -282,6 +287,12 @@ class SchedulerStore(Protocol):
         outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: (),
     ) -> Job | None:
         """A PENDING job becomes CANCELLED; of one that holds resources it is remembered who asked. Ended jobs stay."""
+        ...
+
+    def fail(
+        self, job_id: int, *, reason: Reason, now: float, outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]]
+    ) -> Job | None:
+        """A PENDING job becomes FAILED for this reason, without an attempt; any other stays. Return it as it is afterwards."""
         ...
 
 

@@ -21,6 +21,7 @@ from carrel.control.ports import AttemptChange, EventLog, OutboxEntry, Scheduler
 from carrel.control.preempting import Preempting
 from carrel.control.queue import Queue
 from carrel.control.rules import RuleBook
+from carrel.control.stage_in import StageIn
 from carrel.control.submit_limits import SubmitLimits, is_refused
 from carrel.control.usage import REMEMBERED, UsageBook
 from carrel.domain.dependency import Verdict, describe_dependency, read_dependency
@@ -50,6 +51,8 @@ _REFUSED_SECONDS = 5.0
 _WITHHELD_SECONDS = 5.0
 #: Seconds between two messages about a position in the queue.
 _TELL_SECONDS = 1.0
+#: Bytes of inputs that are kept where a lab wants to keep none.
+_KEEPS_NONE = 1024
 #: How many jobs at the head of the queue have their position told as it changes; the others are told when they ask.
 _TOLD = 25
 
@@ -99,6 +102,14 @@ class Scheduler:
         #: Whose jobs are set aside, as the last cycle saw it, and these jobs.
         self._held: Mapping[str, Reason] = {}
         self._aside: dict[int, Job] = {}
+        self.stage_in = StageIn(
+            jobs=jobs,
+            events=events,
+            engine=engine,
+            begin=self._to_stage_in,
+            token=lambda job: job_token(settings.secret, job.id, 0),
+            withdrawal=settings.withdrawal,
+        )
         self._preempting = Preempting(jobs, engine, self._queue)
         self._placer = Placer()
         self._submit_limits = SubmitLimits(self._placer)
@@ -200,6 +211,7 @@ class Scheduler:
             self._take_in(news.jobs[0], now)
             del news.jobs[0]
         self._hold_back(now)
+        self.stage_in.hear(news.observations, now)
         self._record(news.observations, now)
         news.observations.clear()
         self._launch(now)
@@ -214,6 +226,9 @@ class Scheduler:
                 self._put(job, now)
                 self._newcomers.append(job.id)
             self._freed.popleft()
+        for job in self.stage_in.turn(now, self._settings.halted()):
+            self._put(job, now)
+            self._newcomers.append(job.id)
 
     def _hold_back(self, now: float) -> None:
         """Jobs of those whom an administrator has suspended leave the line; those of who goes on come back into it."""
@@ -346,6 +361,10 @@ class Scheduler:
             self._set_aside(job)
             return
         self._aside.pop(job.id, None)
+        if self.stage_in.keeps(job, now):
+            self._queue.set_aside(job.id)
+            self._placer.forget(job.id)
+            return
         known = self._queue.job(job.id)
         entry = self._queue.put(job, now=now, not_before=not_before)
         if not isinstance(entry, Holding):
@@ -535,7 +554,17 @@ class Scheduler:
             self._unstarted.popleft()
 
     def _build(self, job: Job, task: TaskSpec, nodes: Sequence[Node]) -> Launch:
-        return build_launch(job, task, nodes, self._settings.launch, self._settings.rules.current.qos.get(job.qos))
+        launch = build_launch(job, task, nodes, self._settings.launch, self._settings.rules.current.qos.get(job.qos))
+        staged = self.stage_in.found(job.id)
+        return launch if staged is None else replace(launch, staged=staged)
+
+    def _to_stage_in(self, job: Job, task: TaskSpec) -> Launch | None:
+        """What fetches the job's inputs before it is placed; None where its nodes are Slurm's, or nothing of inputs is kept."""
+        partition = self._settings.rules.current.partitions.get(job.partition)
+        if partition is not None and partition.slurm is not None:
+            return None
+        launch = self._build(job, task, ())
+        return launch if launch.paths.inputs and launch.limits.input_cache > _KEEPS_NONE else None
 
     def _not_started(self, job: Job, state: JobState, reason: Reason, now: float) -> None:
         """The engine has started nothing: the attempt is over; a job that goes on is placed again a little later."""

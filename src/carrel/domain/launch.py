@@ -146,6 +146,10 @@ class Launch:
     session_ports: str = ""
     #: None: the lab has none.
     rucio: LaunchRucio | None = None
+    #: True: nothing is started. Its inputs that lie elsewhere are fetched, and kept for its attempts (attempt 0).
+    stage_in: bool = False
+    #: What such a fetch has found; None: there was none, or nobody knows any more.
+    staged: InputsReady | None = None
     #: None: it sees what the process that starts it sees.
     walls: LaunchWalls | None = None
     #: Which element of which array it is, if any.

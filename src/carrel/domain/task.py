@@ -10,6 +10,10 @@ from carrel.domain.network import Network
 from carrel.domain.session import SessionSpec
 from carrel.domain.slurm import SlurmRequest
 
+#: Schemes of what the lab keeps itself.
+LAB_SCHEMES = ("job", "runs", "models", "mlflow-artifacts")
+_HERE = frozenset({"", "file", "git+file", *LAB_SCHEMES})
+
 
 class EnvironmentKind(StrEnum):
     """Where a task's environment comes from."""
@@ -66,6 +70,12 @@ class InputSpec:
     uri: str
     #: Expected digest ("sha256:…"), or None to take what is there.
     digest: str | None = None
+
+    @property
+    def lies_elsewhere(self) -> bool:
+        """True when it has to be fetched from outside of the lab and its machine."""
+        scheme, colon, _ = self.uri.partition(":")
+        return bool(colon) and scheme not in _HERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,3 +149,8 @@ class TaskSpec:
     network: Network | None = None
     #: What the submitter has to be told about what was asked for; also the first lines of the log.
     notes: tuple[str, ...] = ()
+
+    @property
+    def all_inputs(self) -> tuple[InputSpec, ...]:
+        """What is staged: its inputs, then its path parameters by their places."""
+        return self.inputs + tuple(InputSpec(path=path, uri=uri) for path, uri in sorted(self.path_parameters.items()))

@@ -176,6 +176,8 @@ class LocalEngine:
         self._observer.forget(key)
         directory = watched.directory if watched else self._spool.attempt(job_id, attempt)
         clear(directory)
+        if attempt == 0:  # only inputs were fetched
+            shutil.rmtree(directory.path, ignore_errors=True)
         if over:
             shutil.rmtree(directory.checkpoint, ignore_errors=True)
 

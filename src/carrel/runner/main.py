@@ -169,6 +169,8 @@ class Life:
         )
         try:
             self._signals.check()
+            if self._launch.stage_in:
+                return _staged_in(preparation)
             prepared = preparation.run()
             if self._log is not None:
                 self._log.hide(prepared.secrets.values())
@@ -415,7 +417,7 @@ class Life:
         from carrel.runner.outputs import StoredOutputs, store_outputs
 
         launch = self._launch
-        if launch.task.session is not None:
+        if launch.task.session is not None or launch.stage_in:
             return StoredOutputs()
         cwd = self._directory.work / launch.task.directory
         # The job may have put a link in the place of its directory.
@@ -511,6 +513,18 @@ _REASONS = {
     "conflict": "EnvironmentFailed",
     "invalid": "EnvironmentFailed",
 }
+
+
+def _staged_in(preparation: Preparation) -> Ending:
+    from carrel.runner.endings import Ending
+    from carrel.staging.failed import NotKept
+
+    message = "Its inputs were fetched."
+    try:
+        preparation.stage_in()
+    except NotKept as error:
+        message = f"Its inputs are fetched when it has its place: {error.message}"
+    return Ending(state=JobState.COMPLETED, reason=Reason(code="Completed", message=message))
 
 
 def _unexpected(error: Exception, directory: AttemptDirectory) -> Ending:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,9 +81,9 @@ class Preparation:
             work = self._unpack()
         cwd = _below(work, task.directory)
         environment = self._environment(cwd)
-        if task.inputs or task.path_parameters:
+        if inputs := task.all_inputs:
             with self._interruptible():
-                self._stage(cwd, secrets)
+                self._stage(inputs, cwd, secrets)
         else:
             self.reporter.record(InputsReady(digests={}), ring=False)
         with suppress(FileExistsError):  # the code may bring a file or a link of that name
@@ -242,55 +243,53 @@ class Preparation:
         )
         return environment
 
-    def _stage(self, cwd: Path, secrets: Mapping[str, str]) -> None:
-        from carrel.staging.arriving import Most
-        from carrel.staging.cache import open_cache
-        from carrel.staging.fetching import Closed, stage_inputs
-        from carrel.staging.lab import LabFiles
+    def stage_in(self) -> None:
+        """Fetch the inputs that lie elsewhere into what is kept for the owner's jobs. Raises as `run` does, and `NotKept`."""
+        import shutil
 
         task = self.launch.task
-        # The command names the places of path parameters already.
-        parameters = tuple(InputSpec(path=path, uri=uri) for path, uri in sorted(task.path_parameters.items()))
-        lab = LabFiles(self.launch.gateway, self.token, self.launch.authority)
-        paths = self.launch.paths
-        closed = Closed(tuple(Path(place) for place in paths.closed), Path(paths.files) if paths.files else None)
-        most = Most(self.launch.limits.inputs, self.launch.limits.input_files)
-        inputs = task.inputs + parameters
-        cache = (paths.inputs, self.launch.limits.input_cache)
-        sources: dict[str, str] = {}
+        secrets = self._secrets() if task.secrets else {}
+        place = Path(self.launch.paths.inputs) / "arriving" / str(self.launch.job_id)
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(mode=0o700, parents=True)
+        try:
+            with self._interruptible():
+                self._stage(tuple(item for item in task.all_inputs if item.lies_elsewhere), place, secrets, filling=True)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _stage(self, inputs: tuple[InputSpec, ...], cwd: Path, secrets: Mapping[str, str], *, filling: bool = False) -> None:
+        from carrel.staging.apart import stage_apart, stage_here
+        from carrel.staging.arriving import Most
+        from carrel.staging.fetching import Closed
+        from carrel.staging.lab import LabFiles
+
+        paths, limits, sources = self.launch.paths, self.launch.limits, dict[str, str]()
+        stage = stage_here
         if self.launch.walls is not None:
             from carrel.runner.walls import staging_walls
-            from carrel.staging.apart import stage_apart
 
-            walls = staging_walls(self.launch.walls, self.directory, paths)
-            variables = {**self.base, **secrets, "HOME": self.launch.walls.home or "/tmp", "TMPDIR": "/tmp"}
-            found = stage_apart(
-                inputs,
-                cwd,
-                self.report,
-                lab=lab,
-                closed=closed,
-                most=most,
-                cache=cache,
-                rucio=self.launch.rucio,
-                resolved=sources.__setitem__,
-                walls=walls,
-                variables=variables,
+            stage = partial(
+                stage_apart,
+                walls=staging_walls(self.launch.walls, self.directory, paths),
+                variables={**self.base, **secrets, "HOME": self.launch.walls.home or "/tmp", "TMPDIR": "/tmp"},
             )
         else:
             # This process lives for one job, and what reads buckets looks for its keys in the environment.
             os.environ.update(secrets)
-            found = stage_inputs(
-                inputs,
-                cwd,
-                self.report,
-                lab=lab,
-                closed=closed,
-                most=most,
-                cache=open_cache(*cache),
-                rucio=self.launch.rucio,
-                resolved=sources.__setitem__,
-            )
+        found = stage(
+            inputs,
+            cwd,
+            self.report,
+            lab=LabFiles(self.launch.gateway, self.token, self.launch.authority),
+            closed=Closed(tuple(Path(place) for place in paths.closed), Path(paths.files) if paths.files else None),
+            most=Most(limits.inputs, limits.input_files),
+            cache=(paths.inputs, limits.input_cache),
+            rucio=self.launch.rucio,
+            resolved=sources.__setitem__,
+            staged=self.launch.staged,
+            filling=filling,
+        )
         self.reporter.record(InputsReady(digests=found, sources=sources))
 
 

@@ -14,20 +14,39 @@ from typing import Any, NoReturn
 
 from carrel.containment.program import start_program
 from carrel.containment.walls import Walls
-from carrel.domain.errors import StorageFull
-from carrel.domain.launch import LaunchRucio
+from carrel.domain.errors import CarrelError, StorageFull
+from carrel.domain.launch import InputsReady, LaunchRucio
 from carrel.domain.serial import from_plain, to_plain
 from carrel.domain.task import InputSpec
 from carrel.staging.arriving import NO_LIMIT, Most
 from carrel.staging.cache import open_cache
-from carrel.staging.failed import InputFailed
-from carrel.staging.fetching import Closed, stage_inputs
+from carrel.staging.failed import InputFailed, NotKept
+from carrel.staging.fetching import Closed, stage_in, stage_inputs
 from carrel.staging.lab import LabFiles
 
 _BEGIN = "import sys; sys.path.append(sys.argv[1]); from carrel.staging.apart import main; main()"
+#: What it may end with, by name.
+_KINDS: dict[str, type[CarrelError]] = {kind.__name__: kind for kind in (InputFailed, NotKept, StorageFull)}
 _OURS = str(Path(__file__).resolve().parents[2])
 #: Characters of one line that are looked at.
 _LONGEST = 4 * 1024**2
+
+
+def stage_here(
+    inputs: tuple[InputSpec, ...],
+    directory: Path,
+    report: Callable[[str], None],
+    *,
+    cache: tuple[str, int] = ("", 0),
+    staged: InputsReady | None = None,
+    filling: bool = False,
+    **how: Any,
+) -> dict[str, str]:
+    """Do the same in this process."""
+    kept = open_cache(*cache, filling=filling)
+    if filling and kept is not None:
+        return stage_in(inputs, directory, report, cache=kept, **how)
+    return stage_inputs(inputs, directory, report, cache=kept, staged=staged, **how)
 
 
 def stage_apart(
@@ -41,12 +60,14 @@ def stage_apart(
     cache: tuple[str, int] = ("", 0),
     rucio: LaunchRucio | None = None,
     resolved: Callable[[str, str], None] = lambda _path, _source: None,
+    staged: InputsReady | None = None,
+    filling: bool = False,
     walls: Walls,
     variables: Mapping[str, str],
 ) -> dict[str, str]:
     """Do what `stage_inputs` does, in a process inside `walls` with these variables. None of it is left afterwards.
 
-    `cache` is what `open_cache` takes.
+    `cache` is what `open_cache` takes. `filling`: do what `stage_in` does.
     """
     about = {
         "inputs": [to_plain(item) for item in inputs],
@@ -57,6 +78,8 @@ def stage_apart(
         "most": [most.size, most.files],
         "cache": cache,
         "rucio": to_plain(rucio) if rucio is not None else None,
+        "staged": to_plain(staged) if staged is not None else None,
+        "filling": filling,
     }
     arguments = [sys.executable, "-I", "-c", _BEGIN, _OURS]
     program = start_program(
@@ -91,7 +114,7 @@ def _listen(stream: Any, report: Callable[[str], None], resolved: Callable[[str,
         elif "resolved" in said:
             resolved(str(said["resolved"]), str(said.get("source", "")))
         elif "failed" in said:
-            kind = StorageFull if said.get("full") else InputFailed
+            kind = _KINDS.get(str(said.get("kind")), InputFailed)
             raise kind(str(said["failed"]), remedy=str(said.get("remedy", "")))
         elif isinstance(said.get("digests"), dict):
             return {str(path): str(digest) for path, digest in said["digests"].items()}
@@ -112,19 +135,21 @@ def main() -> None:
     closed = Closed(tuple(map(Path, about["closed"])), Path(about["own"]) if about["own"] else None)
     inputs = tuple(from_plain(InputSpec, item) for item in about["inputs"])
     try:
-        found = stage_inputs(
+        found = stage_here(
             inputs,
             Path(about["directory"]),
             lambda text: _say({"report": text}),
             lab=LabFiles(*about["lab"]),
             closed=closed,
             most=Most(*about["most"]),
-            cache=open_cache(*about["cache"]),
+            cache=tuple(about["cache"]),
             rucio=from_plain(LaunchRucio, about["rucio"]) if about["rucio"] else None,
             resolved=lambda path, source: _say({"resolved": path, "source": source}),
+            staged=from_plain(InputsReady, about["staged"]) if about["staged"] else None,
+            filling=about["filling"],
         )
     except (InputFailed, StorageFull) as error:
-        _end({"failed": error.message, "remedy": error.remedy, "full": isinstance(error, StorageFull)}, 1)
+        _end({"failed": error.message, "remedy": error.remedy, "kind": type(error).__name__}, 1)
     _end({"digests": found}, 0)
 
 

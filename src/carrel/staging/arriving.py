@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import BinaryIO, Self, cast
 
 from carrel.domain.units import format_size
-from carrel.staging.failed import InputFailed
+from carrel.staging.failed import InputFailed, NotKept
 
 _CHUNK = 1024**2
 #: Seconds between two pieces of news.
@@ -24,9 +24,11 @@ class Most:
 
     size: int = 0
     files: int = 0
+    #: Bytes that can be kept of it, where it is fetched to be kept.
+    room: int | None = None
 
     def check(self, size: int, files: int) -> None:
-        """Raise `InputFailed` for more."""
+        """Raise `InputFailed` for more, and `NotKept` for what is not too large but for being kept."""
         if 0 < self.size < size:
             raise InputFailed(
                 f"The input has more than {format_size(self.size)}, which is the most that this lab takes (input_limit).",
@@ -36,6 +38,10 @@ class Most:
             raise InputFailed(
                 f"The input has more than {self.files} files, which is the most that this lab takes (input_files).",
                 remedy="Name an archive of them, or a part, or ask an administrator.",
+            )
+        if self.room is not None and size > self.room:
+            raise NotKept(
+                f"The input has more than {format_size(self.room)}, and no more can be kept (input_cache, a tenth of the disk)."
             )
 
 

@@ -37,13 +37,27 @@ class InputCache:
     Nothing of it is ever needed: what cannot be kept or read is fetched. Safe for any number of processes at a time.
     """
 
-    def __init__(self, directory: Path, most: int, leave: float = _FREE) -> None:
+    def __init__(self, directory: Path, most: int, leave: float = _FREE, *, filling: bool = False) -> None:
         """`most` bytes are kept at most, and the part `leave` of the disk (0 to 1) stays free.
 
-        What was not used for the longest time goes first.
+        What was not used for the longest time goes first. `filling`: nobody writes to files that come from here or are kept, so
+        they need not be copied.
         """
         self._content, self._marks = directory / "content", directory / "marks"
-        self._most, self._leave = most, leave
+        self._most, self._leave, self._filling = most, leave, filling
+        #: Where jobs' inputs arrive that are fetched before their jobs are placed, by the jobs' numbers.
+        self._arriving = directory / "arriving"
+
+    @property
+    def room(self) -> int:
+        """How many bytes one input may have that is kept, at most."""
+        near = next(place for place in (self._content, *self._content.parents) if place.exists())
+        about = os.statvfs(near)
+        return min(self._most, max(0, int((about.f_bavail - self._leave * about.f_blocks) * about.f_frsize) + self._held()))
+
+    def _held(self) -> int:
+        """Bytes that would go to make room."""
+        return sum(path.stat().st_size for path in self._content.iterdir()) if self._content.exists() else 0
 
     def take(self, digest: str, target: Path, news: News) -> bool:
         """Put the content of this digest at `target`; False when it is not here, or damaged."""
@@ -58,6 +72,9 @@ class InputCache:
         with source:
             with suppress(OSError):
                 os.utime(source.fileno())
+            if self._filling and hashlib.file_digest(source, "sha256").hexdigest() == name[1] and _link(path, target):
+                return True
+            source.seek(0)
             with Arriving(target, news, os.fstat(source.fileno()).st_size) as arriving:
                 arriving.take(source)
             if arriving.digest == digest:
@@ -86,7 +103,8 @@ class InputCache:
             if not (self._content / name[1]).exists():
                 if not self._make_room(path.stat().st_size):
                     return
-                self._write(self._content / name[1], path)
+                if not (self._filling and _link(path, self._content / name[1])):
+                    self._write(self._content / name[1], path)
             if uri and mark:
                 fd, made = tempfile.mkstemp(dir=self._marks, prefix=".")
                 with os.fdopen(fd, "w") as file:
@@ -113,6 +131,9 @@ class InputCache:
         for mark in self._marks.iterdir():
             if now - mark.stat().st_mtime > _UNUSED:
                 mark.unlink(missing_ok=True)
+        for place in self._arriving.iterdir() if self._arriving.is_dir() else ():
+            if now - place.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(place, ignore_errors=True)
         entries = sorted(self._entries(now))
         total = sum(held for _used, held, _path in entries)
         for used, held, path in entries:
@@ -138,6 +159,17 @@ class InputCache:
         return self._marks / hashlib.sha256(uri.encode(errors="surrogatepass")).hexdigest()
 
 
-def open_cache(directory: str, most: int, leave: float = _FREE) -> InputCache | None:
+def _link(source: Path, target: Path) -> bool:
+    """Have the file at another place, too; False where the places are not on one mount."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
+def open_cache(directory: str, most: int, leave: float = _FREE, *, filling: bool = False) -> InputCache | None:
     """The cache in `directory`; None where there is none."""
-    return InputCache(Path(directory), most, leave) if directory and most > 0 else None
+    return InputCache(Path(directory), most, leave, filling=filling) if directory and most > 0 else None

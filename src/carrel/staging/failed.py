@@ -13,6 +13,10 @@ class InputFailed(CarrelError):
     code = "input_failed"
 
 
+class NotKept(InputFailed):
+    """It can be staged, and there is no room to keep it for the job."""
+
+
 def shown(uri: str) -> str:
     """Return `uri` without user, password and query, which may hold secrets."""
     parts = urlsplit(uri)

@@ -8,19 +8,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from carrel.domain.errors import CarrelError, StorageFull
-from carrel.domain.launch import LaunchRucio
-from carrel.domain.task import InputSpec
+from carrel.domain.launch import InputsReady, LaunchRucio
+from carrel.domain.task import LAB_SCHEMES, InputSpec
 from carrel.spool.disk import full_at, is_full
 from carrel.staging.arriving import NO_LIMIT, Arriving, Most, News, manifest
 from carrel.staging.cache import InputCache
 from carrel.staging.failed import InputFailed, shown
-from carrel.staging.lab import SCHEMES, LabFiles, check_lab_uri
+from carrel.staging.lab import LabFiles, check_lab_uri
 
 _NOWHERE = LabFiles("", "")
 #: By what fsspec's file systems tell one content from another (s3fs, gcsfs, adlfs, ossfs, huggingface_hub, sftp).
@@ -60,12 +60,14 @@ def stage_inputs(
     cache: InputCache | None = None,
     rucio: LaunchRucio | None = None,
     resolved: Callable[[str, str], None] = lambda _path, _source: None,
+    staged: InputsReady | None = None,
 ) -> dict[str, str]:
     """Put every input where it belongs below `directory` and return the digests by path.
 
     Where an address names what changes (a branch), `resolved` is told the path, and the address of what was taken.
 
-    What comes from elsewhere is kept in `cache` and taken from there, where it is still the same.
+    What comes from elsewhere is kept in `cache` and taken from there, where it is still the same. What was `staged` for the job
+    before is what it gets, as long as that is kept.
 
     A directory's digest is that of its sorted list of paths and digests. Raises `InputFailed` or `StorageFull`.
     """
@@ -73,10 +75,16 @@ def stage_inputs(
     for item in inputs:
         target = _inside(directory, item.path)
         news = News(f"fetching the input {item.path} from {shown(item.uri)}", report, most=most)
-        if cache is not None and item.digest is not None and cache.take(item.digest, target, news):
-            digests[item.path] = item.digest
+        known = item.digest or (staged.digests.get(item.path) if staged is not None else None)
+        if cache is not None and known is not None and cache.take(known, target, news):
+            digests[item.path] = known
+            if staged is not None and item.path in staged.sources:
+                resolved(item.path, staged.sources[item.path])
             continue
-        found = fetch(item.uri, target, news, lab=lab, closed=closed, cache=cache, rucio=rucio)
+        before = staged.sources.get(item.path, "") if staged is not None else ""
+        # A branch may have moved since.
+        uri = before if before.startswith("git+") else item.uri
+        found = fetch(uri, target, news, lab=lab, closed=closed, cache=cache, rucio=rucio)
         if item.digest is not None and item.digest != found:
             raise InputFailed(
                 f"The input {item.path} from {shown(item.uri)} has the digest {found}, and the task expects {item.digest}.",
@@ -85,6 +93,28 @@ def stage_inputs(
         digests[item.path] = found
         if news.source:
             resolved(item.path, news.source)
+    return digests
+
+
+def stage_in(
+    inputs: tuple[InputSpec, ...],
+    directory: Path,
+    report: Callable[[str], None],
+    *,
+    cache: InputCache,
+    most: Most = NO_LIMIT,
+    **how: Any,
+) -> dict[str, str]:
+    """Do what `stage_inputs` does for the sake of `cache`: `directory` is of no use afterwards.
+
+    Raises `NotKept`, too, as soon as it is known that there is no room for all of them.
+    """
+    digests: dict[str, str] = {}
+    room = cache.room
+    for item in inputs:
+        digests |= stage_inputs((item,), directory, report, cache=cache, most=replace(most, room=room), **how)
+        place = directory / item.path
+        room -= sum(file.lstat().st_size for file in (_files(place) if place.is_dir() else [place]))
     return digests
 
 
@@ -108,7 +138,7 @@ def fetch(
             from carrel.staging.web import copy_http
 
             return copy_http(uri, target, told, cache=cache)
-        if parts.scheme in SCHEMES:
+        if parts.scheme in LAB_SCHEMES:
             return lab.copy(uri, target, told)
         if parts.scheme == "doi":
             from carrel.staging.doi import copy_doi
@@ -145,7 +175,7 @@ def check_uri(uri: str, rucio: LaunchRucio | None = None) -> None:
     Nobody is asked whether it is there.
     """
     scheme = uri.partition(":")[0]
-    if scheme in SCHEMES:
+    if scheme in LAB_SCHEMES:
         check_lab_uri(uri)
         return
     if scheme == "doi":

@@ -17,8 +17,6 @@ _JOB = re.compile(r"job:(?://)?/?(?P<job>[1-9][0-9]{0,17})(?:/(?P<path>.*))?")
 _RUN = re.compile(r"runs:/{1,3}(?P<run>[0-9a-f]{32})(?:/(?P<path>.*))?")
 _MODEL = re.compile(r"models:/{1,3}(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>[^/]+))(?:/(?P<path>.*))?")
 _STORE = re.compile(r"mlflow-artifacts:/{1,3}(?P<path>[^?#]+)")
-#: Schemes that are the lab's own.
-SCHEMES = ("job", "runs", "models", "mlflow-artifacts")
 _FORMS = {
     "job": "job:12/outputs/model.pt, a file or a directory among the outputs of job 12",
     "runs": "runs:/RUN_ID/path, a file or a directory among the artifacts of a run",

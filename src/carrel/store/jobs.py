@@ -252,12 +252,25 @@ class JobTable:
             job = job_of(row)
             if job.state is JobState.PENDING:
                 job = replace(job, state=JobState.CANCELLED, reason=reason, ended_at=now, cancelled_by=by)
-                connection.execute(sa.update(jobs).where(jobs.c.id == job_id), ended_values(job))
-                insert_events(connection, [state_event(job)], now)
-                insert_entries(connection, job_id, outbox(job, from_plain(TaskSpec, json.loads(row.spec))), now)
+                _end_waiting(connection, job, row.spec, outbox, now)
             elif not job.state.ended and job.cancelled_by is None:
                 job = replace(job, cancelled_by=by)
                 connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(cancelled_by=by))
+        self._events.announce()
+        return job
+
+    def fail(
+        self, job_id: int, *, reason: Reason, now: float, outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]]
+    ) -> Job | None:
+        """A PENDING job becomes FAILED for this reason, without an attempt; any other stays. Return it as it is afterwards."""
+        with self._database.write() as connection:
+            row = connection.execute(_SELECT_JOB_AND_SPEC, {"job_id": job_id}).first()
+            if row is None:
+                return None
+            job = job_of(row)
+            if job.state is JobState.PENDING:
+                job = replace(job, state=JobState.FAILED, reason=reason, ended_at=now)
+                _end_waiting(connection, job, row.spec, outbox, now)
         self._events.announce()
         return job
 
@@ -338,6 +351,15 @@ class JobTable:
                 charge_attempt(connection, job_id, number, seconds)
 
 
+def _end_waiting(
+    connection: sa.Connection, job: Job, spec: str, outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]], now: float
+) -> None:
+    """Write down that a job has ended while it waited."""
+    connection.execute(sa.update(jobs).where(jobs.c.id == job.id), ended_values(job))
+    insert_events(connection, [state_event(job)], now)
+    insert_entries(connection, job.id, outbox(job, from_plain(TaskSpec, json.loads(spec))), now)
+
+
 def _submitted_before(connection: sa.Connection, owner: str, key: str, request: str) -> Job | None:
     row = connection.execute(sa.select(submissions).where(submissions.c.owner == owner, submissions.c.key == key)).first()
     if row is None:
@@ -402,6 +424,7 @@ def _job_row(new: NewJob, now: float) -> dict[str, Any]:
         "dependency": new.dependency,
         "preemptible": int(new.preemptible),
         "visible": new.visible.value,
+        "stage_in": int(new.stage_in),
         "spec": dump(to_plain(new.task)),
         "run_id": tracking.run_id if tracking else None,
         "experiment_id": tracking.experiment_id if tracking else None,
@@ -427,5 +450,6 @@ def _job_as_submitted(new: NewJob, job_id: int, now: float, element: ArrayElemen
         element=element,
         preemptible=new.preemptible,
         visible=new.visible,
+        stage_in=new.stage_in,
         run_id=tracking.run_id if (tracking := _run_of(new)) else None,
     )

@@ -61,6 +61,7 @@ def job_of(row: Row[Any]) -> Job:
         else ArrayElement(array_id=row.array_job_id, index=row.array_task_id, array=row.array_spec),
         preemptible=bool(row.preemptible),
         visible=Visible(row.visible),
+        stage_in=bool(row.stage_in),
         preemption=None if row.preempted_by is None else from_plain(Preemption, json.loads(row.preempted_by)),
         suspended_seconds=row.suspended_seconds,
         suspended_at=row.suspended_at,

@@ -270,6 +270,8 @@ jobs = Table(
     Column("preemptible", Integer, nullable=False, server_default=text("1")),
     #: Who may read it beside its owner: "owner" (nobody), or "account" (the members of its account).
     Column("visible", String(16), nullable=False, server_default=text("'owner'")),
+    #: 1: inputs of it lie elsewhere.
+    Column("stage_in", Integer, nullable=False, server_default=text("0")),
     #: The `Preemption`, as JSON; NULL while the job keeps its place.
     Column("preempted_by", Text),
     Column("suspended_seconds", Double, nullable=False, server_default=text("0")),
