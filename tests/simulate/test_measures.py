@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from carrel.domain.errors import Invalid
 from carrel.simulate.baselines import Piece, simulate_baseline
-from carrel.simulate.measures import as_json, bounded_slowdown, distribution, jain, measure, together, utilisation_over_time
+from carrel.simulate.equal_part import completions_alone
+from carrel.simulate.measures import as_json, bounded_slowdown, distribution, measure, together, utilisation_over_time
 from carrel.simulate.outcome import Outcome, Run
 from carrel.simulate.trace import Cluster, Trace, TraceJob
 from carrel.simulate.traces import read_trace
@@ -62,7 +63,7 @@ def test_a_small_outcome_is_measured_as_by_hand() -> None:
         ("ann", 2, 0, 75),
         ("bob", 1, 40, 90),
     ]
-    assert found.fairness == pytest.approx((1.75 + 1.8) ** 2 / (2 * (1.75**2 + 1.8**2)))
+    assert found.fairness is None  # nobody says what users would have alone
 
 
 def test_without_the_trace_all_that_ran_counts_as_needed() -> None:
@@ -102,10 +103,23 @@ def test_short_jobs_do_not_drown_the_others_in_the_slowdown() -> None:
     assert bounded_slowdown(300, 100) == 3
 
 
-def test_fairness_is_one_when_all_are_treated_alike_and_one_of_n_when_one_bears_it_all() -> None:
-    assert jain([3, 3, 3]) == pytest.approx(1)
-    assert jain([1, 0, 0, 0]) == pytest.approx(0.25)
-    assert jain([]) is None
+def test_fairness_is_that_of_the_user_who_would_be_better_off_alone() -> None:
+    """Two GPUs, one for each. Ann's first job keeps bob's only one waiting, which needs both: alone he would have as many."""
+    alone = completions_alone(trace(JOBS), 2)
+    assert alone == {0: 100, 1: 50, 2: 20}
+    found = measure(outcome(RUNS), trace(JOBS), alone=alone)
+    assert {user.user: user.finish_time_fairness for user in found.users} == {"ann": 150 / 120, "bob": 90 / 50}
+    assert found.fairness == 90 / 50
+    assert as_json(found)["finish_time_fairness"] == 90 / 50
+
+
+def test_on_an_equal_part_a_user_waits_for_their_own_jobs_alone() -> None:
+    jobs = [TraceJob(id=number, submitted=0, duration=10, gpus=1, user="ann") for number in range(4)]
+    jobs += [
+        TraceJob(id=4, submitted=0, duration=10, gpus=1, user="bob"),
+        TraceJob(id=5, submitted=0, duration=1, gpus=9, user="cyd"),
+    ]
+    assert completions_alone(trace(jobs), 4) == {0: 10, 1: 10, 2: 20, 3: 20, 4: 10}  # what is too large for all is nobody's
 
 
 def test_users_together_are_weighed_by_their_jobs() -> None:
@@ -158,6 +172,7 @@ def test_data_for_programs_has_units_in_its_names() -> None:
         "mean_wait_seconds": 40,
         "mean_completion_seconds": 90,
         "mean_bounded_slowdown": 1.8,
+        "finish_time_fairness": None,
     }
     assert json.loads(json.dumps(data, allow_nan=False)) == data
 
@@ -218,8 +233,6 @@ def test_measures_agree_with_a_slow_computation(runs: list[Run]) -> None:
     assert sum(user.jobs for user in found.users) == len(runs)
     for user in found.users:
         assert user.mean_wait == pytest.approx(fmean(run.start - run.submitted for run in runs if run.user == user.user))
-    assert found.fairness is not None
-    assert 1 / len(found.users) - 1e-9 <= found.fairness <= 1 + 1e-9
 
 
 @given(random_runs(), st.integers(1, 40))

@@ -126,7 +126,7 @@ def test_the_numbers_of_notebooks_are_right(simulate: Simulate) -> None:
 def full() -> Measures:
     """Measures that have something to tell in every column."""
     runs = [Run(1, "ada", 1, 0, 0, 10, 10, 1), Run(2, "bob", 1, 0, 10, 20, 10)]
-    one = measure(Outcome(policy="p", trace="t", gpus=1, runs=runs, refused=[(3, "large")]))
+    one = measure(Outcome(policy="p", trace="t", gpus=1, runs=runs, refused=[(3, "large")]), alone={1: 10, 2: 10})
     return replace(one, gpu_hours_lost=1.0)
 
 

@@ -5,7 +5,7 @@ Percentiles are by nearest rank: the smallest value that so many of all values d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import fsum
@@ -48,6 +48,8 @@ class UserMeasures:
     mean_completion: float
     #: Bounded slowdown.
     mean_slowdown: float
+    #: Finish-time fairness (`equal_part`): 1 or less where they would be no better off alone; None when that is not known.
+    finish_time_fairness: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,24 +85,30 @@ class Measures:
     preemptions: int
     #: Most GPU-hours first; equals by name.
     users: Sequence[UserMeasures]
-    #: Jain's index of the users' mean bounded slowdowns: 1 when all are slowed down alike, 1/n when one of n bears it all
-    #: (R. Jain, D. Chiu, W. Hawe, "A Quantitative Measure of Fairness and Discrimination", DEC TR-301, 1984).
+    #: Finish-time fairness of the user who has most reason to want a part of the lab for themselves; None when not known.
     fairness: float | None
 
 
-def measure(outcome: Outcome, trace: Trace | None = None, *, pieces: Sequence[Piece] | None = None) -> Measures:
+def measure(
+    outcome: Outcome,
+    trace: Trace | None = None,
+    *,
+    pieces: Sequence[Piece] | None = None,
+    alone: Mapping[int, float] | None = None,
+) -> Measures:
     """Compute what `outcome` is judged by.
 
     With the `trace` that was simulated, work that was lost is told from work that was needed: it counts as lost and not as
     run time in the slowdown. A job that was cut short needed what it ran. `pieces` make the utilisation up to the last
-    submission exact where jobs were stopped on the way; without them it is estimated (see `usage`).
+    submission exact where jobs were stopped on the way; without them it is estimated (see `usage`). `alone` is what
+    `equal_part.completions_alone` says; without it there is no fairness.
 
     Raises `Invalid` when a job of the outcome is not in the trace.
     """
     runs = outcome.runs
     needed = _needed(outcome, trace)
     slowdowns = [bounded_slowdown(run.completion, seconds) for run, seconds in zip(runs, needed, strict=True)]
-    users = _by_user(runs, slowdowns)
+    users = _by_user(runs, slowdowns, alone)
     begin = min((run.submitted for run in runs), default=0.0)
     last = max((run.submitted for run in runs), default=0.0)
     end = max((run.end for run in runs), default=0.0)
@@ -121,7 +129,7 @@ def measure(outcome: Outcome, trace: Trace | None = None, *, pieces: Sequence[Pi
         gpu_hours_lost=None if trace is None else _lost(runs, needed) / 3600,
         preemptions=sum(run.preemptions for run in runs),
         users=users,
-        fairness=jain([user.mean_slowdown for user in users]),
+        fairness=max((user.finish_time_fairness for user in users if user.finish_time_fairness is not None), default=None),
     )
 
 
@@ -142,12 +150,6 @@ def spread(values: Sequence[float]) -> Spread | None:
 def bounded_slowdown(completion: float, ran: float) -> float:
     """Return how much longer a job took from submission to end than it ran; both in seconds (Feitelson 2001)."""
     return max(1.0, completion / max(ran, SHORTEST_JOB))
-
-
-def jain(values: Sequence[float]) -> float | None:
-    """Return Jain's fairness index of values that are not negative; None when there are none, or nothing but zeros."""
-    squares = fsum(value * value for value in values)
-    return fsum(values) ** 2 / (len(values) * squares) if squares else None
 
 
 def together(users: Sequence[UserMeasures], name: str) -> UserMeasures:
@@ -222,7 +224,7 @@ def as_json(measures: Measures) -> dict[str, Any]:
         "gpu_hours": measures.gpu_hours,
         "gpu_hours_lost": measures.gpu_hours_lost,
         "preemptions": measures.preemptions,
-        "jain_index_of_slowdown": measures.fairness,
+        "finish_time_fairness": measures.fairness,
         "users": [
             {
                 "user": user.user,
@@ -231,6 +233,7 @@ def as_json(measures: Measures) -> dict[str, Any]:
                 "mean_wait_seconds": user.mean_wait,
                 "mean_completion_seconds": user.mean_completion,
                 "mean_bounded_slowdown": user.mean_slowdown,
+                "finish_time_fairness": user.finish_time_fairness,
             }
             for user in measures.users
         ],
@@ -265,15 +268,18 @@ def _utilisation(outcome: Outcome, pieces: Sequence[Piece] | None, begin: float,
     return used[0] / (outcome.gpus * (end - begin))
 
 
-def _by_user(runs: Sequence[Run], slowdowns: Sequence[float]) -> Sequence[UserMeasures]:
+def _by_user(runs: Sequence[Run], slowdowns: Sequence[float], alone: Mapping[int, float] | None) -> Sequence[UserMeasures]:
     members: dict[str, list[int]] = {}
     for index, run in enumerate(runs):
         members.setdefault(run.user, []).append(index)
-    users = [_of_user(user, [runs[at] for at in indices], [slowdowns[at] for at in indices]) for user, indices in members.items()]
+    users = [
+        _of_user(user, [runs[at] for at in indices], [slowdowns[at] for at in indices], alone)
+        for user, indices in members.items()
+    ]
     return sorted(users, key=lambda user: (-user.gpu_hours, user.user))
 
 
-def _of_user(user: str, runs: Sequence[Run], slowdowns: Sequence[float]) -> UserMeasures:
+def _of_user(user: str, runs: Sequence[Run], slowdowns: Sequence[float], alone: Mapping[int, float] | None) -> UserMeasures:
     return UserMeasures(
         user=user,
         jobs=len(runs),
@@ -281,4 +287,12 @@ def _of_user(user: str, runs: Sequence[Run], slowdowns: Sequence[float]) -> User
         mean_wait=fmean(run.wait for run in runs),
         mean_completion=fmean(run.completion for run in runs),
         mean_slowdown=fmean(slowdowns),
+        finish_time_fairness=None if alone is None else _ratio(runs, alone),
     )
+
+
+def _ratio(runs: Sequence[Run], alone: Mapping[int, float]) -> float | None:
+    """All time of these jobs over what it would be on an equal part."""
+    known = [run for run in runs if run.id in alone]
+    by_themselves = fsum(alone[run.id] for run in known)
+    return fsum(run.completion for run in known) / by_themselves if by_themselves else None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from carrel.domain.node import Node
 from carrel.domain.rules import LabRules
 from carrel.simulate.baselines import Piece
+from carrel.simulate.equal_part import completions_alone
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.notebooks.fit import WEEK
 from carrel.simulate.notebooks.forming import NotebookSession
@@ -51,7 +52,8 @@ def compare_policies(
     gpus = sum(len(node.devices) for node in nodes)
     title = f"{trace.name}, on {words.count(gpus, 'GPU')}"
     trace = replace(trace, notes=notes)
-    return Comparison(title=title, trace=trace, cluster_gpus=gpus, outcomes=outcomes, pieces=pieces, facts=facts)
+    alone = completions_alone(trace, gpus)
+    return Comparison(title=title, trace=trace, cluster_gpus=gpus, outcomes=outcomes, pieces=pieces, facts=facts, alone=alone)
 
 
 def compare_change(
@@ -71,7 +73,9 @@ def compare_change(
         outcomes.append(simulate_lab(rules, trace, nodes, policy=label, progress=told, note=notes.append))
     title = f"What if {change}: {trace.name}, on {words.count(outcomes[0].gpus, 'GPU')}"
     trace = replace(trace, notes=notes)
-    return Comparison(title=title, trace=trace, cluster_gpus=outcomes[0].gpus, outcomes=outcomes, facts=facts)
+    # The same part for both, or a change of the machines would change what is fair.
+    alone = completions_alone(trace, outcomes[0].gpus)
+    return Comparison(title=title, trace=trace, cluster_gpus=outcomes[0].gpus, outcomes=outcomes, facts=facts, alone=alone)
 
 
 def compare_notebooks(

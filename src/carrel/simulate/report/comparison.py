@@ -49,6 +49,8 @@ class Comparison:
     facts: Mapping[str, str] = field(default_factory=dict)
     #: By policy: in which pieces its jobs ran. Without, use over time is estimated where jobs were stopped on the way.
     pieces: Mapping[str, Sequence[Piece]] = field(default_factory=dict)
+    #: Seconds from submission to end of each job on an equal part of the GPUs for its user (`equal_part`); None: not known.
+    alone: Mapping[int, float] | None = None
 
     def __post_init__(self) -> None:
         _refuse_twice("policy", (outcome.policy for outcome in self.outcomes))
@@ -66,7 +68,10 @@ class Comparison:
 
     def measures(self) -> Sequence[measures.Measures]:
         """What each outcome is judged by, in their order."""
-        return [measures.measure(outcome, self.trace, pieces=self.pieces.get(outcome.policy)) for outcome in self.outcomes]
+        return [
+            measures.measure(outcome, self.trace, pieces=self.pieces.get(outcome.policy), alone=self.alone)
+            for outcome in self.outcomes
+        ]
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

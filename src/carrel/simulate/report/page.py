@@ -82,6 +82,12 @@ def _listed(names: Sequence[str], one: str, more: str) -> str:
     return f"{len(names)} {one if len(names) == 1 else more}: {'; '.join(names)}"
 
 
+_FAIRNESS = (
+    "Fairness is finish-time fairness: the JCT of a user's jobs over what it would be on an equal part of the GPUs for them"
+    " alone, of the user for whom it is largest. At 1 or less nobody would be better off with a part of their own."
+)
+
+
 def _policies(comparison: Comparison, measures: Sequence[Measures], users: Sequence[UserRow]) -> str:
     parts = [
         markup.table(policies_table(measures), "One row a policy"),
@@ -89,7 +95,7 @@ def _policies(comparison: Comparison, measures: Sequence[Measures], users: Seque
             "A wait is the time before a job's first start; JCT is the time from submission to end, and so has the waits of jobs"
             " that were stopped later, too. Slowdown is the mean of JCT divided by run time, with run times of 10 s at least.",
             "Used is the share of all GPUs that was in use from the first submission to the last end.",
-            *(["Fairness is Jain's index of the users' slowdowns: 1 when all are slowed down alike."] if len(users) > 1 else []),
+            *([_FAIRNESS] if len(users) > 1 else []),
             muted=True,
         ),
         *(_refusals(outcome) for outcome in comparison.outcomes if outcome.refused),

@@ -95,7 +95,7 @@ _COLUMNS: Sequence[tuple[str, Callable[[Measures], str], bool]] = (
     ("Used", lambda one: words.share(one.utilisation), True),
     ("Stopped", lambda one: words.number(one.preemptions), False),
     ("Lost GPU-h", lambda one: words.hours(one.gpu_hours_lost), False),
-    ("Fairness", lambda one: words.index(one.fairness if len(one.users) > 1 else None), False),
+    ("Fairness", lambda one: words.number(one.fairness if len(one.users) > 1 else None), False),
 )
 
 _MEASURES: Sequence[tuple[str, Value, Tell]] = (
@@ -121,7 +121,7 @@ _MEASURES: Sequence[tuple[str, Value, Tell]] = (
     ("GPU-hours lost", lambda one: one.gpu_hours_lost, words.hours),
     ("Times stopped", lambda one: one.preemptions, words.number),
     ("Users", lambda one: len(one.users), words.number),
-    ("Fairness among users (Jain)", lambda one: one.fairness, words.index),
+    ("Finish-time fairness, worst user", lambda one: one.fairness, words.number),
 )
 
 #: How numbers are told to those who calculate on.

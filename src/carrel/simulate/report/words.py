@@ -32,11 +32,6 @@ def hours(value: float | None) -> str:
     return number(None if value is None else round(value, 2))
 
 
-def index(value: float | None) -> str:
-    """A number between 0 and 1: "0.913"."""
-    return NONE if value is None else f"{value:.3f}"
-
-
 def exact(value: float | None) -> str:
     """For those who calculate on: "944,350.8"."""
     return NONE if value is None else f"{value:,.1f}".removesuffix(".0")
