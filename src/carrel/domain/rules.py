@@ -32,7 +32,7 @@ class LabRules:
     #: Seconds of waiting that outweigh one point of priority; that the best standing is ahead of the worst; that each GPU of a
     #: job counts for.
     age_weight: float = 600.0
-    share_weight: float = 6 * 3600.0
+    share_weight: float = 7 * 24 * 3600.0
     size_weight: float = 0.0
     #: How many blocked jobs of each partition are promised a start that later ones must not delay: 1 is EASY backfill, more is
     #: conservative for the first so many (Slurm's bf_max_job_test).
