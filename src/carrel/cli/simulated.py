@@ -109,6 +109,7 @@ class Asked:
         from carrel.simulate.notebooks.forming import form_sessions, named_sessions
         from carrel.simulate.notebooks.generator import generate_week
         from carrel.simulate.traces import read_trace
+        from carrel.simulate.traces.cells import names_sessions
 
         if self.trace == LAB:
             raise Invalid(
@@ -119,7 +120,8 @@ class Asked:
             sessions = named_sessions(trace.jobs)
         else:
             trace = read_trace(Path(self.trace), form=self.form or "cells")
-            sessions = form_sessions(trace.jobs)
+            named = self.form in (None, "cells") and names_sessions(Path(self.trace))
+            sessions = named_sessions(trace.jobs) if named else form_sessions(trace.jobs)
         gpus = None
         if self.gpus is not None:
             nodes, per_node = _cluster(self.gpus)

@@ -11,7 +11,10 @@ from carrel.domain.errors import Invalid
 from carrel.simulate.trace import Trace
 from carrel.simulate.traces.cells import read_cells
 from carrel.simulate.traces.muri import is_muri, read_muri, read_muri_iterations
+from carrel.simulate.traces.openb import is_openb, read_openb
 from carrel.simulate.traces.philly import is_philly, read_philly
+from carrel.simulate.traces.philly_log import is_philly_log, read_philly_log
+from carrel.simulate.traces.sacct import is_sacct, read_sacct
 from carrel.simulate.traces.swf import is_swf, read_swf
 from carrel.simulate.traces.tiresias import is_tiresias, read_tiresias
 
@@ -34,6 +37,11 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         "muri-iterations": Form(description="Muri, run times from iterations", read=read_muri_iterations),
         "tiresias": Form(description="Tiresias", read=read_tiresias, recognise=is_tiresias),
         "philly": Form(description="Philly, one virtual cluster", read=read_philly, recognise=is_philly),
+        "philly-log": Form(
+            description="Philly, the job log of all virtual clusters", read=read_philly_log, recognise=is_philly_log
+        ),
+        "openb": Form(description="Alibaba's GPU cluster of 2023", read=read_openb, recognise=is_openb),
+        "sacct": Form(description="Slurm's accounting (sacct --parsable2)", read=read_sacct, recognise=is_sacct),
         "cells": Form(description="GPU cells of notebooks, in the columns of Tiresias", read=read_cells),
         "swf": Form(description="Standard Workload Format, also gzip'ed", read=read_swf, recognise=is_swf),
     }

@@ -1,0 +1,102 @@
+"""What Slurm's accounting says of past jobs: `sacct --parsable2` (sacct(1))."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from carrel.simulate.trace import Trace, TraceJob
+from carrel.simulate.traces.lines import Line, first_line, lines_of, trace_of
+
+#: Columns that must be there; Account, JobName, TimelimitRaw and ReqTRES are read where they are.
+COLUMNS = ("JobID", "User", "Submit", "Start", "End", "AllocTRES")
+#: What makes such a file, for those who are told that they lack one.
+COMMAND = (
+    "sacct --allusers --allocations --parsable2 --starttime now-30days --format "
+    "JobID,User,Account,Submit,Start,End,TimelimitRaw,ReqTRES,AllocTRES,JobName"
+)
+_GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)(?:,|$)")
+
+
+def read_sacct(path: Path) -> Trace:
+    """Read the jobs that had GPUs and have ended.
+
+    Run time is from start to end; users, accounts and job names are as they stand, and the time limit is the walltime. Steps,
+    jobs without GPUs, and jobs that never started or have not ended are left out; the last two are counted in the notes. Names
+    with a "|" are read only where JobName is the last column: Slurm does not mark them. Raises `Invalid` for what cannot be read.
+    """
+    left_out: Counter[str] = Counter()
+    jobs: list[tuple[Line, TraceJob, float]] = []
+    for line, row in _rows(path):
+        if "." in row["JobID"]:
+            continue
+        started, ended = _moment(line, "Start", row["Start"]), _moment(line, "End", row["End"])
+        gpus = _gpus(row)
+        if not gpus:
+            left_out["without GPUs"] += 1
+        elif started is None or ended is None:
+            left_out["that never started or have not ended"] += 1
+        else:
+            submitted = _moment(line, "Submit", row["Submit"])
+            if submitted is None:
+                raise line.wrong(f"Submit is {row['Submit']!r}.", "Write a moment, such as 2026-11-02T10:00:00.")
+            job = TraceJob(
+                id=len(jobs),
+                submitted=0.0,
+                duration=max(0.0, ended - started),
+                gpus=gpus,
+                time=_walltime(line, row.get("TimelimitRaw", "")),
+                user=row["User"] or "user",
+                account=row.get("Account", ""),
+                name=row.get("JobName") or "job",
+            )
+            jobs.append((line, job, submitted))
+    begin = min((submitted for _, _, submitted in jobs), default=0.0)
+    notes = [f"Jobs {why}, left out: {count:,}." for why, count in sorted(left_out.items())]
+    return trace_of(path, [(line, replace(job, submitted=submitted - begin)) for line, job, submitted in jobs], notes=notes)
+
+
+def is_sacct(path: Path) -> bool:
+    """True when the file's header names these columns."""
+    return set(COLUMNS) <= set(first_line(path).split("|"))
+
+
+def _rows(path: Path) -> Iterator[tuple[Line, Mapping[str, str]]]:
+    header: list[str] = []
+    for line, text in lines_of(path):
+        values = text.split("|")
+        if not header:
+            header = values
+            missing = [name for name in COLUMNS if name not in header]
+            if missing:
+                raise line.wrong(f"the header has no {', '.join(missing)}.", f"Make the file with: {COMMAND}")
+            continue
+        if len(values) > len(header) and header[-1] == "JobName":
+            values = [*values[: len(header) - 1], "|".join(values[len(header) - 1 :])]
+        if len(values) != len(header):
+            raise line.wrong(f"there are {len(values)} values.", f"Write {len(header)}, as in the header.")
+        yield line, dict(zip(header, values, strict=True))
+
+
+def _moment(line: Line, name: str, text: str) -> float | None:
+    if text in ("", "Unknown", "None"):
+        return None
+    try:
+        # The cluster's local time; only differences count.
+        return (datetime.fromisoformat(text).replace(tzinfo=None) - datetime(2000, 1, 1)).total_seconds()
+    except ValueError:
+        raise line.wrong(f"{name} is {text!r}.", "Write a moment, such as 2026-11-02T10:00:00.") from None
+
+
+def _gpus(row: Mapping[str, str]) -> int:
+    found = _GPUS.search(row["AllocTRES"]) or _GPUS.search(row.get("ReqTRES", ""))
+    return int(found[1]) if found else 0
+
+
+def _walltime(line: Line, text: str) -> int | None:
+    """Seconds; None for "UNLIMITED" and what Slurm took from the partition without saying how much."""
+    return line.whole("TimelimitRaw", text) * 60 or None if text.strip().isdigit() else None
