@@ -66,7 +66,7 @@ class Measures:
     refused: int
     #: Seconds from the first submission to the last end.
     makespan: float
-    #: Seconds in line before the first start.
+    #: Seconds in line: before the first start, and after each time that a job was stopped.
     waits: Spread | None
     #: Seconds from submission to end (JCT).
     completions: Spread | None

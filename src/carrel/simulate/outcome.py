@@ -24,8 +24,10 @@ class Run:
 
     @property
     def wait(self) -> float:
-        """Seconds in line before its first start."""
-        return self.start - self.submitted
+        """Seconds in line: before its first start, and after each time that it was stopped."""
+        if not self.preemptions:
+            return self.start - self.submitted
+        return max(0.0, self.completion - self.ran)
 
     @property
     def completion(self) -> float:
