@@ -323,6 +323,8 @@ def test_tasks_behind_notebooks(simulate: Simulate) -> None:
         (["--notebooks", "--rules", "x"], "--rules is about jobs, and --notebooks is not."),
         (["--tasks", "generated"], "--tasks puts tasks behind notebooks, and --notebooks is not given."),
         (["--notebooks", "--task-turn", "3"], "--task-turn is about tasks behind notebooks."),
+        (["--broker"], "--broker is about notebooks alone."),
+        (["--notebooks", "--homes-move"], "--homes-move is about where the broker brings states back."),
         (["--notebooks", "--tasks", "nofile"], "nofile cannot be read: No such file or directory."),
         (["--notebooks", "--tasks", "generated", "--state", "90G"], "A state is 96.6368 GB and a GPU has 85.8993 GB."),
         (["--notebooks", "lab"], "The lab does not keep a history of cells."),

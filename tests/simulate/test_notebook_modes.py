@@ -242,6 +242,25 @@ def test_the_gpus_that_are_needed_suffice_and_one_less_does_not(
         assert simulate(sessions, mode, needed - 1).wait(0.95, of) > target
 
 
+@given(weeks(), st.sampled_from([RESERVATION, EAGER, LAZY]), st.integers(0, 60))
+def test_where_to_look_first_does_not_change_what_is_needed(sessions: Sequence[NotebookSession], mode: Mode, near: int) -> None:
+    needed = gpus_needed(sessions, mode, p95_wait=0, near=near)
+    assert simulate(sessions, mode, needed).wait(0.95, Waits.REQUESTS) <= 0
+    if needed > max(one.gpus for one in sessions):
+        assert simulate(sessions, mode, needed - 1).wait(0.95, Waits.REQUESTS) > 0
+
+
+def test_where_homes_move_a_state_comes_back_on_the_gpu_that_is_free() -> None:
+    """Two GPUs: on that of the first session a long cell of the third computes when it comes back; the second is shut down."""
+    short = replace(session(1, 1, (0, 100)), linger=0.0)
+    sessions = [session(0, 1, (0, 10), (200, 10)), short, session(2, 1, (20, 1000))]
+    fixed = simulate(sessions, NO_SLICE, 2, swap_seconds=1)
+    moving = simulate(sessions, PolicyMode(rules=LendingRules(time_slice=0), homes_move=True), 2, swap_seconds=1)
+    late = [[cell.granted - cell.ready for cell in result.cells if cell.session == 0] for result in (fixed, moving)]
+    assert late[0][1] > 800
+    assert late[1] == [0, 0]
+
+
 def test_a_reservation_needs_a_gpu_for_each_and_leases_share() -> None:
     sessions = [session(number, 1, *((at + number * 100, 90) for at in range(0, 8000, 800))) for number in range(8)]
     assert gpus_needed(sessions, RESERVATION, p95_wait=0) == 8

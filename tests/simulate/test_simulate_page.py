@@ -123,6 +123,17 @@ def test_the_numbers_of_notebooks_are_right(simulate: Simulate) -> None:
     assert f"({SWAP_SECONDS:g} s for\n  each GPU)" in PAGE
 
 
+@pytest.mark.soak
+def test_the_numbers_of_the_broker_are_right(simulate: Simulate) -> None:
+    rows = {row[1]: row for row in cells(section("Notebooks")) if row[0] == "generated"}
+    for mode, options in (("`carrel`", ()), ("`carrel, homes move` (`--homes-move`)", ("--homes-move",))):
+        found_now = found(simulate, "--notebooks", "--broker", *options)["notebooks"]
+        lazy, broker = (row["gpus_for_p95_wait_of_0_seconds"] for row in found_now[-2:])
+        minute = found_now[-1]["gpus_for_p95_wait_of_60_seconds"]
+        assert rows[mode][2:4] == [str(broker), str(minute)]
+        assert rows[mode][4].startswith(f"{broker / lazy:.2f},")
+
+
 def full() -> Measures:
     """Measures that have something to tell in every column."""
     runs = [Run(1, "ada", 1, 0, 0, 10, 10, 1), Run(2, "bob", 1, 0, 10, 20, 10)]

@@ -73,8 +73,14 @@ def simulate_command(
         float | None,
         typer.Option(min=0, max=1, metavar="X", help="With --tasks: what a task keeps from long cells.", show_default=False),
     ] = None,
+    broker: Annotated[
+        bool,
+        typer.Option(
+            "--broker", help="With --notebooks: also as Carrel's broker lends, which takes a minute.", show_default=False
+        ),
+    ] = False,
     homes_move: Annotated[
-        bool, typer.Option("--homes-move", help="With --tasks: states in host memory come back on any GPU.")
+        bool, typer.Option("--homes-move", help="With --tasks or --broker: states in host memory come back on any GPU.")
     ] = False,
     jobs: Annotated[int | None, typer.Option(min=1, metavar="N", help="Generated jobs.  [1000]", show_default=False)] = None,
     load: Annotated[
@@ -102,6 +108,7 @@ def simulate_command(
         **{"--form": form, "--policy": policy, "--what-if": what_if, "--rules": rules},
         **{"--jobs": jobs, "--load": load, "--seed": seed, "--tasks": tasks},
         **{"--state": state, "--task-turn": task_turn, "--task-share": task_share, "--homes-move": homes_move or None},
+        "--broker": broker or None,
     }
     given = [name for name, value in options.items() if value is not None and value != []]
     check_together(trace, given, notebooks=notebooks, tasks=tasks is not None)
@@ -125,7 +132,7 @@ def simulate_command(
         if tasks is not None:
             comparison = asked.together(tasks, changes, bar.show)
         elif notebooks:
-            comparison = asked.notebooks(bar.show)
+            comparison = asked.notebooks(bar.show, broker=broker, homes_move=homes_move)
         elif what_if:
             comparison = asked.change(what_if, bar.show)
         else:

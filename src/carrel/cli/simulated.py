@@ -97,12 +97,15 @@ class Asked:
             progress=progress,
         )
 
-    def notebooks(self, progress: Progress) -> Comparison:
-        """Cells in each mode of notebooks."""
+    def notebooks(self, progress: Progress, *, broker: bool = False, homes_move: bool = False) -> Comparison:
+        """Cells in each mode of notebooks; with `broker` also as a node's broker lends."""
+        from carrel.simulate.notebooks.mode import PolicyMode
         from carrel.simulate.study import compare_notebooks
 
         trace, sessions, gpus = self._cells()
-        return compare_notebooks(trace, sessions, gpus=gpus, facts=self._facts(), progress=progress)
+        name = "carrel, homes move" if homes_move else "carrel"
+        mode = PolicyMode(name=name, homes_move=homes_move) if broker else None
+        return compare_notebooks(trace, sessions, gpus=gpus, facts=self._facts(), broker=mode, progress=progress)
 
     def _cells(self) -> tuple[Trace, Sequence[NotebookSession], int | None]:
         """The cells, the sessions that they are, and how many GPUs there are."""
@@ -232,12 +235,14 @@ def check_together(trace: str | None, given: Sequence[str], *, notebooks: bool, 
         (trace in (None, LAB), ("--form",), "says how to read a file, and none is named", "Name a file, or leave it out."),
         (notebooks, ("--policy", "--what-if", "--rules", "--jobs", "--load"), "is about jobs, and --notebooks is not", one),
         (not notebooks, ("--tasks",), "puts tasks behind notebooks, and --notebooks is not given", "Add --notebooks."),
+        (not tasks, ("--state", "--task-turn", "--task-share"), "is about tasks behind notebooks", "Add --tasks."),
         (
-            not tasks,
-            ("--state", "--task-turn", "--task-share", "--homes-move"),
-            "is about tasks behind notebooks",
-            "Add --tasks.",
+            not tasks and "--broker" not in given,
+            ("--homes-move",),
+            "is about where the broker brings states back",
+            "Add --tasks, or --broker.",
         ),
+        (tasks or not notebooks, ("--broker",), "is about notebooks alone", "Use it with --notebooks and without --tasks."),
         ("--what-if" in given, ("--policy",), "is given with --what-if, which is about the lab's own policy", one),
     )
     for met, options, fact, remedy in clashes:

@@ -12,7 +12,21 @@ from carrel.simulate.equal_part import completions_alone
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.notebooks.fit import WEEK
 from carrel.simulate.notebooks.forming import NotebookSession
-from carrel.simulate.notebooks.modes import EAGER, LAZY, RESERVATION, PoolMode, Waits, check, cull, gpus_needed, simulate
+from carrel.simulate.notebooks.modes import (
+    EAGER,
+    LAZY,
+    RESERVATION,
+    PolicyMode,
+    PoolMode,
+    Waits,
+    check,
+    cull,
+    gpus_needed,
+    simulate,
+)
+from carrel.simulate.notebooks.modes import (
+    Mode as NotebookMode,
+)
 from carrel.simulate.outcome import Outcome
 from carrel.simulate.policies import CARREL, run_policy
 from carrel.simulate.report import Comparison, NotebookRow, words
@@ -85,27 +99,31 @@ def compare_notebooks(
     facts: Mapping[str, str],
     gpus: int | None = None,
     modes: Sequence[PoolMode] = MODES,
+    broker: PolicyMode | None = None,
     progress: Progress = _silent,
 ) -> Comparison:
-    """Run notebooks in each mode on `gpus` GPUs, and count how many each mode needs.
+    """Run notebooks in each mode on `gpus` GPUs, and count how many each mode needs; last as the `broker` of a node lends.
 
     Without `gpus` on the fewest with which some mode keeps 95 of 100 requests at a minute or less. Raises `Invalid` when there
     are no sessions, and when one needs more than `gpus`.
     """
     if gpus is not None:
         check(sessions, gpus)
-    needs = []
-    for number, mode in enumerate(modes):
-        told = _part(progress, mode.name, number, len(modes))
+    needs: list[tuple[int, int]] = []
+    everything: Sequence[NotebookMode] = modes if broker is None else (*modes, broker)
+    for number, mode in enumerate(everything):
+        told = _part(progress, mode.name, number, len(everything))
         told(0.0)
-        none = gpus_needed(sessions, mode, p95_wait=0.0)
+        # What few GPUs do to the broker takes long to simulate: it needs about as many as the best of the others.
+        near = min(needs) if isinstance(mode, PolicyMode) and needs else (None, None)
+        none = gpus_needed(sessions, mode, p95_wait=0.0, near=near[0])
         told(0.5)
-        needs.append((none, gpus_needed(sessions, mode, p95_wait=60.0)))
+        needs.append((none, gpus_needed(sessions, mode, p95_wait=60.0, near=near[1])))
         told(1.0)
     count = min(minute for _, minute in needs) if gpus is None else gpus
     rows = [
         NotebookRow(result=simulate(sessions, mode, count), gpus_without_waits=none, gpus_for_a_minute=minute)
-        for mode, (none, minute) in zip(modes, needs, strict=True)
+        for mode, (none, minute) in zip(everything, needs, strict=True)
     ]
     told_facts = {
         **facts,

@@ -132,7 +132,7 @@ class PolicyRun:
 
     def _ask(self, seat: _Seat, now: float) -> None:
         if seat.name not in self._tenants:
-            self._tenants[seat.name] = Tenant(id=seat.name, owner=seat.name, room=self._state)
+            self._tenants[seat.name] = Tenant(id=seat.name, owner=seat.name, room=self._state, portable=self._mode.homes_move)
         seat.ready, seat.granted, seat.swap, seat.paused = now, None, 0.0, 0.0
         seat.left, seat.computed = seat.session.cells[seat.at].duration, 0.0
         self._requests[seat.name] = Request(id=seat.name, tenant=seat.name, gpus=seat.session.gpus, asked_at=now)

@@ -40,14 +40,16 @@ class PoolMode:
 class PolicyMode:
     """The broker's own policy (`carrel.policy.lend`) lends the GPUs of one node; each session has an owner of its own.
 
-    Unlike a pool, it brings a state back to the GPUs that it came from and no others, lets those pass who want other GPUs,
-    and suspends cells in mid-flight when their time slice is over and others wait.
+    Unlike a pool, it brings a state back to the GPUs that it came from and, unless homes move, no others; it lets those pass who
+    want other GPUs, and suspends cells in mid-flight when their time slice is over and others wait.
     """
 
     name: str = "carrel"
     rules: LendingRules = field(default_factory=LendingRules)
     #: Share of a GPU's memory that one state takes, and that a session without state asks for.
     state_share: float = 1.0
+    #: True: a state in host memory comes back on any GPU that is free.
+    homes_move: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.state_share <= 1:

@@ -7,7 +7,7 @@ fills its GPUs, and the line is strictly first come, first served: the first tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from carrel.domain.errors import Invalid
 from carrel.simulate.notebooks.by_policy import PolicyRun
@@ -44,6 +44,7 @@ def gpus_needed(
     p95_wait: float,
     of: Waits = Waits.REQUESTS,
     swap_seconds: float = SWAP_SECONDS,
+    near: int | None = None,
 ) -> int:
     """Return the smallest number of GPUs with which 95 of 100 waits are at most `p95_wait` seconds long, swaps apart.
 
@@ -53,7 +54,8 @@ def gpus_needed(
     Found by bisection, so it is taken for granted that more GPUs never make the 95th percentile longer. Lists of work that
     need several GPUs at once can break that (R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", 1969), and so do time
     slices; then the answer is still one that suffices while one GPU less does not. In `PolicyMode` with time slices this
-    takes minutes: far too few GPUs mean very many pauses.
+    takes minutes: far too few GPUs mean very many pauses. `near` is where to look first, and by how much it was wrong decides
+    how far.
 
     Raises `Invalid` for a negative `p95_wait`, and as `simulate` does.
     """
@@ -61,15 +63,35 @@ def gpus_needed(
         raise Invalid(f"The wait is to be at most {p95_wait:g} s.", remedy="Give 0 s or more.")
     low = max((session.gpus for session in sessions), default=0)
     check(sessions, low, swap_seconds)
+
+    def suffice(gpus: int) -> bool:
+        return simulate(sessions, mode, gpus, swap_seconds=swap_seconds).wait(0.95, of) <= p95_wait
+
     # With GPUs for every session at once nobody ever waits.
-    high = sum(session.gpus for session in sessions)
+    low, high = _around(near, low, sum(session.gpus for session in sessions), suffice)
     while low < high:
         middle = (low + high) // 2
-        if simulate(sessions, mode, middle, swap_seconds=swap_seconds).wait(0.95, of) <= p95_wait:
+        if suffice(middle):
             high = middle
         else:
             low = middle + 1
     return low
+
+
+def _around(near: int | None, low: int, high: int, suffice: Callable[[int], bool]) -> tuple[int, int]:
+    """Narrow the bounds `low` (the least that may suffice) and `high` (which suffices) to some that lie close to `near`."""
+    if near is None or not low <= near < high:
+        return low, high
+    step = max(1, near // 16)
+    if suffice(near):
+        high = near
+        while high - step >= low and suffice(high - step):
+            high -= step
+        return max(low, high - step + 1), high
+    low = near + 1
+    while low + step < high and not suffice(low + step):
+        low += step + 1
+    return low, min(high, low + step)
 
 
 def check(sessions: Sequence[NotebookSession], gpus: int, swap_seconds: float = SWAP_SECONDS) -> None:

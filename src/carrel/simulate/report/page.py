@@ -92,8 +92,8 @@ def _policies(comparison: Comparison, measures: Sequence[Measures], users: Seque
     parts = [
         markup.table(policies_table(measures), "One row a policy"),
         markup.paragraph(
-            "A wait is the time in which a job does not run: before its first start, and after it was stopped. JCT is the time from"
-            " submission to end. Slowdown is the mean of JCT divided by run time, with run times of 10 s at least.",
+            "A wait is the time in which a job does not run: before its first start, and after it was stopped. JCT is the time"
+            " from submission to end. Slowdown is the mean of JCT divided by run time, with run times of 10 s at least.",
             "Used is the share of all GPUs that was in use from the first submission to the last end.",
             *([_FAIRNESS] if len(users) > 1 else []),
             muted=True,
