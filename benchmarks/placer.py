@@ -56,6 +56,8 @@ class Mix:
     promises: int = 1
     #: Few kinds of jobs, of few owners.
     alike: bool = False
+    #: So many GPUs, all of them.
+    gpus: int | None = None
     #: GPU types, memory of GPUs, several nodes, expected times and arrays are asked for, too.
     rich: bool = False
 
@@ -77,6 +79,7 @@ MIXES = (
     Mix(name="alike", alike=True),
     Mix(name="all different"),
     Mix(name="all different, limits", qos=LIMITED),
+    Mix(name="all different, 1 GPU each, one limit of all", qos={"normal": QoS(name="normal", max_gpus=100)}, gpus=1),
     Mix(name="all different, limits, three promises", qos=LIMITED, promises=3),
     Mix(
         name="all different, limits, types, partitions, a reservation",
@@ -184,7 +187,7 @@ def _alike(number: int, at: float, mix: Mix, rng: random.Random) -> Waiting:
 
 def _different(number: int, at: float, mix: Mix, rng: random.Random) -> Waiting:
     user, qos = rng.randrange(USERS), rng.choice(sorted(mix.qos))
-    gpus = rng.choice((0, 1, 1, 1, 1, 2, 2, 4, 8))
+    gpus = rng.choice((0, 1, 1, 1, 1, 2, 2, 4, 8)) if mix.gpus is None else mix.gpus
     more: dict[str, Any] = {}
     job: dict[str, Any] = {}
     if mix.rich:

@@ -12,24 +12,29 @@ from typing import Protocol
 
 from carrel.domain.placement import Start
 from carrel.policy.backfill import Slot
+from carrel.policy.limit_queue import LimitQueue
 from carrel.policy.limits import Limit, Limits
-from carrel.policy.line import Bulk, Group, PartitionLine
-from carrel.policy.needs import NOBODY, Headroom, Needs, Node, fits
+from carrel.policy.line import Bulk, Group, Parked, PartitionLine
+from carrel.policy.needs import NOBODY, Headroom, Key, Need, Needs, Node, fits
 from carrel.policy.promises import Promise, Promises
 from carrel.policy.rooms import Room
 
 #: What a cycle goes through: one line after the other, by who is first there.
-Source = PartitionLine | Bulk | Node[Bulk]
+Source = PartitionLine | Bulk | Node[Bulk] | LimitQueue
 
 
 class Line(Protocol):
     """What a cycle needs of the placer."""
 
-    #: Groups that were let in again since the cycle began. The cycle takes them out.
-    let_in: list[Group]
+    #: Limits that may let somebody in again. The cycle takes them out.
+    loosened: dict[LimitQueue, None]
 
     def lines(self) -> Iterable[PartitionLine]:
         """Return everything that waits."""
+        ...
+
+    def first_freed(self, queue: LimitQueue) -> Parked | None:
+        """Return the first in line whom a limit lets in again, but those who have been passed over."""
         ...
 
     def ahead(self, limit: Limit, group: Group) -> int:
@@ -70,13 +75,13 @@ class Cycle:
         self._placer = placer
         self._now = now
         #: Lines of partitions that have promises to give, and parts of the trees of the others, by who is first there.
-        self._heap: list[tuple[float, float, int, Source]] = []
+        self._heap: list[tuple[float, int, int, Source]] = []
         #: The limits in which promises keep room.
         self._claims: list[Limits] = []
-        #: How often something was decided by which there may be less room, or less is needed, than before.
+        #: How often something was decided by which there may be less room than before.
         self._turn = 0
-        #: What was free, and in which turn.
-        self._free: dict[Needs[Bulk], tuple[int, Sequence[Headroom]]] = {}
+        #: What was free, in which turn, and what was needed least then.
+        self._free: dict[Needs[Bulk], tuple[int, Need, Sequence[Headroom]]] = {}
         #: Groups that nothing can be done for in this cycle alone.
         self._aside: list[Group] = []
 
@@ -84,27 +89,23 @@ class Cycle:
         """Go through all that waits, always on with whoever is first in line."""
         for line in self._placer.lines():
             self._push(line)
+        self._loosen()
         while self._heap:
             late, job_id, number, source = self._heap[0]
             if isinstance(source, Node):
                 heappop(self._heap)
                 self._look_into(source)
-                continue
-            entry = source.first()
-            if entry is None:
+            elif isinstance(source, LimitQueue):
+                heappop(self._heap)
+                self._let_in(source, (late, job_id))
+            elif (entry := source.first()) is None:
                 heappop(self._heap)
             elif (entry[0], entry[1]) != (late, job_id):
                 heapreplace(self._heap, (entry[0], entry[1], number, source))
-            elif isinstance(source, Bulk):
-                if not self._beside(entry[3], source):
-                    heappop(self._heap)
-            elif not self._in_order(entry[3]):
+            elif not self._go_on(entry[3], source):
                 heappop(self._heap)
-                self._backfill(source)
-            while self._placer.let_in:
-                self._turn += 1
-                bulk = self._placer.let_in.pop().bulk
-                self._push(bulk.line if self._promising(bulk) else bulk)
+            if self._placer.loosened:
+                self._loosen()
         for group in self._aside:
             if group.passed or group.entry is None:
                 group.passed = 0
@@ -117,29 +118,58 @@ class Cycle:
         if entry is not None:
             heappush(self._heap, (entry[0], entry[1], source.number, source))
 
+    def _go_on(self, group: Group, source: PartitionLine | Bulk) -> bool:
+        """Decide about the group's first job. False when this is no way to go on with the others."""
+        if isinstance(source, Bulk):
+            return self._beside(group, source)
+        if not self._promising(group.bulk):
+            return False
+        self._in_order(group)
+        return True
+
+    def _loosen(self) -> None:
+        """Limits have more room than before."""
+        while self._placer.loosened:
+            queue, _ = self._placer.loosened.popitem()
+            one = self._placer.first_freed(queue)
+            if one is not None:
+                heappush(self._heap, (one[0], one[1], queue.number, queue))
+
+    def _let_in(self, queue: LimitQueue, key: Key) -> None:
+        """It is the turn of whom a limit lets in again, if it still does. One by one: often the first takes all that there is."""
+        one = self._placer.first_freed(queue)
+        if one is None:
+            return
+        if one[:2] == key:
+            group = one[2]
+            group.enter()
+            source = group.bulk.line if self._promising(group.bulk) else group.bulk
+            if self._go_on(group, source) and group.entry is not None:
+                self._push(source)
+        self._placer.loosened[queue] = None
+
     def _promising(self, bulk: Bulk) -> bool:
         return self.promises.wants(bulk.line.partition)
 
-    def _in_order(self, group: Group) -> bool:
-        """Start the group's first job, promise it something, or put the group aside. False when all promises are given."""
+    def _in_order(self, group: Group) -> None:
+        """Start the group's first job, promise it something, or put the group aside."""
         if self._is_refused(group):
-            return True
+            return
         if group.bulk.realm.cluster:
             self._start(group, ())
-            return True
+            return
         rooms = self._placer.rooms_for(group, self._now, self.promises)
         if len(rooms) == group.resources.nodes:
             self._start(group, rooms)
         elif not self._promise(group):
             self._placer.strand(group)
-        elif not self._promising(group.bulk):
-            return False
-        else:
+        elif self._promising(group.bulk):
             # The next one of the group may be promised something too, when its turn comes.
             group.passed += 1
             self._aside.append(group)
             group.enter()
-        return True
+        else:
+            self._backfill(group.bulk.line)
 
     def _backfill(self, line: PartitionLine) -> None:
         """Go on with those alone for whom there may be room."""
@@ -159,9 +189,10 @@ class Cycle:
 
     def _headroom(self, needs: Needs[Bulk]) -> Sequence[Headroom]:
         known = self._free.get(needs)
-        if known is None or known[0] != self._turn:
-            known = self._free[needs] = (self._turn, self._placer.headroom(needs, self._now, self.promises))
-        return known[1]
+        if known is None or known[0] != self._turn or known[1] != needs.root.need:
+            free = self._placer.headroom(needs, self._now, self.promises)
+            known = self._free[needs] = (self._turn, needs.root.need, free)
+        return known[2]
 
     def _beside(self, group: Group, bulk: Bulk) -> bool:
         """Start the group's first job beside what is promised, or put the group aside. False when the bulk is done with."""

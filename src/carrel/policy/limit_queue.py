@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
 from carrel.policy.limits import Limit
 from carrel.policy.line import Group, Parked
-from carrel.policy.needs import Key
+from carrel.policy.needs import Key, numbers
 
 #: Key of a group, the group, and the limits inside this one.
 _Place = tuple[float, int, Group, tuple[Limit, ...]]
@@ -17,10 +16,11 @@ _Place = tuple[float, int, Group, tuple[Limit, ...]]
 class LimitQueue:
     """The groups that wait under one limit, in the order of the queue."""
 
-    __slots__ = ("_bar", "_known", "_lines", "_parked", "_places", "groups", "limit")
+    __slots__ = ("_bar", "_known", "_lines", "_parked", "_places", "groups", "limit", "number")
 
     def __init__(self, limit: Limit) -> None:
         self.limit = limit
+        self.number = next(numbers)
         #: How many there are.
         self.groups = 0
         #: By GPUs, in order: those for whom it matters who is ahead.
@@ -109,18 +109,20 @@ class LimitQueue:
         """True when a group is set aside."""
         return any(one[2].parked is one for parked in self._parked.values() for one in parked)
 
-    def freed(self) -> Sequence[Group]:
-        """Return those that were set aside and are refused no more; they are set aside no longer."""
+    def first_freed(self) -> Parked | None:
+        """Return what stands for the first in line of those that were set aside and are refused no more, or None.
+
+        It is let in by `Group.enter`.
+        """
         if not self._parked or self.limit.jobs >= self.limit.max_jobs:
-            return ()
+            return None
         left, bar = self.limit.max_gpus - self.limit.gpus, self._first_kept_out()
-        found = []
-        for gpus in [gpus for gpus in self._parked if gpus == 0 or gpus <= left]:
-            parked = self._parked[gpus]
-            while parked and (gpus == 0 or bar is None or parked[0][:2] < bar[0]):
-                one = heappop(parked)
-                if one[2].parked is one:
-                    found.append(one[2])
-            if not parked:
-                del self._parked[gpus]
-        return found
+        first: Parked | None = None
+        for gpus, parked in self._parked.items():
+            if gpus and gpus > left:
+                continue
+            while parked and parked[0][2].parked is not parked[0]:
+                heappop(parked)
+            if parked and (gpus == 0 or bar is None or parked[0][:2] < bar[0]) and (first is None or parked[0] < first):
+                first = parked[0]
+        return first

@@ -26,7 +26,7 @@ from carrel.policy.fit import Fit
 from carrel.policy.headroom import headroom
 from carrel.policy.limit_queue import LimitQueue
 from carrel.policy.limits import Ledger, Limit, Limited, Limits
-from carrel.policy.line import Alike, Bulk, Group, Kind, PartitionLine, Times, kind_of
+from carrel.policy.line import Alike, Bulk, Group, Kind, Parked, PartitionLine, Times, kind_of
 from carrel.policy.needs import Headroom, Needs
 from carrel.policy.order import Order
 from carrel.policy.promises import Promise, Promises
@@ -62,8 +62,8 @@ class Placer:
         #: passed over. They are let in again when it is over.
         self._walked: tuple[float, int] | None = None
         self._passed_by: list[Group] = []
-        #: Groups that a limit lets in again while a placement is made.
-        self.let_in: list[Group] = []
+        #: Limits that may let somebody in whom they have refused.
+        self.loosened: dict[LimitQueue, None] = {}
         self._first_fits: dict[Kind, FirstFits] = {}
         self._fit = Fit(())
         self._realms = Realms((), {}, ())
@@ -129,8 +129,7 @@ class Placer:
         else:
             self.submit_limits = {key: known for key, known in self.submit_limits.items() if key != scope}
             limit.max_jobs = inf
-        for group in queue.freed():
-            group.enter()
+        self.loosened[queue] = None
         return parked
 
     def _allow(self, scope: SubmitScope, at_most: int) -> None:
@@ -209,7 +208,6 @@ class Placer:
 
     def _stop_walking(self) -> None:
         self._walked = None
-        self.let_in.clear()
         for group in self._passed_by:
             if group.entry is None:
                 group.enter()
@@ -300,9 +298,7 @@ class Placer:
         for group in self._groups.values():
             if group.parked is None:
                 group.enter()
-        for queue in self._queues.values():
-            for group in queue.freed():
-                group.enter()
+        self.loosened.update(dict.fromkeys(self._queues.values()))
 
     def _regroup(self) -> None:
         self._groups.clear()
@@ -320,6 +316,7 @@ class Placer:
         clusters = {name for name, part in self._partitions.items() if part.slurm is not None}
         self._ledger = Ledger(self._qos, self._holding.values(), clusters=clusters, submit_limits=self.submit_limits)
         self._queues: dict[Limit, LimitQueue] = {}
+        self.loosened.clear()
         #: The limits of the accounts that a user has ever worked for: what the user holds decides who stands before others there.
         self._accounts: defaultdict[Limit, set[Limit]] = defaultdict(set)
 
@@ -334,7 +331,9 @@ class Placer:
         own = limits.parts[0]
         if array is not None and not own.jobs and (own not in self._queues or not self._queues[own].groups):
             self._ledger.forget(array)
-            self._queues.pop(own, None)
+            queue = self._queues.pop(own, None)
+            if queue is not None:
+                self.loosened.pop(queue, None)
 
     def _queue_at(self, limit: Limit) -> LimitQueue:
         queue = self._queues.get(limit)
@@ -346,17 +345,19 @@ class Placer:
         """What these limits refused may be let in now."""
         for limit in {*limits.parts, *self._accounts.get(limits.user, ())}:
             queue = self._queues.get(limit)
-            if queue is None:
-                continue
-            queue.changed()
-            for group in queue.freed():
-                if self._walked is None:
-                    group.enter()
-                elif group.key is not None and group.key < self._walked:
-                    self._passed_by.append(group)
-                else:
-                    group.enter()
-                    self.let_in.append(group)
+            if queue is not None:
+                queue.changed()
+                self.loosened[queue] = None
+
+    def first_freed(self, queue: LimitQueue) -> Parked | None:
+        """Return `LimitQueue.first_freed`, but nobody who has been passed over in this placement: they are let in after it."""
+        while (one := queue.first_freed()) is not None:
+            group = one[2]
+            if self._walked is None or group.key is None or group.key >= self._walked:
+                return one
+            group.parked = None
+            self._passed_by.append(group)
+        return None
 
     def ahead(self, limit: Limit, group: Group) -> int:
         """Return `LimitQueue.ahead` for the first job of `group`."""
