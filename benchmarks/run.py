@@ -17,6 +17,7 @@ import at_rest
 import handover
 import listing
 import place
+import placer
 import reads
 import residency
 import session_ready
@@ -46,6 +47,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "residency": residency.measure,
     "state_disk": state_disk.measure,
     "place": lambda _scratch: place.figures(),
+    "placer": lambda _scratch: list(placer.figures()),
     "simulate": simulate.measure,
     "start_ranges": start_ranges.measure,
 }

@@ -1,41 +1,60 @@
-"""One placement of a `Placer`: what starts now, and who is promised what."""
+"""One placement of a `Placer`: what starts now, and who is promised what.
+
+Until a partition has all its promises its jobs are gone through in order. From then on only those can start that fit in what is
+free, and these are found by what they need.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heapreplace
-from math import inf
+from heapq import heappop, heappush, heapreplace
 from typing import Protocol
 
 from carrel.domain.placement import Start
 from carrel.policy.backfill import Slot
+from carrel.policy.limit_queue import LimitQueue
 from carrel.policy.limits import Limit, Limits
-from carrel.policy.line import Bulk, Group
+from carrel.policy.line import Bulk, Group, Parked, PartitionLine
+from carrel.policy.needs import NOBODY, Headroom, Key, Need, Needs, Node, fits
 from carrel.policy.promises import Promise, Promises
 from carrel.policy.rooms import Room
+
+#: What a cycle goes through: one line after the other, by who is first there.
+Source = PartitionLine | Bulk | Node[Bulk] | LimitQueue
 
 
 class Line(Protocol):
     """What a cycle needs of the placer."""
 
-    def line(self) -> Iterable[Bulk]:
+    #: Limits that may let somebody in again. The cycle takes them out.
+    loosened: dict[LimitQueue, None]
+
+    def lines(self) -> Iterable[PartitionLine]:
         """Return everything that waits."""
         ...
 
+    def first_freed(self, queue: LimitQueue) -> Parked | None:
+        """Return the first in line whom a limit lets in again, but those who have been passed over."""
+        ...
+
     def ahead(self, limit: Limit, group: Group) -> int:
-        """Return the GPUs of the largest job before the group's first that waits under the same limit."""
+        """Return the GPUs of a job before the group's first that `limit` alone does not let in now; 0 for none."""
         ...
 
     def park(self, group: Group, limit: Limit) -> None:
         """`limit` refuses the group's first job, whatever room there is."""
         ...
 
-    def rooms_for(self, group: Group, now: float, promises: Promises) -> list[Room]:
-        """Return where the group's first job can start now; fewer rooms than it has nodes when it cannot."""
+    def strand(self, group: Group) -> None:
+        """The group's jobs fit on none of the nodes that take jobs."""
         ...
 
-    def is_full(self, bulk: Bulk) -> bool:
-        """True when there is no room for anybody of the bulk, however short."""
+    def headroom(self, needs: Needs[Bulk], now: float, promises: Promises) -> Sequence[Headroom]:
+        """Return `headroom.headroom` for whoever needs something of this kind."""
+        ...
+
+    def rooms_for(self, group: Group, now: float, promises: Promises) -> list[Room]:
+        """Return where the group's first job can start now; fewer rooms than it has nodes when it cannot."""
         ...
 
     def slot(self, group: Group, promises: Promises, now: float) -> Slot | None:
@@ -55,27 +74,38 @@ class Cycle:
         self.promises = promises
         self._placer = placer
         self._now = now
+        #: Lines of partitions that have promises to give, and parts of the trees of the others, by who is first there.
+        self._heap: list[tuple[float, int, int, Source]] = []
         #: The limits in which promises keep room.
         self._claims: list[Limits] = []
-        #: Bulks in which there is room for jobs alone that are over by one of these two: as they are expected to run, and by
-        #: their walltime.
-        self._too_late: dict[Bulk, list[tuple[float, float]]] = {}
+        #: How often something was decided by which there may be less room than before.
+        self._turn = 0
+        #: What was free, in which turn, and what was needed least then.
+        self._free: dict[Needs[Bulk], tuple[int, Need, Sequence[Headroom]]] = {}
         #: Groups that nothing can be done for in this cycle alone.
         self._aside: list[Group] = []
 
     def run(self) -> None:
-        """Go through the bulks, always on with the one whose first job is first in line."""
-        line = [(entry[0], entry[1], bulk.number, bulk) for bulk in self._placer.line() if (entry := bulk.first()) is not None]
-        heapify(line)
-        while line:
-            late, job_id, number, bulk = line[0]
-            entry = bulk.first()
-            if entry is None or (self._is_shut(bulk) and not self._promising(bulk)):
-                heappop(line)
+        """Go through all that waits, always on with whoever is first in line."""
+        for line in self._placer.lines():
+            self._push(line)
+        self._loosen()
+        while self._heap:
+            late, job_id, number, source = self._heap[0]
+            if isinstance(source, Node):
+                heappop(self._heap)
+                self._look_into(source)
+            elif isinstance(source, LimitQueue):
+                heappop(self._heap)
+                self._let_in(source, (late, job_id))
+            elif (entry := source.first()) is None:
+                heappop(self._heap)
             elif (entry[0], entry[1]) != (late, job_id):
-                heapreplace(line, (entry[0], entry[1], number, bulk))
-            elif not self._consider(entry[3], bulk):
-                heappop(line)
+                heapreplace(self._heap, (entry[0], entry[1], number, source))
+            elif not self._go_on(entry[3], source):
+                heappop(self._heap)
+            if self._placer.loosened:
+                self._loosen()
         for group in self._aside:
             if group.passed or group.entry is None:
                 group.passed = 0
@@ -83,73 +113,114 @@ class Cycle:
         for limits in self._claims:
             limits.unclaim()
 
-    def _promising(self, bulk: Bulk) -> bool:
-        return self.promises.wants(bulk.realm.partition)
+    def _push(self, source: PartitionLine | Bulk) -> None:
+        entry = source.first()
+        if entry is not None:
+            heappush(self._heap, (entry[0], entry[1], source.number, source))
 
-    def _is_shut(self, bulk: Bulk) -> bool:
-        """True when there is no room for anybody of the bulk."""
-        if bulk.full:
-            return True
-        too_late = self._too_late.get(bulk)
-        if too_late is None:
+    def _go_on(self, group: Group, source: PartitionLine | Bulk) -> bool:
+        """Decide about the group's first job. False when this is no way to go on with the others."""
+        if isinstance(source, Bulk):
+            return self._beside(group, source)
+        if not self._promising(group.bulk):
             return False
-        if not bulk.realm.windows:
-            return self._now + min(bulk.times)[0] > min(too_late)[0]
-        return all(self._is_late(bulk, seconds, walltime) for seconds, walltime in bulk.times)
-
-    def _is_late(self, bulk: Bulk, seconds: float, longest: int) -> bool:
-        """True when somebody has found no room who would be over no later than a job of so many seconds."""
-        expected, latest = self._now + seconds, self._now + longest
-        return any(expected > one and latest > other for one, other in self._too_late.get(bulk, ()))
-
-    def _consider(self, group: Group, bulk: Bulk) -> bool:
-        """Start the group's first job, promise it something, or put the group aside. False when the bulk is done with."""
-        ends_by = self._now + group.seconds
-        shut = bulk.full or (bulk in self._too_late and self._is_late(bulk, group.seconds, group.longest))
-        if shut and not bulk.full and not self._promising(bulk):
-            self._put_aside(group)
-            return True
-        refusing = self._refusing(group)
-        if refusing is not None:
-            if refusing.claims:
-                self._put_aside(group)
-            else:
-                self._placer.park(group, refusing)
-            return True
-        if bulk.realm.cluster:
-            self.starts.append(self._placer.start(group, (), ends_by, self.promises))
-            return True
-        if not shut:
-            rooms = self._placer.rooms_for(group, self._now, self.promises)
-            if len(rooms) == group.resources.nodes:
-                self.starts.append(self._placer.start(group, rooms, self._now, self.promises))
-                return True
-            self._close(group, bulk)
-        if self._promising(bulk):
-            if not self._promise(group):
-                if not bulk.realm.windows:
-                    return False  # no node that takes jobs is large enough, for none of them
-            elif self._promising(bulk):
-                # The next one of the group may be promised something too, when its turn comes.
-                group.passed += 1
-                self._aside.append(group)
-                group.enter()
-                return True
-        if bulk.full and not self._promising(bulk):
-            return False
-        self._put_aside(group)
+        self._in_order(group)
         return True
 
-    def _close(self, group: Group, bulk: Bulk) -> None:
-        """There is no room for the group's first job: remember for whom there is none either."""
-        untouched = not self.promises.indexes and not bulk.realm.windows
-        if untouched or self._placer.is_full(bulk):
-            bulk.full = True
+    def _loosen(self) -> None:
+        """Limits have more room than before."""
+        while self._placer.loosened:
+            queue, _ = self._placer.loosened.popitem()
+            one = self._placer.first_freed(queue)
+            if one is not None:
+                heappush(self._heap, (one[0], one[1], queue.number, queue))
+
+    def _let_in(self, queue: LimitQueue, key: Key) -> None:
+        """It is the turn of whom a limit lets in again, if it still does. One by one: often the first takes all that there is."""
+        one = self._placer.first_freed(queue)
+        if one is None:
             return
-        now = self._now
-        promised = max((at for at in self.promises.moments() if at < now + group.seconds), default=-inf)
-        shut = max((end for end in bulk.realm.last_ends(now) if end < now + group.longest), default=-inf)
-        self._too_late.setdefault(bulk, []).append((promised, shut))
+        if one[:2] == key:
+            group = one[2]
+            group.enter()
+            source = group.bulk.line if self._promising(group.bulk) else group.bulk
+            if self._go_on(group, source) and group.entry is not None:
+                self._push(source)
+        self._placer.loosened[queue] = None
+
+    def _promising(self, bulk: Bulk) -> bool:
+        return self.promises.wants(bulk.line.partition)
+
+    def _in_order(self, group: Group) -> None:
+        """Start the group's first job, promise it something, or put the group aside."""
+        if self._is_refused(group):
+            return
+        if group.bulk.realm.cluster:
+            self._start(group, ())
+            return
+        rooms = self._placer.rooms_for(group, self._now, self.promises)
+        if len(rooms) == group.resources.nodes:
+            self._start(group, rooms)
+        elif not self._promise(group):
+            self._placer.strand(group)
+        elif self._promising(group.bulk):
+            # The next one of the group may be promised something too, when its turn comes.
+            group.passed += 1
+            self._aside.append(group)
+            group.enter()
+        else:
+            self._backfill(group.bulk.line)
+
+    def _backfill(self, line: PartitionLine) -> None:
+        """Go on with those alone for whom there may be room."""
+        for needs in line.needs.values():
+            heappush(self._heap, (*needs.root.foremost, needs.root.number, needs.root))
+
+    def _look_into(self, node: Node[Bulk]) -> None:
+        """Go on with what is in a part of a tree, where there may be room for somebody of it."""
+        free, foremost = self._headroom(node.tree), NOBODY
+        for one in node.inside:
+            key = one.foremost
+            if key < foremost:
+                foremost = key
+            if fits(one.need, free, self._now):
+                heappush(self._heap, (*key, one.number, one))
+        node.foremost = foremost
+
+    def _headroom(self, needs: Needs[Bulk]) -> Sequence[Headroom]:
+        known = self._free.get(needs)
+        if known is None or known[0] != self._turn or known[1] != needs.root.need:
+            free = self._placer.headroom(needs, self._now, self.promises)
+            known = self._free[needs] = (self._turn, needs.root.need, free)
+        return known[2]
+
+    def _beside(self, group: Group, bulk: Bulk) -> bool:
+        """Start the group's first job beside what is promised, or put the group aside. False when the bulk is done with."""
+        if not fits(bulk.need, self._headroom(bulk.needs), self._now):
+            return False
+        if self._is_refused(group):
+            return True
+        rooms = self._placer.rooms_for(group, self._now, self.promises)
+        if len(rooms) < group.resources.nodes:
+            return False
+        self._start(group, rooms)
+        return True
+
+    def _start(self, group: Group, rooms: Sequence[Room]) -> None:
+        self._turn += 1
+        self.starts.append(self._placer.start(group, rooms, self._now, self.promises))
+
+    def _is_refused(self, group: Group) -> bool:
+        """True when a limit refuses the group's first job; then the group is set aside."""
+        limit = self._refusing(group)
+        if limit is None:
+            return False
+        if limit.claims:
+            group.entry = None
+            self._aside.append(group)
+        else:
+            self._placer.park(group, limit)
+        return True
 
     def _refusing(self, group: Group) -> Limit | None:
         limits, gpus = group.limits, group.resources.total_gpus
@@ -164,12 +235,9 @@ class Cycle:
         slot = self._placer.slot(group, self.promises, self._now)
         if slot is None:
             return False
+        self._turn += 1
         self.promises.make(Promise(group.head, *slot, group.seconds))
         if group.limits is not None:
             group.limits.claim(group.head)
             self._claims.append(group.limits)
         return True
-
-    def _put_aside(self, group: Group) -> None:
-        group.entry = None
-        self._aside.append(group)

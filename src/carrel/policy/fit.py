@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from math import inf
 
 from carrel.domain.placement import Holding
 from carrel.domain.resources import Resources
@@ -80,6 +81,22 @@ class Shelf:
         self._most_memory[gpus, cpus] = most
         return found
 
+    def free(self, gpus: int, cpus: int, memory: int, but: AbstractSet[int]) -> list[tuple[int, int, int]]:
+        """Return the free GPUs, cpus and memory of each room that has at least so much, but of those in `but`.
+
+        Those with most GPUs come first, of these those with most cpus.
+        """
+        found = []
+        for number in range(len(self._levels) - 1, gpus if gpus else -1, -1):
+            level, free_gpus = self._levels[number], max(number - 1, 0)
+            for place in range(len(level) - 1, -1, -1):
+                entry = level[place]
+                if entry[0] < cpus:
+                    break
+                if entry[1] >= memory and entry[2] not in but:
+                    found.append((free_gpus, entry[0], entry[1]))
+        return found
+
     def grew(self) -> None:
         """Some room has more than before."""
         self._most_memory.clear()
@@ -89,8 +106,10 @@ class Fit:
     """All rooms, on one shelf per partition and GPU type that somebody asks for."""
 
     def __init__(self, rooms: Sequence[Room]) -> None:
-        self._rooms = rooms
-        self._shelves: dict[tuple[str, str | None, int], Shelf] = {}
+        self.rooms = rooms
+        #: How much memory GPUs have here. Who asks for something in between is served like those who ask for the next.
+        self.levels = sorted({memory for room in rooms for memory in room.gpu_memory.values()})
+        self._shelves: dict[tuple[str, str | None, float], Shelf] = {}
         #: Those that each room is on.
         self._on: list[list[Shelf]] = [[] for _ in rooms]
 
@@ -99,13 +118,24 @@ class Fit:
 
         Those in `but` (by index) are passed over: somebody else decides who goes there, or nobody may.
         """
-        key = (realm.partition, wanted.gpu_type, wanted.gpu_memory)
+        return [self.rooms[index] for index in self.shelf(wanted, realm).find(wanted, but)]
+
+    def shelf(self, wanted: Resources, realm: Realm) -> Shelf:
+        """Return the rooms of a realm as they are to those who ask for GPUs like those of `wanted`."""
+        key = (realm.partition, wanted.gpu_type, self.level(wanted.gpu_memory))
         shelf = self._shelves.get(key)
         if shelf is None:
             shelf = self._shelves[key] = Shelf(wanted, realm.rooms)
             for room in realm.rooms:
                 self._on[room.index].append(shelf)
-        return [self._rooms[index] for index in shelf.find(wanted, but)]
+        return shelf
+
+    def level(self, gpu_memory: int) -> float:
+        """Return the memory that GPUs have which somebody gets who asks for so much; infinite where none has as much."""
+        if not gpu_memory:
+            return 0
+        place = bisect_left(self.levels, gpu_memory)
+        return self.levels[place] if place < len(self.levels) else inf
 
     def take(self, room: Room, job_id: int, wanted: Resources, ends_by: float) -> tuple[str, ...]:
         """Give `wanted` in `room` to a job; return the devices."""

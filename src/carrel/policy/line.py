@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from itertools import count
 from typing import NamedTuple
 
 from carrel.domain.placement import ArrayLimit, Waiting
 from carrel.domain.resources import Resources
 from carrel.policy.limits import Limits
+from carrel.policy.needs import NOBODY, Key, Need, Needs, Node, moved, numbers
 from carrel.policy.realm import Realm
 
-#: Key of the first job of a group (seconds, id), a number that tells entries apart, and the group.
+#: Key of the first job of a group, a number that tells entries apart, and the group.
 Entry = tuple[float, int, int, "Group"]
+#: Key of the first job of a group that is set aside, and the group.
+Parked = tuple[float, int, "Group"]
 
 #: What is asked for and where, but for the time.
 Kind = tuple[int, int, str | None, int, int, int, Realm]
 #: How long a job is expected to run, and after how long it is gone at the latest: seconds.
 Times = tuple[float, int]
 
+#: The realm, the type of the GPUs, how much memory they must have, the nodes, and whether GPUs are asked for at all.
+NeedKey = tuple[Realm, str | None, float, int, bool]
+
 #: What a job's submission and priority say, its id, a number that tells entries apart, and the job.
 _Item = tuple[float, int, int, Waiting]
-
-_numbers = count()
 
 
 class Alike(NamedTuple):
@@ -44,44 +47,106 @@ def kind_of(wanted: Resources, realm: Realm) -> Kind:
     return (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.gpu_memory, wanted.cpus, wanted.memory, realm)
 
 
-class Bulk:
-    """Groups that ask for the same on the same nodes, if not for as long: where one finds no room at all, none of them does."""
+class Entries:
+    """Groups in line, whoever is first at hand."""
 
-    __slots__ = ("entries", "full", "number", "realm", "times", "wanted")
+    __slots__ = ("_entries", "groups", "number")
 
-    def __init__(self, wanted: Resources, realm: Realm) -> None:
-        self.wanted = wanted
-        self.realm = realm
-        self.number = next(_numbers)
-        self.entries: list[Entry] = []
-        #: How many groups ask for so much time.
-        self.times: dict[Times, int] = {}
-        #: No room has so much free. Stays true until somebody gives something back.
-        self.full = False
+    def __init__(self) -> None:
+        self.number = next(numbers)
+        #: How many groups there are, in line or set aside.
+        self.groups = 0
+        self._entries: list[Entry] = []
 
-    def join(self, times: Times) -> None:
-        """There is one group more."""
-        self.times[times] = self.times.get(times, 0) + 1
-
-    def part(self, times: Times) -> None:
-        """There is one group less."""
-        self.times[times] -= 1
-        if not self.times[times]:
-            del self.times[times]
+    def push(self, entry: Entry) -> None:
+        """A group is in line, or has another place there than before."""
+        entries = self._entries
+        if len(entries) > 4 * self.groups + 16:  # most are of the past
+            entries[:] = [entry for entry in entries if entry[3].entry is entry]
+            heapify(entries)
+        heappush(entries, entry)
 
     def first(self) -> Entry | None:
         """Return the entry of the group that is first in line, or None."""
-        entries = self.entries
+        entries = self._entries
         while entries and entries[0][3].entry is not entries[0]:
             heappop(entries)
         return entries[0] if entries else None
+
+    def clear(self) -> None:
+        """Nobody is in line."""
+        self._entries.clear()
+
+
+class PartitionLine(Entries):
+    """All that waits in one partition."""
+
+    __slots__ = ("needs", "partition")
+
+    def __init__(self, partition: str) -> None:
+        super().__init__()
+        self.partition = partition
+        #: By what its jobs have in common.
+        self.needs: dict[NeedKey, Needs[Bulk]] = {}
+
+    def needs_of(self, wanted: Resources, realm: Realm, level: float) -> Needs[Bulk]:
+        """Return those that ask for the same GPUs (if they ask for any), as many nodes, in the same realm."""
+        key = (realm, wanted.gpu_type, level, wanted.nodes, wanted.gpus > 0)
+        needs = self.needs.get(key)
+        if needs is None:
+            needs = self.needs[key] = Needs(wanted, realm)
+        return needs
+
+
+class Bulk(Entries):
+    """Groups that ask for the same on the same nodes, for as long: where one finds no room, none of them does."""
+
+    __slots__ = ("leaf", "line", "need", "needs", "realm", "times", "wanted")
+
+    def __init__(self, wanted: Resources, times: Times, realm: Realm, line: PartitionLine, needs: Needs[Bulk]) -> None:
+        super().__init__()
+        self.wanted = wanted
+        self.times = times
+        self.realm = realm
+        self.line = line
+        self.need: Need = (wanted.gpus, wanted.cpus, wanted.memory, *times)
+        #: Where it is while somebody of it is in line.
+        self.needs = needs
+        self.leaf: Node[Bulk] | None = None
+
+    @property
+    def foremost(self) -> Key:
+        """The place in line of its first group, or one before that."""
+        return self._entries[0][:2] if self._entries else NOBODY
+
+    def push(self, entry: Entry) -> None:
+        """A group is in line, or has another place there than before."""
+        super().push(entry)
+        self.line.push(entry)
+        if self.leaf is None:
+            self.needs.add(self)
+        else:
+            moved(self)
+
+    def first(self) -> Entry | None:
+        """Return the entry of the group that is first in line, or None."""
+        found = super().first()
+        if found is None and self.leaf is not None:
+            self.needs.remove(self)
+        return found
+
+    def move(self, needs: Needs[Bulk]) -> None:
+        """Be found among these from now on."""
+        self.needs = needs
+        if self.leaf is not None:
+            needs.add(self)
 
 
 class Group:
     """Waiting jobs that differ in nothing but their age."""
 
     __slots__ = (
-        *("_jobs", "alike", "bulk", "entry", "gone", "key", "limits", "longest", "offset", "passed"),
+        *("_jobs", "alike", "bulk", "entry", "gone", "key", "limits", "longest", "offset", "parked", "passed"),
         *("resources", "seconds"),
     )
 
@@ -95,9 +160,11 @@ class Group:
         self.limits = limits
         self.offset = offset
         #: (seconds and id) of the first job; what is smallest is first in line. None when there is no job.
-        self.key: tuple[float, int] | None = None
+        self.key: Key | None = None
         #: The entry that stands for the group in its bulk; None while it is put aside.
         self.entry: Entry | None = None
+        #: What stands for it among those that a limit keeps out, while it does.
+        self.parked: Parked | None = None
         #: Jobs that are not in the group any more, while they are still in the heap.
         self.gone: set[int] = set()
         #: How many of the first jobs are passed over in this placement: they have a promise.
@@ -115,7 +182,7 @@ class Group:
             self._jobs = [item for item in self._jobs if item[1] not in self.gone]
             self._jobs.sort()
             self.gone.clear()
-        heappush(self._jobs, (late, job.id, next(_numbers), job))
+        heappush(self._jobs, (late, job.id, next(numbers), job))
         return self._settle()
 
     def remove(self, job_id: int) -> bool:
@@ -130,18 +197,19 @@ class Group:
 
     def enter(self) -> None:
         """Stand in line in one's bulk, with the key of the first job that is not passed over."""
-        key = self.key
+        key, self.parked = self.key, None
         if key is not None and self.passed:
             key = self._key(self._item(self.passed)) if self.passed < len(self._jobs) - len(self.gone) else None
         if key is None or self.limits is None:
             self.entry = None
             return
-        self.entry = (*key, next(_numbers), self)
-        entries = self.bulk.entries
-        if len(entries) > 4 * sum(self.bulk.times.values()) + 16:  # most are of the past
-            entries[:] = [entry for entry in entries if entry[3].entry is entry]
-            heapify(entries)
-        heappush(entries, self.entry)
+        self.entry = (*key, next(numbers), self)
+        self.bulk.push(self.entry)
+
+    def leave_line(self) -> None:
+        """Be put aside until somebody lets it `enter`."""
+        self.entry = None
+        self.bulk.first()
 
     def _settle(self) -> bool:
         jobs = self._jobs
@@ -152,7 +220,7 @@ class Group:
         self.key = key
         return changed
 
-    def _key(self, item: _Item) -> tuple[float, int]:
+    def _key(self, item: _Item) -> Key:
         return (item[0] + self.offset, item[1])
 
     def _item(self, place: int) -> _Item:

@@ -1,8 +1,8 @@
 """Placement for whoever tells of each change: the same decisions as `place`, without looking at everything each time.
 
 `place` sorts the whole queue and goes through all of it. A `Placer` keeps the queue in groups of jobs that are alike, the nodes
-sorted by what is free, and what every holder holds; a cycle looks at the first job of those groups alone that could have found
-room since the last one. That both decide the same is a property that the tests check.
+sorted by what is free, and what every holder holds; groups are found by their place in line, by what they need, and by the limit
+that keeps them out. A cycle looks at those alone that can start. That both decide the same is a property that the tests check.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from carrel.policy.backfill import Slot, earliest_beside, is_plain, rooms_for, s
 from carrel.policy.cycle import Cycle
 from carrel.policy.first_fits import FirstFits
 from carrel.policy.fit import Fit
+from carrel.policy.headroom import headroom
+from carrel.policy.limit_queue import LimitQueue
 from carrel.policy.limits import Ledger, Limit, Limited, Limits
-from carrel.policy.line import Alike, Bulk, Group, Kind, kind_of
+from carrel.policy.line import Alike, Bulk, Group, Kind, Parked, PartitionLine, Times, kind_of
+from carrel.policy.needs import Headroom, Needs
 from carrel.policy.order import Order
 from carrel.policy.promises import Promise, Promises
 from carrel.policy.realm import NOWHERE, Realm, Realms
@@ -45,7 +48,10 @@ class Placer:
         self._waiting: dict[int, tuple[Waiting, Group | None]] = {}
         self._paused: list[tuple[float, int]] = []
         self._holding: dict[int, Holding] = {}
-        self._bulks: dict[Kind, Bulk] = {}
+        self._lines: dict[str, PartitionLine] = {}
+        self._bulks: dict[tuple[Kind, Times], Bulk] = {}
+        #: Groups that fit on none of the nodes.
+        self._stranded: dict[Group, None] = {}
         self._groups: dict[Alike, Group] = {}
         self._partitions: Mapping[str, Partition] = {}
         self._reservations: Sequence[Reservation] = ()
@@ -56,7 +62,10 @@ class Placer:
         #: passed over. They are let in again when it is over.
         self._walked: tuple[float, int] | None = None
         self._passed_by: list[Group] = []
+        #: Limits that may let somebody in whom they have refused.
+        self.loosened: dict[LimitQueue, None] = {}
         self._first_fits: dict[Kind, FirstFits] = {}
+        self._fit = Fit(())
         self._realms = Realms((), {}, ())
         #: What was promised in the last placement, first in line first.
         self.promises: Sequence[Promise] = ()
@@ -81,13 +90,7 @@ class Placer:
             self._set_limits()
             self._regroup()
             return
-        for bulk in self._bulks.values():
-            bulk.entries.clear()
-        for group in self._groups.values():
-            alike = group.alike
-            group.reorder(order.offset(alike.owner, alike.account, alike.qos, alike.resources.total_gpus))
-            group.enter()
-        self._parked.clear()
+        self._reorder()
 
     def nodes(
         self, nodes: Sequence[Node], withheld: frozenset[str] = frozenset(), moves: Mapping[str, int] | None = None
@@ -119,15 +122,14 @@ class Placer:
         """Let so many more of them be handed over: Slurm may have room by now. False where nobody waits for that: the limit is
         forgotten, and the next refusal tells what it is then."""
         limit = self._ledger.submitted[scope]
-        parked = any(group.key is not None and group.entry is None for group in self._parked.get(limit, ()))
+        queue = self._queue_at(limit)
+        parked = queue.keeps_out
         if parked:
             self._allow(scope, int(limit.max_jobs) + more)
         else:
             self.submit_limits = {key: known for key, known in self.submit_limits.items() if key != scope}
             limit.max_jobs = inf
-        for group in self._parked.pop(limit, ()):
-            if group.entry is None:
-                group.enter()
+        self.loosened[queue] = None
         return parked
 
     def _allow(self, scope: SubmitScope, at_most: int) -> None:
@@ -181,9 +183,6 @@ class Placer:
         for room, devices in self._places(held):
             self._fit.give_back(room, job_id, devices)
             self._changed(room)
-            for bulk in self._bulks.values():
-                if bulk.full and bulk.realm.has(room) and room.has_free(bulk.wanted):
-                    bulk.full = False
         limits = self._limits_of(held)
         if limits is not None:
             limits.discharge(job_id)
@@ -230,31 +229,41 @@ class Placer:
             group = self._groups[alike] = self._make_group(alike)
         self._waiting[job.id] = (job, group)
         if group.add(self._order.late(job), job):
-            group.enter()
+            self._has_moved(group)
+
+    def _has_moved(self, group: Group) -> None:
+        """The first job of the group is another one."""
+        for limit in group.limits.parts if group.limits is not None else ():
+            self._queues[limit].put(group)
+        group.enter()
 
     def _make_group(self, alike: Alike) -> Group:
         owner, account, qos, partition, resources, seconds, longest, _ = alike
         realm = self._realms.of(owner, account, partition)
         limits = None if realm is None else self._limits_of(alike)
-        bulk = self._bulk_of(resources, realm or NOWHERE)
-        bulk.join((seconds, longest))
+        bulk = self._bulk_of(partition, resources, (seconds, longest), realm or NOWHERE)
+        bulk.groups += 1
+        bulk.line.groups += 1
         offset = self._order.offset(owner, account, qos, resources.total_gpus)
-        group = Group(alike, bulk, limits, offset)
         for limit in limits.parts if limits is not None else ():
-            self._members[limit][group] = None
-        return group
+            self._queue_at(limit).groups += 1
+        return Group(alike, bulk, limits, offset)
 
-    def _bulk_of(self, wanted: Resources, realm: Realm) -> Bulk:
-        kind = kind_of(wanted, realm)
-        bulk = self._bulks.get(kind)
+    def _bulk_of(self, partition: str, wanted: Resources, times: Times, realm: Realm) -> Bulk:
+        key = (kind_of(wanted, realm), times)
+        bulk = self._bulks.get(key)
         if bulk is None:
-            bulk = self._bulks[kind] = Bulk(wanted, realm)
+            line = self._lines.get(partition)
+            if line is None:
+                line = self._lines[partition] = PartitionLine(partition)
+            needs = line.needs_of(wanted, realm, self._fit.level(wanted.gpu_memory))
+            bulk = self._bulks[key] = Bulk(wanted, times, realm, line, needs)
         return bulk
 
     def _leave(self, group: Group, job_id: int) -> None:
         """A job is not in line any more."""
         if group.remove(job_id):
-            group.enter()
+            self._has_moved(group)
             if group.key is None:
                 self._drop(group)
         if group.limits is not None:
@@ -262,21 +271,40 @@ class Placer:
 
     def _drop(self, group: Group) -> None:
         """Nobody is in the group any more."""
-        wanted, bulk = group.resources, group.bulk
+        bulk = group.bulk
         del self._groups[group.alike]
+        self._stranded.pop(group, None)
         for limit in group.limits.parts if group.limits is not None else ():
-            del self._members[limit][group]
+            self._queues[limit].drop(group)
         if group.limits is not None:
             self._forget_array(group.alike.array, group.limits)
-        bulk.part((group.seconds, group.longest))
-        if not bulk.times:
-            kind = kind_of(wanted, bulk.realm)
-            del self._bulks[kind]
-            self._first_fits.pop(kind, None)
+        bulk.first()  # it is in nobody's way any more
+        bulk.groups -= 1
+        bulk.line.groups -= 1
+        if not bulk.groups:
+            del self._bulks[kind_of(bulk.wanted, bulk.realm), bulk.times]
+
+    def _reorder(self) -> None:
+        """The groups have other places in line than before."""
+        for known in (self._lines, self._bulks):
+            for entries in known.values():
+                entries.clear()
+        self._stranded.clear()
+        for group in self._groups.values():
+            alike = group.alike
+            group.reorder(self._order.offset(alike.owner, alike.account, alike.qos, alike.resources.total_gpus))
+        for queue in self._queues.values():
+            queue.sort()
+        for group in self._groups.values():
+            if group.parked is None:
+                group.enter()
+        self.loosened.update(dict.fromkeys(self._queues.values()))
 
     def _regroup(self) -> None:
         self._groups.clear()
         self._bulks.clear()
+        self._lines.clear()
+        self._stranded.clear()
         self._first_fits.clear()
         for job, group in list(self._waiting.values()):
             if group is not None:
@@ -287,8 +315,8 @@ class Placer:
     def _set_limits(self) -> None:
         clusters = {name for name, part in self._partitions.items() if part.slurm is not None}
         self._ledger = Ledger(self._qos, self._holding.values(), clusters=clusters, submit_limits=self.submit_limits)
-        self._members: defaultdict[Limit, dict[Group, None]] = defaultdict(dict)
-        self._parked: dict[Limit, list[Group]] = {}
+        self._queues: dict[Limit, LimitQueue] = {}
+        self.loosened.clear()
         #: The limits of the accounts that a user has ever worked for: what the user holds decides who stands before others there.
         self._accounts: defaultdict[Limit, set[Limit]] = defaultdict(set)
 
@@ -300,39 +328,49 @@ class Placer:
 
     def _forget_array(self, array: ArrayLimit | None, limits: Limits) -> None:
         """Keep nothing of an array of which nobody waits or holds anything."""
-        if array is not None and not limits.parts[0].jobs and not self._members.get(limits.parts[0]):
+        own = limits.parts[0]
+        if array is not None and not own.jobs and (own not in self._queues or not self._queues[own].groups):
             self._ledger.forget(array)
-            self._members.pop(limits.parts[0], None)
-            self._parked.pop(limits.parts[0], None)
+            queue = self._queues.pop(own, None)
+            if queue is not None:
+                self.loosened.pop(queue, None)
+
+    def _queue_at(self, limit: Limit) -> LimitQueue:
+        queue = self._queues.get(limit)
+        if queue is None:
+            queue = self._queues[limit] = LimitQueue(limit)
+        return queue
 
     def _free_parked(self, limits: Limits) -> None:
         """What these limits refused may be let in now."""
-        if not self._parked:
-            return
         for limit in {*limits.parts, *self._accounts.get(limits.user, ())}:
-            for group in self._parked.pop(limit, ()):
-                if group.entry is not None:
-                    continue
-                if self._walked is not None and group.key is not None and group.key < self._walked:
-                    self._passed_by.append(group)
-                else:
-                    group.enter()
+            queue = self._queues.get(limit)
+            if queue is not None:
+                queue.changed()
+                self.loosened[queue] = None
+
+    def first_freed(self, queue: LimitQueue) -> Parked | None:
+        """Return `LimitQueue.first_freed`, but nobody who has been passed over in this placement: they are let in after it."""
+        while (one := queue.first_freed()) is not None:
+            group = one[2]
+            if self._walked is None or group.key is None or group.key >= self._walked:
+                return one
+            group.parked = None
+            self._passed_by.append(group)
+        return None
 
     def ahead(self, limit: Limit, group: Group) -> int:
-        """Return `Limit.ahead` for the first job of `group`: the largest that waits before it under the same limit."""
-        most, key = 0, group.entry
-        for other in self._members[limit]:
-            gpus = other.resources.total_gpus
-            if gpus > most and other.key is not None and key is not None and other.key < key[:2]:
-                inner = other.limits.inside(limit) if other.limits is not None else ()
-                if limit.counts(inner, gpus):
-                    most = gpus
-        return most
+        """Return `LimitQueue.ahead` for the first job of `group`."""
+        return self._queues[limit].ahead(group.entry[:2]) if group.entry is not None else 0
 
     def park(self, group: Group, limit: Limit) -> None:
         """`limit` refuses the group's first job, whatever room there is."""
-        group.entry = None
-        self._parked.setdefault(limit, []).append(group)
+        self._queues[limit].park(group)
+
+    def strand(self, group: Group) -> None:
+        """The group's jobs fit on none of the nodes that take jobs."""
+        group.leave_line()
+        self._stranded[group] = None
 
     # ---- rooms
 
@@ -340,12 +378,22 @@ class Placer:
         self._nodes = (nodes, withheld, moves)
         rooms = rooms_of(nodes, self._holding.values(), withheld, moves)
         self._by_name = {room.name: room for room in rooms}
-        self._fit = Fit(rooms)
+        levels, self._fit = self._fit.levels, Fit(rooms)
         self._rooms = rooms
         self._first_fits = {}
         self._realms.set_rooms(rooms)
+        if self._fit.levels != levels:
+            self._sort_needs()
+        for group in self._stranded:
+            group.enter()
+        self._stranded.clear()
+
+    def _sort_needs(self) -> None:
+        """There are GPUs with other amounts of memory than before."""
+        for line in self._lines.values():
+            line.needs.clear()
         for bulk in self._bulks.values():
-            bulk.full = False
+            bulk.move(bulk.line.needs_of(bulk.wanted, bulk.realm, self._fit.level(bulk.wanted.gpu_memory)))
 
     def _set_realms(self) -> None:
         """Partitions or reservations have changed. Whoever calls groups the line anew."""
@@ -379,9 +427,9 @@ class Placer:
         """Return `backfill.rooms_for` for the group's jobs."""
         return rooms_for(group.resources, now, (group.seconds, group.longest), self._fit, group.bulk.realm, promises)
 
-    def is_full(self, bulk: Bulk) -> bool:
-        """True when fewer rooms have so much free than are asked for, promised or not, shut or not."""
-        return len(self._fit.find(bulk.wanted, bulk.realm)) < bulk.wanted.nodes
+    def headroom(self, needs: Needs[Bulk], now: float, promises: Promises) -> Sequence[Headroom]:
+        """Return what is free for whoever needs something of this kind."""
+        return headroom(needs, now, self._fit, promises)
 
     def start(self, group: Group, rooms: Sequence[Room], now: float, promises: Promises) -> Start:
         """The group's first job starts in these rooms, or in Slurm."""
@@ -411,6 +459,6 @@ class Placer:
         self._leave(group, job.id)
         return Start(job_id=job.id, node=first.node, devices=first.devices, others=tuple(others))
 
-    def line(self) -> Iterable[Bulk]:
+    def lines(self) -> Iterable[PartitionLine]:
         """Everything that waits."""
-        return self._bulks.values()
+        return self._lines.values()

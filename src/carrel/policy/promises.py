@@ -9,6 +9,8 @@ Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
+from operator import attrgetter
 
 from carrel.domain.placement import Waiting
 from carrel.domain.resources import Resources
@@ -87,9 +89,16 @@ class Promises:
         """Return the promises that concern `room`."""
         return [promise for promise in self.made if room.index in promise.indexes]
 
-    def moments(self) -> Iterable[float]:
-        """When those begin whom something is promised. What starts now and is too long is so for one of them."""
-        return (promise.at for promise in self.made)
+    def headroom(self, room: Room, wanted: Resources) -> Iterable[tuple[int, int, int, float]]:
+        """Return what `room` has now for whoever asks for GPUs like those of `wanted`, and is over by some moment.
+
+        GPUs, cpus, memory and the moment: less of all for those who stay for longer. `admits` lets nobody in who asks for more.
+        """
+        gpus, cpus, memory = room.free_of(wanted), room.cpus, room.memory
+        for left in sorted(self._left.get(room.index, ()), key=_moment):
+            yield gpus, cpus, memory, left.at
+            gpus, cpus, memory = left.most_beside(room, wanted, gpus, cpus, memory)
+        yield gpus, cpus, memory, inf
 
     def admits(self, room: Room, wanted: Resources, ends_by: float) -> bool:
         """True when `wanted` fits in `room` now, and is over before each promise there begins or leaves enough beside it."""
@@ -124,3 +133,6 @@ class Promises:
     def _active(self, room: Room, moment: float) -> list[Resources]:
         """What is promised in `room` at a moment."""
         return [promise.job.resources for promise in self.here(room) if promise.at <= moment < promise.until]
+
+
+_moment = attrgetter("at")
