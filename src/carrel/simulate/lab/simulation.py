@@ -236,4 +236,5 @@ class _Replay:
         for job in fresh:
             hold = outlook.hold_of(job.id)
             if hold is not None:
+                self._scheduler.calibration.told(hold, now)
                 answer(hold, now)
