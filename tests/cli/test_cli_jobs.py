@@ -234,6 +234,7 @@ def test_nodes_lab_and_version(carrel: CommandLine, lab: LabProcess) -> None:
     found = carrel("lab", "--json").json
     assert (v1.LabView.model_validate(found).simulated, found["url"]) == (True, lab.url)
     assert "normal*" in carrel("lab").out
+    assert "start ranges" in carrel("lab").out  # for administrators
     assert set(carrel("version", "--json").json) == {"version", "packages"}
 
 
@@ -242,6 +243,7 @@ def test_another_user_sees_and_touches_nothing(
 ) -> None:
     number = str(done.id)
     assert other("lab", "--json").json["caller"]["role"] == "user"
+    assert "start ranges" not in other("lab").out
     assert other("ps", "--all", "--json").json == {"jobs": []}
     for words in (("show",), ("logs",), ("logs", "-f"), ("cancel",), ("rerun",), ("record",), ("outputs", "--list")):
         refused = other(*words, number, "--json")

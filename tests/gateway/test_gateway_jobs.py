@@ -238,6 +238,8 @@ def test_the_lab_its_machines_and_its_users(rig: Rig, ada: httpx.Client, bob: ht
     lab = ada.get(f"{V1}/lab").json()
     assert (lab["caller"]["subject"], lab["simulated"], lab["tracking"]) == ("ada", True, "off")
     assert [(qos["name"], qos["default"]) for qos in lab["qos"]] == [("normal", True), ("short", False)]
+    assert lab["start_ranges"] is None
+    assert root.get(f"{V1}/lab").json()["start_ranges"] == {"starts": 0, "held": 0, "early": 0, "late": 0}
     job = submit(ada, rig.upload(), resources={"gpus": 1}, name="mine").json()["id"]
     rig.engine.run(job)
     rig.wait(job, JobState.RUNNING)

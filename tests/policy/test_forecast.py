@@ -89,6 +89,51 @@ def test_jobs_never_run_for_longer_than_they_may() -> None:
     assert between[1] == 500
 
 
+def line_of(count: int, names: str) -> Snapshot:
+    """A job that runs, and a line of others behind it on one GPU; `names` is one letter or "unique"."""
+    jobs = [named(waiting(number, ago=100.0 - number, time=100_000), names) for number in range(1, count + 1)]
+    if names == "unique":
+        jobs = [named(job, f"job-{job.id}") for job in jobs]
+    busy = named(holding(100, "n1", "n1-0", left=100_000.0), names)
+    return lab([node("n1", "h200")], jobs, [busy])  # type: ignore[arg-type, list-item]
+
+
+#: Nine in ten run for a minute, and one for 1,000 minutes: the mean is a hundred times the median.
+SKEWED = tuple([60.0] * 18 + [60_000.0] * 2)
+
+
+def test_a_line_of_jobs_takes_their_number_times_their_mean_and_not_times_their_median() -> None:
+    alone = Expected(median=60.0, low=60.0, high=60_000.0, of=200, ladder=SKEWED, common=0.02)
+    found = look(line_of(40, "train"), {"train": alone})
+    start, between = found[40]
+    assert start is not None
+    assert between is not None
+    mean = 40 * sum(SKEWED) / len(SKEWED)
+    assert 0.5 * mean < start < 1.5 * mean
+    assert between[0] > 10 * 40 * 60
+
+
+def test_what_jobs_have_in_common_does_not_even_out() -> None:
+    def width(common: float) -> float:
+        known = Expected(median=600.0, low=200.0, high=1800.0, of=50, common=common)
+        between = look(line_of(30, "train"), {"train": known})[30][1]
+        assert between is not None
+        return between[1] / between[0]
+
+    assert width(0.0) < 2.2 < 4 < width(0.95)
+
+
+def test_what_is_common_to_all_does_not_even_out_between_names() -> None:
+    def width(**parts: float) -> float:
+        jobs = line_of(30, "unique")
+        known = {job.name: Expected(median=600.0, low=200.0, high=1800.0, of=50, kin=job.name, **parts) for job in jobs.waiting}
+        between = look(jobs, known | {"unique": known["job-1"]})[30][1]
+        assert between is not None
+        return between[1] / between[0]
+
+    assert width(common=0.9) < 2.2 < 4 < width(common_to_all=0.9)
+
+
 @settings(max_examples=examples(40), deadline=None)
 @given(snapshots())
 def test_ranges_hold_their_estimate_and_decisions_do_not_depend_on_them(snapshot: Snapshot) -> None:

@@ -45,6 +45,10 @@ def expected(times: RunTimes, limit: float = DAY, owner: str = "ada", name: str 
     return found
 
 
+def told(found: Expected | None) -> tuple[float, float, float, int] | None:
+    return None if found is None else (found.low, found.median, found.high, found.of)
+
+
 ENDED = st.builds(
     Ended,
     st.sampled_from(["ada", "bob", "cyd"]),
@@ -95,12 +99,12 @@ def test_jobs_of_others_and_of_other_names_change_nothing() -> None:
     seconds = (100.0, 150.0, 120.0, 90.0)
     others = [Ended("bob", "train", 9000.0, DAY)] * 20 + [Ended("ada", "eval", 5.0, DAY)] * 20
     mine = [Ended("ada", "train", one, DAY) for one in seconds]
-    assert expected(learned(*others[:15], *mine, *others[15:])) == expected(of_name(*seconds))
+    assert told(expected(learned(*others[:15], *mine, *others[15:]))) == told(expected(of_name(*seconds)))
 
 
 def test_the_newest_count() -> None:
     times = of_name(*[1000.0] * 100, *[10.0] * NEWEST)
-    assert expected(times) == Expected(median=10.0, low=10.0, high=10.0, of=NEWEST)
+    assert told(expected(times)) == (10.0, 10.0, 10.0, NEWEST)
 
 
 def test_what_a_name_ran_for_is_cut_to_the_limit_that_is_asked_for_now() -> None:
@@ -156,7 +160,7 @@ def test_nothing_is_said_before_a_spread_can_be_measured() -> None:
 
 def test_a_job_that_was_cut_off_counts_as_at_least_its_limit() -> None:
     times = of_name(*[HOUR] * 9, limit=HOUR)
-    assert expected(times, limit=HOUR) == Expected(median=HOUR, low=HOUR, high=HOUR, of=9)
+    assert told(expected(times, limit=HOUR)) == (HOUR, HOUR, HOUR, 9)
     found = expected(times, limit=8 * HOUR)
     assert found.low == pytest.approx(HOUR)
     assert found.median == found.high == 8 * HOUR
@@ -171,6 +175,64 @@ def test_jobs_that_were_cut_off_only_move_the_ranks_that_they_have() -> None:
     assert found.low == pytest.approx(50)
     assert found.median == pytest.approx(500)
     assert found.high == DAY
+
+
+# In seconds, or as a share of the walltime
+
+
+def test_a_name_whose_jobs_run_for_a_share_of_their_walltime_is_told_from_the_next_walltime() -> None:
+    times = learned(*(Ended("ada", "train", limit / 2, limit) for limit in (60.0, HOUR, DAY) * 3))
+    assert expected(times, limit=4 * HOUR).median == pytest.approx(2 * HOUR)
+
+
+def test_a_name_whose_jobs_run_equally_long_is_told_so_whatever_the_walltime() -> None:
+    times = learned(*(Ended("ada", "train", 30.0, limit) for limit in (60.0, HOUR, DAY) * 3))
+    assert expected(times, limit=4 * HOUR).median == pytest.approx(30.0)
+
+
+# What jobs have in common
+
+
+def in_turns(*names: str, rounds: int, seconds: list[float]) -> RunTimes:
+    """Every name ends once in each round; with one list for all, all jobs of a round are alike."""
+    return learned(*(Ended(name, name, second, DAY) for second in seconds[:rounds] for name in names))
+
+
+def test_jobs_that_come_in_batches_have_more_in_common_than_jobs_in_any_order() -> None:
+    long_ones, short_ones = [7200.0] * 32, [60.0] * 32
+    batches = expected(of_name(*long_ones, *short_ones)).common
+    mixed = [*long_ones, *short_ones]
+    Random(1).shuffle(mixed)
+    assert batches > 0.7
+    assert expected(of_name(*mixed)).common < 0.4
+
+
+def test_the_fewer_jobs_are_known_the_more_is_common() -> None:
+    random = Random(2)
+    shares = [expected(of_name(*(exp(random.gauss(8, 1)) for _ in range(count)))).common for count in (3, 200)]
+    assert shares[0] > 0.3
+    assert shares[1] < 0.2
+
+
+def test_what_changes_for_everybody_at_once_is_common_to_all() -> None:
+    seasons = [60.0] * 10 + [7200.0] * 10
+    together = expected(in_turns("ada", "bob", "cyd", rounds=20, seconds=seasons), name="ada", owner="ada")
+    random = Random(3)
+    apart = learned(*(Ended(who, who, exp(random.gauss(8, 1)), DAY) for _ in range(60) for who in ("ada", "bob", "cyd")))
+    assert together.common_to_all > 0.5
+    assert expected(apart, owner="ada", name="ada").common_to_all < 0.15
+
+
+@FAST
+@given(HISTORIES, st.floats(0.001, 30 * DAY))
+def test_what_is_common_is_a_share_and_the_ladder_rises(history: list[Ended], limit: float) -> None:
+    found = learned(*history).expect("ada", "train", limit)
+    if found is not None:
+        assert found.common >= 0
+        assert found.common_to_all >= 0
+        assert found.common + found.common_to_all <= 1 + 1e-9
+        assert list(found.ladder) == sorted(found.ladder)
+        assert 0 <= found.ladder[0] <= found.ladder[-1] <= limit
 
 
 # How long it still runs
@@ -222,7 +284,7 @@ def test_of_a_name_the_order_of_observations_does_not_matter(history: list[Ended
     one, other = learned(*history), learned(*mixed)
     for who, count in Counter(job[:2] for job in history).items():
         if count >= NAME_SPEAKS:
-            assert one.expect(*who, DAY) == other.expect(*who, DAY)
+            assert told(one.expect(*who, DAY)) == told(other.expect(*who, DAY))
 
 
 @FAST
@@ -272,7 +334,7 @@ def test_the_name_goes_that_was_not_observed_for_the_longest_time() -> None:
 
 def test_jobs_of_0_seconds_are_as_jobs_of_one() -> None:
     found = expected(of_name(*[0.0] * 9))
-    assert found == Expected(median=1.0, low=1.0, high=1.0, of=9)
+    assert told(found) == (1.0, 1.0, 1.0, 9)
 
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, nan, inf])

@@ -11,7 +11,7 @@ from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
 
 if TYPE_CHECKING:
-    from carrel.wire.v1 import ClusterNodeView, DeviceView, LabView, NodeView, PartitionView
+    from carrel.wire.v1 import ClusterNodeView, DeviceView, LabView, NodeView, PartitionView, StartRangesView
 
 _DEVICE_STYLES = {"free": "green", "held": "blue", "withheld": "yellow"}
 
@@ -170,6 +170,7 @@ def _print_lab(lab: LabView, url: str) -> None:
             ("you", f"{caller.name} ({caller.role}, account {caller.account})"),
             ("tracking", tracking),
             *[("disk", f"{one.message}") for one in lab.storage],
+            ("start ranges", _start_ranges(lab.start_ranges)),
         ]
     )
     print()
@@ -193,6 +194,15 @@ def _print_lab(lab: LabView, url: str) -> None:
             for part in lab.partitions
         ]
         print_table(("PARTITION", "QOS", "NODES"), parts)
+
+
+def _start_ranges(found: StartRangesView | None) -> str:
+    if found is None:
+        return ""
+    if not found.starts:
+        return "no job has started yet that waited and was told a range"
+    share = f"{found.held / found.starts:.0%} of the last {found.starts} starts within the range that was told"
+    return f"{share} ({found.early} before it, {found.late} after it); it should be 80%"
 
 
 def _slurm_of(part: PartitionView) -> str:

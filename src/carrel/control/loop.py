@@ -18,6 +18,7 @@ from carrel.control.ports import EventLog, SchedulerStore
 from carrel.control.scheduler import RETRY_SECONDS, Describe, LoopSettings, Scheduler
 from carrel.control.usage import UsageBook
 from carrel.domain.errors import StorageFull, Unavailable
+from carrel.domain.expectation import Coverage
 from carrel.domain.job import Job, Reason
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.placement import Hold, Holding
@@ -96,6 +97,11 @@ class ControlLoop:
     def stage_in_of(self, job_id: int) -> Reason | None:
         """How far the inputs of a job are that is not in line before they are here, or None."""
         return self._scheduler.stage_in.reason(job_id)
+
+    @property
+    def coverage(self) -> Coverage:
+        """How often the ranges of start times held that people were told."""
+        return self._scheduler.calibration.coverage
 
     def holding(self) -> tuple[Holding, ...]:
         """The jobs that hold resources now, for those who only look."""

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 from typing import overload
 
-from carrel.domain.expectation import Expect
+from carrel.domain.expectation import Corrections, Expect
 from carrel.domain.job import Reason
 from carrel.domain.placement import Hold, Placement, Snapshot
+from carrel.policy.explain import NO_CORRECTIONS
 from carrel.policy.place import place
 
 #: Jobs in line and on nodes up to which what is known about run times is played into the future: for whoever asks, and for the
 #: loop itself, which has no time. In a larger lab estimates are those of walltimes.
 FORESEEN, FORESEEN_BY_LOOP = 300, 64
+#: Answers that are kept until the next cycle compares them with what happens.
+ANSWERS = 1000
 
 
 class Outlook:
     """The queue as the end of a cycle left it. Safe to ask from several threads."""
 
-    def __init__(self, picture: Snapshot | None, now: float, expect: Expect | None = None, *, halt: Reason | None = None) -> None:
-        """`halt`: why nothing at all starts."""
+    def __init__(
+        self,
+        picture: Snapshot | None,
+        now: float,
+        expect: Expect | None = None,
+        *,
+        corrections: Corrections = NO_CORRECTIONS,
+        halt: Reason | None = None,
+    ) -> None:
+        """`corrections`: of what is foreseen; `halt`: why nothing at all starts."""
+        #: When this was looked at, in Unix seconds, and what was answered of it that names a range.
+        self.now = now
+        self.answered: deque[Hold] = deque(maxlen=ANSWERS)
+        self._corrections = corrections
         self._halt = halt
         self._picture = picture
-        self._now = now
         self._expect = expect
 
     @cached_property
@@ -39,7 +54,10 @@ class Outlook:
 
     def hold_of(self, job_id: int) -> Hold | None:
         """Where one job stands, or None when it does not wait."""
-        return self.placement.hold_of(job_id)
+        hold = self.placement.hold_of(job_id)
+        if hold is not None and hold.estimated_range is not None:
+            self.answered.append(hold)
+        return hold
 
     @property
     def _size(self) -> int:
@@ -48,7 +66,8 @@ class Outlook:
     def _look(self, most: int) -> Placement:
         if self._picture is None:
             return Placement()
-        found = place(self._picture, self._now, expect=self._expect if self._size <= most else None)
+        expect = self._expect if self._size <= most else None
+        found = place(self._picture, self.now, expect=expect, corrections=self._corrections)
         return found if self._halt is None else Placement(holds=_Halted(found, self._halt))
 
 

@@ -35,6 +35,7 @@ from carrel.domain.ports import Attempt, Engine
 from carrel.domain.reservation import Reservation
 from carrel.domain.rules import LabRules
 from carrel.domain.task import TaskSpec
+from carrel.policy.calibration import Calibration
 from carrel.policy.clearing import Offer, offer
 from carrel.policy.dues import Dues
 from carrel.policy.order import order_of
@@ -119,6 +120,8 @@ class Scheduler:
         #: How long jobs run, as far as that is known.
         self.run_times = RunTimes()
         self._dues = Dues(self.run_times.remaining)
+        #: What people were told about starts, and how that turned out.
+        self.calibration = Calibration()
         #: Where those stood who wait, when the last cycle looked.
         self.outlook = Outlook(None, 0.0)
         self._rules: LabRules | None = None
@@ -207,6 +210,8 @@ class Scheduler:
         What is done leaves `news` at once, so that only the rest is given back when the disk or the database fails
         (`Unavailable`).
         """
+        while self.outlook.answered:
+            self.calibration.told(self.outlook.answered.popleft(), self.outlook.now)
         while news.jobs:
             self._take_in(news.jobs[0], now)
             del news.jobs[0]
@@ -371,12 +376,14 @@ class Scheduler:
             self._dues.forget(job.id)
         if entry is None:
             self._placer.forget(job.id)
+            self.calibration.forget(job.id)
             if known is not None:  # news of an end may come twice
                 learn(self.run_times, (job,))
             self._tasks.pop(job.id, None)
             self._told.pop(job.id, None)
         elif isinstance(entry, Holding):
             self._placer.hold(self._due(entry, now))
+            self.calibration.started(job.id, now)
         else:
             self._placer.wait(self._expected(entry))
         self.use.put(job, now=now)
@@ -459,7 +466,8 @@ class Scheduler:
 
     def look(self, now: float) -> Outlook:
         """Where everybody stands who waits."""
-        return Outlook(self._picture(now), now, self.run_times.remaining, halt=self._halt)
+        corrections = self.calibration.corrections
+        return Outlook(self._picture(now), now, self.run_times.remaining, corrections=corrections, halt=self._halt)
 
     def _picture(self, now: float) -> Snapshot:
         rules = self._settings.rules.current
@@ -587,6 +595,8 @@ class Scheduler:
             return
         quick = self.outlook.quick
         holds = [hold for job_id in self._newcomers[:_TOLD] if (hold := quick.hold_of(job_id)) is not None]
+        for hold in holds:
+            self.calibration.told(hold, now)
         if not soon:
             holds += quick.holds[:_TOLD]
             self._told_at = now

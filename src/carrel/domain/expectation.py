@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import log
+
+#: Seconds; waits are compared as if none were shorter.
+SHORTEST_WAIT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,61 @@ class Expected:
     high: float
     #: How many jobs this is learned from.
     of: int
+    #: Quantiles, rising, at probabilities that are evenly spread: of k the first is at 1 / 2k and the last at 1 - 1 / 2k.
+    #: Without them run times are taken to be log-normal on either side of the median.
+    ladder: tuple[float, ...] = ()
+    #: Jobs of one kin have something in common that is not known of any of them, and so have all jobs of the lab: shares, 0 to 1
+    #: together, of the variance of the logarithms of their run times. Jobs without a kin are that of their owner and name.
+    kin: str = ""
+    common: float = 0.0
+    common_to_all: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """By which factors waits are longer than is foreseen: at the lower end of a range, in the middle, at the upper end."""
+
+    low: float = 1.0
+    middle: float = 1.0
+    high: float = 1.0
+
+    def of(self, low: float, middle: float, high: float) -> tuple[float, float, float]:
+        """Return the corrected wait, in the order and the unit in which it was given; rising, as it was."""
+        middle *= self.middle
+        return min(low * self.low, middle), middle, max(high * self.high, middle)
+
+
+@dataclass(frozen=True, slots=True)
+class Corrections:
+    """Those of short and of long waits: what makes a wait of minutes longer is little to one of days."""
+
+    #: By `wait_length`; a length that is missing is not corrected.
+    by_length: Mapping[int, Correction] = field(default_factory=dict)
+
+    def of(self, low: float, middle: float, high: float) -> tuple[float, float, float]:
+        """Return the corrected wait, in seconds, in the order in which it was given; rising, as it was."""
+        correction = self.by_length.get(wait_length(middle))
+        return (low, middle, high) if correction is None else correction.of(low, middle, high)
+
+
+def wait_length(seconds: float) -> int:
+    """Return of which length a wait is: 0 below four minutes, and one more for each four times as long."""
+    return int(log(max(seconds, SHORTEST_WAIT) / SHORTEST_WAIT, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How often the ranges of start times held that people were told."""
+
+    #: Starts that were compared, and how many of them were before their range, and after it.
+    of: int = 0
+    early: int = 0
+    late: int = 0
+
+    @property
+    def held(self) -> int:
+        """How many were within it."""
+        return self.of - self.early - self.late
 
 
 #: What is known about a job of this owner and name, with this walltime, that has run for so many seconds: how long it runs on.

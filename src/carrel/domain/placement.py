@@ -195,6 +195,8 @@ class Hold:
     estimated_start: float | None = None
     #: It should start between these two with a probability of 80 %; None where nothing is known.
     estimated_range: tuple[float, float] | None = None
+    #: The lower end of the range, the estimate and the upper end before they were corrected by what had been told to others.
+    foreseen: tuple[float, float, float] | None = None
 
 
 @runtime_checkable

@@ -11,6 +11,7 @@ from carrel.control.launching import why_it_keeps_gpus
 from carrel.control.ports import AttemptRow
 from carrel.control.sessions import NodeNews, SessionStatus
 from carrel.control.views import DeviceStatus, NodeStatus, ShareReport
+from carrel.domain.expectation import Coverage
 from carrel.domain.job import Job
 from carrel.domain.launch import StoredFile, Usage
 from carrel.domain.node import Node
@@ -162,6 +163,11 @@ def usage_view(usage: Usage) -> v1.UsageView:
 def output_view(file: StoredFile) -> v1.OutputView:
     """One stored output."""
     return v1.OutputView(path=file.path, size=file.size, digest=file.digest, removed_at=moment(file.removed_at))
+
+
+def start_ranges_view(one: Coverage) -> v1.StartRangesView:
+    """How often ranges of start times held."""
+    return v1.StartRangesView(starts=one.of, held=one.held, early=one.early, late=one.late)
 
 
 def disk_view(one: LabDisk) -> v1.DiskView:

@@ -8,7 +8,7 @@ from itertools import islice
 from threading import Lock
 from typing import overload
 
-from carrel.domain.expectation import Expect
+from carrel.domain.expectation import Corrections, Expect
 from carrel.domain.job import Reason
 from carrel.domain.node import Node
 from carrel.domain.placement import Hold, Waiting
@@ -25,6 +25,7 @@ from carrel.policy.windows import explain_window
 
 #: How many drained nodes a sentence names before it counts the rest.
 NAMED = 3
+NO_CORRECTIONS = Corrections()
 
 
 class Holds(Sequence[Hold]):
@@ -33,7 +34,8 @@ class Holds(Sequence[Hold]):
     Making one estimates its start and those of all ahead of it, once. Safe to read from several threads.
     """
 
-    def __init__(self, situation: Situation, expect: Expect | None = None) -> None:
+    def __init__(self, situation: Situation, expect: Expect | None = None, corrections: Corrections = NO_CORRECTIONS) -> None:
+        self._corrections = corrections
         self._situation = situation
         self._places: dict[int, int] | None = None
         self._estimates: list[float | None] = []
@@ -80,17 +82,19 @@ class Holds(Sequence[Hold]):
     def _hold(self, place: int) -> Hold:
         held = self._situation.held[place]
         code = self._situation.code(held)
-        start, between = self._estimate(place), None
+        start, between = self._estimate(place), None  # type: float | None, tuple[float, float] | None
         foreseen = None if start is None else self._foreseen(held.job.id)
         if foreseen is not None:
-            start, *between = foreseen
+            low, start, high = self._corrected(foreseen)
+            between = (low, high)
         message = f"{self._cause(held, code, place)}; {self._about(start, between)}"
         return Hold(
             job_id=held.job.id,
             reason=Reason(code=code, message=message),
             position=place + 1,
             estimated_start=start,
-            estimated_range=None if between is None else (between[0], between[1]),
+            estimated_range=between,
+            foreseen=foreseen,
         )
 
     def _estimate(self, place: int) -> float | None:
@@ -107,7 +111,12 @@ class Holds(Sequence[Hold]):
         with self._lock:
             return self._forecast.between(job_id)
 
-    def _about(self, start: float | None, between: Sequence[float] | None) -> str:
+    def _corrected(self, foreseen: tuple[float, float, float]) -> tuple[float, float, float]:
+        now = self._situation.now
+        low, middle, high = self._corrections.of(*(moment - now for moment in foreseen))
+        return now + low, now + middle, now + high
+
+    def _about(self, start: float | None, between: tuple[float, float] | None) -> str:
         if start is None:
             return "start unknown"
         wait = start - self._situation.now

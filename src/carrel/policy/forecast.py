@@ -65,7 +65,7 @@ class Forecast:
         self._courses: list[Course] = []
 
     def between(self, job_id: int) -> tuple[float, float, float] | None:
-        """When a job should start, after which moment and before which one with a probability of 80 %; None when nobody knows."""
+        """When a job should start: after which moment, at which, before which, with a probability of 80 %; None: unknown."""
         if not self._expectations.any_known:
             return None
         if not self._courses:
@@ -74,4 +74,4 @@ class Forecast:
         starts = sorted(start for course in self._courses if (start := course.start_of(job_id)) is not None)
         if len(starts) < SCENARIOS:
             return None
-        return starts[SCENARIOS // 2], starts[0], starts[-1]
+        return starts[0], starts[SCENARIOS // 2], starts[-1]

@@ -8,10 +8,10 @@ limits alone hold a job back: what passes them is handed over, and where and whe
 
 from __future__ import annotations
 
-from carrel.domain.expectation import Expect
+from carrel.domain.expectation import Corrections, Expect
 from carrel.domain.placement import Placement, Snapshot, Start, Waiting
 from carrel.policy.backfill import earliest, earliest_beside, first_fit, is_plain, rooms_for, start_in
-from carrel.policy.explain import Holds
+from carrel.policy.explain import NO_CORRECTIONS, Holds
 from carrel.policy.fit import Fit
 from carrel.policy.limits import Ledger, Limits
 from carrel.policy.line import Kind, kind_of
@@ -22,18 +22,20 @@ from carrel.policy.rooms import rooms_of
 from carrel.policy.situation import BEGIN_TIME, BLOCKED, INVALID_QOS, PARTITION_DOWN, Queue, Situation
 
 
-def place(snapshot: Snapshot, now: float, *, expect: Expect | None = None) -> Placement:
+def place(
+    snapshot: Snapshot, now: float, *, expect: Expect | None = None, corrections: Corrections = NO_CORRECTIONS
+) -> Placement:
     """Return what starts and what waits at `now` (Unix seconds).
 
     Every waiting job is in exactly one of the two. The same snapshot gives the same answer, in whatever order its
     sequences are. Holds are made lazily: `Placement.hold_of` is the cheap way to ask about one job. What starts follows from
-    the snapshot alone; `expect` makes estimates better, and gives them a range.
+    the snapshot alone; `expect` makes estimates better, and gives them a range; both are corrected by `corrections`.
     """
     walk = _Walk(snapshot, now)
     for job in in_order(snapshot):
         walk.consider(job)
     situation = Situation(snapshot, now, walk.rooms, walk.held, walk.promises, walk.realms)
-    return Placement(starts=tuple(walk.starts), holds=Holds(situation, expect))
+    return Placement(starts=tuple(walk.starts), holds=Holds(situation, expect, corrections))
 
 
 class _Walk:

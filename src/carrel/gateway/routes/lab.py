@@ -8,7 +8,17 @@ from fastapi import APIRouter, Path
 
 from carrel import __version__
 from carrel.gateway.context import NO_ZERO, Base, Ctx, Who
-from carrel.gateway.views import cluster_node_view, disk_view, node_view, partition_view, qos_view, share_view, user_view
+from carrel.gateway.views import (
+    cluster_node_view,
+    disk_view,
+    node_view,
+    partition_view,
+    qos_view,
+    share_view,
+    start_ranges_view,
+    user_view,
+)
+from carrel.policy.access import Action, allowed
 from carrel.wire.v1 import API, DrainChange, DrainRequest, LabView, NodeList, Reloaded, ShareView
 
 NodeName = Annotated[str, Path(max_length=255, pattern=NO_ZERO)]
@@ -31,6 +41,7 @@ def get_lab(ctx: Ctx, who: Who, base: Base) -> LabView:
         tracking_message=tracking.message,
         storage=[disk_view(one) for one in ctx.lab.storage.disks()],
         tracking_url=ctx.tracking_url(base),
+        start_ranges=start_ranges_view(ctx.lab.loop.coverage) if allowed(who, Action.SEE_SHARES) else None,
     )
 
 

@@ -45,6 +45,7 @@ def simulate_lab(
     progress: Callable[[float], None] | None = None,
     note: Callable[[str], None] | None = None,
     answer: Callable[[Hold, float], None] | None = None,
+    asks: Callable[[int], bool] = lambda _job_id: True,
 ) -> Outcome:
     """Run `trace` on `nodes` under `rules`, and name what comes out `policy`.
 
@@ -54,7 +55,8 @@ def simulate_lab(
     to the first that does, as the lab's own refusal would have told its user, and to `Outcome.refused` when there is none.
 
     `progress` is told the share of jobs that are over, some hundred times; `note` is told who went to another class; `answer`
-    what the lab would answer at its submission to the owner of each job that has to wait, with the moment (this takes time).
+    what the lab would answer at its submission to the owner of each job that has to wait, with the moment (this takes time); or
+    of those whose number `asks` says yes to.
     """
     admission = _Admission(rules, nodes)
     jobs, refused = [], []
@@ -66,7 +68,7 @@ def simulate_lab(
     for (wanted, given), many in admission.moved.items():
         if note is not None:
             note(f'{policy}: jobs that QoS "{wanted}" does not let in and "{given}" does: {many:,}.')
-    replay = _Replay(rules, nodes, jobs, {job.id: job for job in trace.jobs}, progress, answer)
+    replay = _Replay(rules, nodes, jobs, {job.id: job for job in trace.jobs}, progress, answer, asks)
     with uncollected():
         runs = replay.run()
     return Outcome(
@@ -173,9 +175,11 @@ class _Replay:
         traced: Mapping[int, TraceJob],
         progress: Callable[[float], None] | None,
         answer: Callable[[Hold, float], None] | None,
+        asks: Callable[[int], bool],
     ) -> None:
         self._jobs = jobs
         self._answer = answer
+        self._asks = asks
         self._progress = progress
         self._store = MemoryStore()
         self._machines = VirtualMachines(nodes, {job.id: job.duration for job in traced.values()})
@@ -221,7 +225,7 @@ class _Replay:
                 self._store.add(jobs[arrived])
                 news.jobs.append(jobs[arrived])
                 arrived += 1
-            fresh = tuple(news.jobs)
+            fresh = tuple(job for job in news.jobs if self._asks(job.id))
             scheduler.cycle(news, now)
             if self._answer is not None and fresh:
                 self._tell(fresh, now, self._answer)
@@ -232,4 +236,5 @@ class _Replay:
         for job in fresh:
             hold = outlook.hold_of(job.id)
             if hold is not None:
+                self._scheduler.calibration.told(hold, now)
                 answer(hold, now)

@@ -44,6 +44,7 @@ from carrel.wire.v1.lab import (
     Reloaded,
     ShareView,
     StandingView,
+    StartRangesView,
 )
 from carrel.wire.v1.nodes import (
     ClusterNodeView,
@@ -194,6 +195,7 @@ __all__ = [
     "SlurmRequest",
     "SnapshotView",
     "StandingView",
+    "StartRangesView",
     "StorageView",
     "StoredView",
     "StrangerView",

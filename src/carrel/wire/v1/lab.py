@@ -75,6 +75,16 @@ class HealthView(Response):
     storage: list[DiskView] = Field(default_factory=list)
 
 
+class StartRangesView(Response):
+    """How often jobs started within the range of 80 % that their owners had been told first."""
+
+    #: The newest starts of jobs that had waited, since the server started, and of them: within the range, before it, after it.
+    starts: int
+    held: int
+    early: int
+    late: int
+
+
 class LabView(Response):
     """What this lab is: ``GET /api/v1/lab``."""
 
@@ -90,6 +100,8 @@ class LabView(Response):
     tracking_message: str = ""
     tracking_url: str | None = None
     storage: list[DiskView] = Field(default_factory=list)
+    #: For administrators.
+    start_ranges: StartRangesView | None = None
 
 
 class StandingView(Response):

@@ -1,0 +1,121 @@
+"""A scheduler compares when jobs start with what their owners were told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from carrel.control.inbox import News
+from carrel.control.launching import LaunchSettings
+from carrel.control.rules import RuleBook
+from carrel.control.scheduler import LoopSettings, Scheduler
+from carrel.domain.expectation import Coverage
+from carrel.domain.job import Job, JobState, Reason
+from carrel.domain.launch import LaunchPaths
+from carrel.domain.qos import JobKind, QoS
+from carrel.domain.resources import Resources
+from carrel.domain.rules import LabRules
+from carrel.simulate.lab.machines import VirtualMachines, nodes_of
+from carrel.simulate.lab.memory import MemoryStore
+from carrel.simulate.trace import Cluster
+
+RULES = LabRules(qos={"all": QoS(name="all")}, default_qos="all", session_qos="all")
+
+
+class OneGpu:
+    """A lab with one GPU, whose jobs are known to run for about 1,000 s."""
+
+    def __init__(self, durations: dict[int, float]) -> None:
+        self.store = MemoryStore()
+        self.machines = VirtualMachines(nodes_of(Cluster(nodes=1, gpus_per_node=1)), durations)
+        settings = LoopSettings(
+            rules=RuleBook(RULES),
+            launch=LaunchSettings(paths=LaunchPaths(environments="", snapshots="", blobs="")),
+            secret=b"",
+        )
+        self.scheduler = Scheduler(jobs=self.store, events=self.store, engine=self.machines, settings=settings)
+        self.learn()
+
+    def learn(self) -> None:
+        for seconds in (900.0, 950.0, 1000.0, 1050.0, 1100.0) * 30:
+            self.scheduler.run_times.observe("ada", "train.py", seconds, 7200.0)
+
+    def submit(self, number: int, now: float) -> Job:
+        job = Job(
+            id=number, kind=JobKind.TASK, owner="ada", account="ada", name="train.py", qos="all", state=JobState.PENDING,
+            resources=Resources(gpus=1, time=7200), reason=Reason(code="Submitted", message=""), submitted_at=now,
+        )  # fmt: skip
+        self.store.add(job)
+        self.cycle(now, job)
+        return job
+
+    def cycle(self, now: float, *jobs: Job) -> None:
+        self.machines.now = now
+        self.scheduler.cycle(News(jobs=list(jobs), observations=self.machines.ended()), now)
+
+    @property
+    def coverage(self) -> Coverage:
+        return self.scheduler.calibration.coverage
+
+
+def test_a_start_within_the_range_and_one_after_it() -> None:
+    lab = OneGpu({1: 1000.0, 2: 5000.0, 3: 10.0})
+    for number in (1, 2, 3):
+        lab.submit(number, float(number))
+    assert lab.coverage == Coverage()
+    lab.cycle(1001.0)
+    assert lab.coverage == Coverage(of=1)
+    lab.cycle(6001.0)
+    assert lab.coverage == Coverage(of=2, late=1)
+
+
+def test_whoever_starts_at_once_was_told_nothing() -> None:
+    lab = OneGpu({1: 1000.0})
+    lab.submit(1, 1.0)
+    lab.cycle(1001.0)
+    assert lab.coverage == Coverage()
+
+
+def test_a_job_that_is_cancelled_while_it_waits_does_not_count() -> None:
+    lab = OneGpu({1: 1000.0, 2: 1000.0, 3: 1000.0})
+    for number in (1, 2, 3):
+        lab.submit(number, float(number))
+    second = lab.store.get(2)
+    assert second is not None
+    lab.cycle(500.0, replace(second, state=JobState.CANCELLED, ended_at=500.0))
+    lab.cycle(1001.0)
+    assert lab.coverage.of == 1  # Job 3, which starts in the place of job 2: before anybody thought.
+    assert lab.coverage.early == 1
+
+
+def test_whoever_asks_is_told_something_too() -> None:
+    lab = OneGpu({1: 1000.0, 2: 1000.0})
+    lab.submit(1, 1.0)
+    waits = lab.submit(2, 2.0)
+    before = lab.scheduler.outlook.hold_of(waits.id)
+    assert before is not None
+    assert before.estimated_range is not None
+    lab.cycle(1001.0)
+    assert lab.coverage == Coverage(of=1)
+
+
+def test_what_was_missed_moves_what_is_told_next() -> None:
+    lab = OneGpu(dict.fromkeys(range(1, 42), 3000.0))
+    lab.submit(1, 0.0)
+    for number in range(2, 41):
+        # What is known of run times stays as wrong as it was.
+        lab.learn()
+        lab.submit(number, 3000.0 * (number - 2) + 1)
+        lab.cycle(3000.0 * (number - 1))
+    assert lab.coverage.late >= 1
+    assert lab.coverage.held > lab.coverage.of / 2
+    lab.learn()
+    now = 3000.0 * 39 + 1
+    lab.submit(41, now)
+    told = lab.scheduler.look(now).hold_of(41)
+    assert told is not None
+    assert told.estimated_range is not None
+    assert told.foreseen is not None
+    low, _, high = told.foreseen
+    assert high - now < 1500
+    assert told.estimated_range[1] - now > 2 * (high - now)
+    assert told.estimated_range[0] >= low
