@@ -1,6 +1,6 @@
 """Snapshots arrive whole or not at all, and nothing in one can write elsewhere."""
 
-import contextlib
+import errno
 import errno
 import io
 import os
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from carrel.domain.errors import CarrelError, Conflict, Invalid, NotFound, StorageFull
@@ -113,6 +113,16 @@ MEMBERS = st.lists(
 )
 
 
+def leads_in_a_circle(path: Path) -> bool:
+    """Nobody gets anywhere by it, whatever Python makes of it: to `realpath` of 3.11 the link a -> a//a is /a."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+@example([link("a", "a//a")])
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(MEMBERS)
 def test_nothing_is_ever_written_or_reached_outside(tmp_path_factory: pytest.TempPathFactory, members: list[Member]) -> None:
@@ -126,7 +136,7 @@ def test_nothing_is_ever_written_or_reached_outside(tmp_path_factory: pytest.Tem
     assert {path.name for path in top.iterdir()} <= {"a.tar", "in"}
     assert {path.name for path in (top / "in").iterdir()} <= {"out"}
     for path in target.rglob("*"):
-        with contextlib.suppress(RuntimeError):  # links in a circle lead nowhere
+        if not leads_in_a_circle(path):
             assert path.resolve().is_relative_to(target.resolve())
 
 
