@@ -1,7 +1,6 @@
 """Snapshots arrive whole or not at all, and nothing in one can write elsewhere."""
 
 import errno
-import errno
 import io
 import os
 import tarfile
