@@ -9,7 +9,7 @@ import pytest
 from carrel.control.queue import Queue
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.node import Share
-from carrel.domain.placement import Holding
+from carrel.domain.placement import Holding, Waiting
 from carrel.domain.qos import JobKind, PreemptMode
 from carrel.domain.resources import Resources
 
@@ -74,3 +74,14 @@ def test_who_is_stopped_keeps_its_memory_and_the_rest_of_its_walltime() -> None:
     assert not going.preemptible
     assert held(replace(JOB, suspended_seconds=50.0)).ends_by == 1550.0
     assert held(replace(JOB, node="slurm:gpu", suspended_seconds=50.0)).ends_by == 1500.0, "Slurm's limit runs on"
+
+
+def test_who_waits_counts_as_late_by_the_rule_of_the_moment() -> None:
+    factor = 1.0
+    queue = Queue(late_by=lambda one: factor * one.resources.time)
+    waits = queue.put(replace(JOB, state=JobState.PENDING, node=None, devices=(), attempt=0), now=1000.0)
+    assert isinstance(waits, Waiting)
+    assert waits.late_by == JOB.resources.time
+    factor = 0.0
+    queue.look_again()
+    assert queue.waiting[JOB.id].late_by == 0.0

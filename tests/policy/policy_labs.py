@@ -38,7 +38,7 @@ def waiting(
     """A waiting job, submitted `ago` seconds before NOW; `more` goes to its resources, or to the job."""
     job_fields = {
         key: more.pop(key)
-        for key in ("priority", "not_before", "account", "partition", "expected", "array", "grace")
+        for key in ("priority", "not_before", "account", "partition", "expected", "array", "grace", "late_by")
         if key in more
     }
     resources = Resources(gpus=gpus, time=time, **{"cpus": 1, "memory": GIB, **more})  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ def rank(job: Waiting, snapshot: Snapshot) -> tuple[int, float, int]:
     """The documented order, written out once more."""
     service = snapshot.qos.get(job.qos)
     points = (service.priority if service else 0) + job.priority
-    worth = points * snapshot.age_weight - job.submitted_at
+    worth = points * snapshot.age_weight - job.submitted_at - job.late_by
     worth -= (1 - snapshot.standing.get((job.account, job.owner), 1.0)) * snapshot.share_weight
     return (-int(bool(service and service.preempts)), -(worth + job.resources.total_gpus * snapshot.size_weight), job.id)
 
@@ -374,6 +374,7 @@ def snapshots(draw: st.DrawFn, most_waiting: int = 12) -> Snapshot:
             array=draw(arrays(owner, service)),
             resources=draw(resources()),
             submitted_at=NOW - draw(st.integers(0, 5)) * 400, priority=draw(st.integers(-2, 2)),
+            late_by=draw(st.sampled_from([0.0, 0.0, 700.0])),
             not_before=draw(st.sampled_from([0.0, 0.0, 0.0, NOW + 90])),
         )
         for number in range(draw(st.integers(0, most_waiting)))

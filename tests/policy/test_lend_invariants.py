@@ -359,6 +359,9 @@ class Lending(RuleBasedStateMachine):
         home = self.node.tenants[name].home
         gpus = len(home) or data.draw(st.integers(1, self.count))
         exclusive = task and not home
+        waits = [one for one in self.node.requests.values() if one.tenant == name]
+        if any(one.exclusive for one in waits) or (exclusive and waits):
+            return  # a process is a task's or a kernel, and not both
         if any(one.tenant == name and one.exclusive for one in self.node.leases.values()):
             return
         self.node.ask(

@@ -64,7 +64,8 @@ class Lab:
         self.process = self._start()
 
     def _start(self) -> LabProcess:
-        return start_lab(self.home, "--port", str(self.port), simulate_gpus=2)
+        # Inputs come while their job has its place, where nothing of them is kept.
+        return start_lab(self.home, "--port", str(self.port), simulate_gpus=2, variables={"CARREL_INPUT_CACHE": "1K"})
 
     def kill_and_restart(self) -> None:
         self.process.kill()
@@ -186,7 +187,7 @@ def test_a_runner_that_is_killed_before_the_command_begins_costs_no_retry(
             asked = open_.enter_context(source.accept()[0])
             asked.recv(65536)
             asked.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx")
-        job = client.wait(job_id, timeout=120)
+        job = client.wait(job_id, timeout=PATIENCE)
         told = ("COMPLETED", "Completed") if kills <= 3 else ("NODE_FAIL", "RunnerLost")
         assert (job.state, job.reason, job.attempt) == (*told, min(kills + 1, 4))
     assert sum(starts(witness).values()) == (1 if kills <= 3 else 0)
@@ -215,7 +216,7 @@ def test_an_end_that_stands_after_damage_is_told_when_the_lab_comes_back(
         lab.process = lab._start()
         with lab.client() as client:
             for job_id, code in zip(jobs, codes, strict=True):
-                job = client.wait(job_id, timeout=120)
+                job = client.wait(job_id, timeout=PATIENCE)
                 assert (job.state, job.exit_code) == (("FAILED", 3) if code else ("COMPLETED", 0)), job.message
     assert set(starts(witness).values()) == {1}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from carrel.client import Client
+from carrel.spool import read_claim
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE, wait_until
@@ -150,6 +153,20 @@ def test_a_killed_server_finds_its_fetches_again(lab: LabProcess, home: Path, st
         assert store.asked["/data"] == 1
     finally:
         again.stop()
+
+
+def test_a_fetch_whose_runner_is_killed_is_made_in_the_jobs_place(
+    client: Client, home: Path, store: Store, tmp_path: Path
+) -> None:
+    job = client.submit_project(project(tmp_path / "a", f"{store.url}/data"), resources=GPU)
+    wait_until(lambda: store.asked["/data"] == 1)
+    claim = read_claim(home / "spool" / str(job.id) / "0" / "claim")
+    assert claim is not None
+    os.kill(claim.pid, signal.SIGKILL)
+    wait_until(lambda: client.job(job.id).attempt == 1)
+    store.open.set()
+    found, log = ended(client, job.id)
+    assert (found.state, log, found.attempt) == ("COMPLETED", "/data", 1)
 
 
 def test_what_cannot_be_kept_is_fetched_when_its_job_has_its_place(home: Path, store: Store, tmp_path: Path) -> None:

@@ -23,14 +23,15 @@ pathlib.Path({here!r}).touch()
 while not pathlib.Path({go!r}).exists(): time.sleep(0.05)
 """
 
+#: Inputs come while their job has its place, where nothing of them is kept: so a test can make preparing last.
+VARIABLES = {"CARREL_LINGER_TIME": "1s", "CARREL_INPUT_CACHE": "1K"}
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabProcess]:
     """Two simulated GPUs, and 4 GiB of host memory for GPU state."""
     options = ("--cpus", "16", "--memory", "8G")
-    found = start_lab(
-        tmp_path_factory.mktemp("beside") / "lab", *options, simulate_gpus=2, variables={"CARREL_LINGER_TIME": "1s"}
-    )
+    found = start_lab(tmp_path_factory.mktemp("beside") / "lab", *options, simulate_gpus=2, variables=VARIABLES)
     yield found
     found.end_jobs()
     found.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -31,6 +31,8 @@ class Queue:
 
     #: Seconds that a job may take to end when its walltime is over.
     grace: int = 0
+    #: By how many seconds a job counts as submitted later than it was.
+    late_by: Callable[[Waiting], float] = lambda _job: 0.0
     _jobs: dict[int, Job] = field(default_factory=dict)
     _waiting: dict[int, Waiting] = field(default_factory=dict)
     _holding: dict[int, Holding] = field(default_factory=dict)
@@ -51,7 +53,7 @@ class Queue:
         self._jobs[job.id] = job
         if job.state is JobState.PENDING:
             self._known.pop(job.id, None)
-            waiting = self._waiting[job.id] = Waiting(
+            waiting = Waiting(
                 id=job.id,
                 owner=job.owner,
                 account=job.account,
@@ -64,6 +66,9 @@ class Queue:
                 not_before=not_before,
                 grace=self.grace,
             )
+            if late := self.late_by(waiting):
+                waiting = replace(waiting, late_by=late)
+            self._waiting[job.id] = waiting
             who = (job.account, job.owner)
             self._line[who] = self._line.get(who, 0) + 1
             return waiting
@@ -93,6 +98,11 @@ class Queue:
             suspended=job.stopped,
         )
         return holding
+
+    def look_again(self) -> None:
+        """Those who wait may count as later, or less late, than before."""
+        for job_id, waiting in self._waiting.items():
+            self._waiting[job_id] = replace(waiting, late_by=self.late_by(waiting))
 
     def set_aside(self, job_id: int) -> None:
         """A job that is in line is not in line any more, and not over either."""

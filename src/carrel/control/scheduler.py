@@ -41,6 +41,7 @@ from carrel.policy.dues import Dues
 from carrel.policy.order import order_of
 from carrel.policy.placer import Placer
 from carrel.policy.runtime import RunTimes
+from carrel.policy.short_first import late_by
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class Scheduler:
         self._engine = engine
         self._settings = settings
         self._describe = describe
-        self._queue = Queue(grace=settings.launch.limits.grace)
+        self._queue = Queue(grace=settings.launch.limits.grace, late_by=self._late_by)
         self._dependents = Dependents(jobs)
         #: Jobs for which something has happened that they wait for.
         self._freed: deque[int] = deque()
@@ -508,13 +509,21 @@ class Scheduler:
         self._ranked_at = now
         if rules is not self._rules or standing != self._standing:
             again = rules.backfill_times != (self._rules.backfill_times if self._rules is not None else "walltime")
+            again = again or (self._rules is not None and _short_first(rules) != _short_first(self._rules))
             self._rules, self._standing = rules, standing
             self._placer.rules(rules.qos, order_of(rules, standing), rules.partitions, promises=rules.promises)
             if again:
                 self._plan_anew(now)
 
+    def _late_by(self, job: Waiting) -> float:
+        qos = self._settings.rules.current.qos.get(job.qos)
+        if qos is None or not qos.short_first:
+            return 0.0
+        return late_by(job, qos.short_first, self.run_times.expect(job.owner, job.name, job.resources.time))
+
     def _plan_anew(self, now: float) -> None:
-        """Backfill goes by other times than before."""
+        """Backfill, or the order, goes by other times than before."""
+        self._queue.look_again()
         for job in self._queue.waiting.values():
             self._placer.wait(self._expected(job))
         for held in self._queue.holding.values():
@@ -608,6 +617,10 @@ class Scheduler:
                 news.append(queue_event(job, hold))
         if news:
             self._events.append(news, now=now)
+
+
+def _short_first(rules: LabRules) -> Mapping[str, float]:
+    return {name: qos.short_first for name, qos in rules.qos.items()}
 
 
 def _refusal(job: Job, error: Unavailable) -> Reason:

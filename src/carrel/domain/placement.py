@@ -48,6 +48,8 @@ class Waiting:
     expected: int | None = None
     #: Seconds that it may take to end when its walltime is over.
     grace: int = 0
+    #: Seconds by which it counts as submitted later than it was, since shorter jobs of its class go first.
+    late_by: float = 0.0
 
     @property
     def seconds(self) -> int:

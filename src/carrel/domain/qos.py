@@ -67,3 +67,5 @@ class QoS:
     preempt_grace: int = 60
     #: To whom its running tasks give their GPUs for a while; those that cannot be interrupted (`--no-preempt`), to nobody.
     lends: Lends = Lends.CELLS
+    #: Short jobs of it go first: each second of GPU time that a job should take counts as so many seconds that it came later.
+    short_first: float = 0.0

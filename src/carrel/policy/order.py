@@ -36,10 +36,10 @@ class Order:
 
     Jobs of a higher tier (`tiers`) stand before those of a lower one. Inside a tier a job's worth is counted in seconds of
     waiting: ``(qos.priority + job.priority) * age_weight``, plus its owner's standing times `share_weight`, plus its GPUs (up to
-    `MOST_SIZED`) times `size_weight`, plus the seconds that it has waited. All jobs age alike, so `now` falls out of every
-    comparison: only a change of somebody's standing changes the order of two jobs that wait. Every part but the last is
-    bounded, so a job of the same tier that is submitted later by more than their sum never goes ahead: that is why nobody
-    waits for ever behind their like. Ties go to the smaller id.
+    `MOST_SIZED`) times `size_weight`, plus the seconds that it has waited, less its `short_first.late_by`. All jobs age alike, so
+    `now` falls out of every comparison: only a change of somebody's standing changes the order of two jobs that wait. Every part
+    but the waiting is bounded, so a job of the same tier that is submitted later by more than their sum never goes ahead: that
+    is why nobody waits for ever behind their like. Ties go to the smaller id.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Order:
 
     def late(self, job: Waiting) -> float:
         """The rest of what counts: the smallest of this plus `offset` is the first in line."""
-        return job.submitted_at - job.priority * self.age_weight
+        return job.submitted_at + job.late_by - job.priority * self.age_weight
 
 
 def order_of(weights: Snapshot | LabRules, standing: Mapping[tuple[str, str], float]) -> Order:

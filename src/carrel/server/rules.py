@@ -56,6 +56,7 @@ _QOS_KEYS = {
     "preempt_exempt_time": "duration",
     "preempt_grace": "duration",
     "lends": "choice",
+    "short_first": "number",
 }
 
 
@@ -180,11 +181,15 @@ def _read_priority(table: Mapping[str, Any], where: str) -> dict[str, Any]:
                 raise Invalid(f"{place} is {value}.", remedy="It must be 1 or more.")
         elif kind == "duration":
             found[key] = float(convert(Setting(key, kind, None, ""), value, place))
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < inf:
-            found[key] = float(value)
         else:
-            raise Invalid(f"{place} is {value!r}.", remedy="It must be a number, 0 or more.")
+            found[key] = _number(value, place)
     return found
+
+
+def _number(value: Any, place: str) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < inf:
+        return float(value)
+    raise Invalid(f"{place} is {value!r}.", remedy="It must be a number, 0 or more.")
 
 
 def _read_partitions(base: Mapping[str, Any], tables: Any, qos: Mapping[str, QoS], where: str) -> dict[str, Partition]:
@@ -301,6 +306,8 @@ def _one_qos(name: str, table: Mapping[str, Any], where: str) -> QoS:
             fields[key] = _mode(value, where)
         elif key == "lends":
             fields[key] = _lends(value, where)
+        elif key == "short_first":
+            fields[key] = _number(value, f"{where}.short_first")
         elif key.startswith("preempt_") and value == 0 and not isinstance(value, bool):
             fields[key] = 0
         elif key == "priority" and isinstance(value, int) and not isinstance(value, bool):

@@ -221,13 +221,13 @@ class BrokerProcess:
         """SIGKILL, and wait until it is gone."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=PATIENCE)
 
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=PATIENCE)
 
     def restart(self, **changes: Any) -> None:
         """Kill it if it runs, and start it again on the same state; `changes` are new values of its configuration."""

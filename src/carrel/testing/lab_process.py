@@ -64,10 +64,10 @@ class LabProcess:
             for job in active:
                 client.cancel(job.id)
             for job in active:
-                client.wait(job.id, timeout=60)
+                client.wait(job.id, timeout=PATIENCE)
 
     def _wait(self) -> int:
-        code = self.process.wait(timeout=60)
+        code = self.process.wait(timeout=PATIENCE)
         self.output.close()
         return code
 

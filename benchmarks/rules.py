@@ -1,0 +1,116 @@
+"""Rules beside each other on every trace that is named: `python benchmarks/rules.py FILE ...`.
+
+Without a file: Muri's third trace and generated jobs of 40 users, on 64 GPUs at a load of 0.9. `carrel` is the preset "default";
+the rows below it change one thing each. "wrong" multiplies each prediction by a number between a quarter and four, the same for
+a job whenever it is asked for. Waits count all time in which a job does not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from unittest.mock import patch
+
+from carrel.control import scheduler
+from carrel.domain.expectation import Expected
+from carrel.domain.placement import Waiting
+from carrel.domain.rules import LabRules
+from carrel.policy.short_first import late_by
+from carrel.server.rules import read_lab_rules
+from carrel.simulate.equal_part import completions_alone
+from carrel.simulate.generator import generate_jobs
+from carrel.simulate.lab import simulate_lab
+from carrel.simulate.lab.machines import nodes_of
+from carrel.simulate.measures import Measures, Spread, measure
+from carrel.simulate.outcome import Outcome
+from carrel.simulate.policies import run_policy
+from carrel.simulate.trace import Cluster, Trace
+from carrel.simulate.traces import read_trace
+
+TRACES = Path(__file__).parents[1] / "tests" / "data" / "traces"
+CLUSTER = Cluster(nodes=8, gpus_per_node=8)
+FIELD = ("fifo", "first-fit", "easy", "srtf", "tiresias")
+SEEDS = (1, 2, 3)
+JOBS, LOAD = 1500, 0.9
+
+
+def short_first(rules: LabRules, factor: float) -> LabRules:
+    """The rules with short jobs first in every class of service."""
+    return replace(rules, qos={name: replace(qos, short_first=factor) for name, qos in rules.qos.items()})
+
+
+def wrong(job: Waiting, factor: float, expected: Expected | None) -> float:
+    """As `late_by`, by predictions that are wrong."""
+    return late_by(job, factor * 4.0 ** Random(job.id).uniform(-1, 1), expected)
+
+
+def runs(trace: Trace, cluster: Cluster) -> Iterator[tuple[str, Outcome]]:
+    """The trace under each rule."""
+    rules, nodes = read_lab_rules(None), nodes_of(cluster)
+    for policy in FIELD:
+        yield policy, run_policy(policy, trace, nodes, rules)
+    changed: Sequence[tuple[str, LabRules]] = (
+        ("carrel", rules),
+        ("promises 3", replace(rules, promises=3)),
+        ("expected times", replace(rules, backfill_times="expected")),
+        ("short_first 0.1", short_first(rules, 0.1)),
+        ("short_first 1", short_first(rules, 1.0)),
+        ("short_first 1, promises 3", replace(short_first(rules, 1.0), promises=3)),
+    )
+    for name, one in changed:
+        yield name, simulate_lab(one, trace, nodes)
+    with patch.object(scheduler, "late_by", wrong):
+        yield "short_first 1, wrong", simulate_lab(short_first(rules, 1.0), trace, nodes)
+
+
+def works(files: Sequence[str], gpus: int) -> Iterator[tuple[Trace, Cluster]]:
+    """What is simulated."""
+    for file in files:
+        trace = read_trace(Path(file))
+        yield trace, trace.cluster or Cluster(nodes=gpus // 8, gpus_per_node=8)
+    if not files:
+        yield read_trace(TRACES / "muri" / "trace3.csv"), CLUSTER
+        for seed in SEEDS:
+            yield generate_jobs(seed, jobs=JOBS, gpus=CLUSTER.gpus, load=LOAD), CLUSTER
+
+
+def _hours(spread: Spread | None, value: Callable[[Spread], float]) -> str:
+    return "-" if spread is None else f"{value(spread) / 3600:.1f}"
+
+
+def _row(trace: Trace, name: str, one: Measures) -> str:
+    waits = [_hours(one.waits, value) for value in (lambda it: it.mean, lambda it: it.p95, lambda it: it.max)]
+    slowdown = "-" if one.slowdown is None else f"{one.slowdown.mean:.1f}"
+    fairness = f"{one.fairness:.1f}" if one.fairness is not None and len(one.users) > 1 else "-"
+    cells = [
+        trace.name,
+        name,
+        *waits,
+        _hours(one.completions, lambda it: it.mean),
+        slowdown,
+        f"{one.makespan / 3600:.0f}",
+        fairness,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--gpus", type=int, default=64, help="for traces that name no machines")
+    asked = parser.parse_args()
+    print("| trace | rule | wait, mean (h) | p95 (h) | longest (h) | JCT, mean (h) | slowdown | makespan (h) | fairness |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    for trace, cluster in works(asked.files, asked.gpus):
+        alone = completions_alone(trace, cluster.gpus)
+        for name, outcome in runs(trace, cluster):
+            print(_row(trace, name, measure(outcome, trace, alone=alone)), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
