@@ -82,11 +82,11 @@ def client(lab: LabProcess, home: Path) -> Iterator[Client]:
         yield client
 
 
-def project(directory: Path, *inputs: str, command: str = "cat in0") -> Path:
+def project(directory: Path, *inputs: str, command: str = "cat in0", more: str = "") -> Path:
     directory.mkdir()
     named = ", ".join(f'in{number}: "{uri}"' for number, uri in enumerate(inputs))
     (directory / "MLproject").write_text(
-        f'name: t\nentry_points:\n  main:\n    command: "{command}"\ncarrel:\n  inputs: {{{named}}}\n'
+        f'name: t\nentry_points:\n  main:\n    command: "{command}"\ncarrel:\n  inputs: {{{named}}}\n{more}'
     )
     return directory
 
@@ -153,6 +153,16 @@ def test_a_killed_server_finds_its_fetches_again(lab: LabProcess, home: Path, st
         assert store.asked["/data"] == 1
     finally:
         again.stop()
+
+
+def test_a_fetch_is_given_the_secrets_of_its_job(client: Client, store: Store, tmp_path: Path) -> None:
+    client.set_secret("KEY", "open-sesame")
+    store.open.set()
+    code = project(tmp_path / "a", f"{store.url}/data", command="cat in0; echo -n $KEY | wc -c", more="  secrets: [KEY]\n")
+    job, log = ended(client, client.submit_project(code, resources=GPU).id)
+    assert (job.state, log.split()) == ("COMPLETED", ["/data11"])
+    assert store.asked["/data"] == 1
+    client.remove_secret("KEY")
 
 
 def test_a_fetch_whose_runner_is_killed_is_made_in_the_jobs_place(

@@ -132,7 +132,7 @@ class InputCache:
             if now - mark.stat().st_mtime > _UNUSED:
                 mark.unlink(missing_ok=True)
         for place in self._arriving.iterdir() if self._arriving.is_dir() else ():
-            if now - place.stat().st_mtime > _ABANDONED:
+            if now - max(path.lstat().st_mtime for path in (place, *place.rglob("*"))) > _ABANDONED:
                 shutil.rmtree(place, ignore_errors=True)
         entries = sorted(self._entries(now))
         total = sum(held for _used, held, _path in entries)
