@@ -129,7 +129,7 @@ def test_the_jobs_of_a_sweep_fetch_once(client: Client, store: Store, tmp_path: 
     code = project(tmp_path / "a", f"{store.url}/data")
     jobs = [client.submit_project(code, resources=GPU) for _ in range(3)]
     wait_until(lambda: store.asked["/data"] == 1)
-    wait_until(lambda: f"for job {jobs[0].id}" in client.job(jobs[2].id).message)
+    wait_until(lambda: f"the same as those of job {jobs[0].id}," in client.job(jobs[2].id).message)
     client.cancel(jobs[0].id)  # another one goes on with it
     wait_until(lambda: store.asked["/data"] == 2)
     store.open.set()

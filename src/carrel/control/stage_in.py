@@ -226,8 +226,8 @@ class StageIn:
 
 
 def _why(fetch: _Fetch, job_id: int) -> Reason:
-    message = "Its inputs are fetched before it is placed"
     if not fetch.carrier:
-        return Reason(code=_CODE, message=f"{message}; at most {_EACH} fetches of one user, and {_AT_ONCE} in all, run at once.")
-    others = "" if fetch.carrier == job_id else f", for job {fetch.carrier}, too, which has the same"
-    return Reason(code=_CODE, message=f"{message}{others}: {fetch.message or 'this begins'}.")
+        at_once = f"at most {_EACH} fetches of one user, and {_AT_ONCE} in all, run at once"
+        return Reason(code=_CODE, message=f"Its inputs are fetched before it is placed; {at_once}.")
+    which = "" if fetch.carrier == job_id else f", the same as those of job {fetch.carrier},"
+    return Reason(code=_CODE, message=f"Its inputs{which} are fetched before it is placed: {fetch.message or 'this begins'}.")
