@@ -39,6 +39,6 @@ def test_the_worths_in_the_table_are_right_and_in_order() -> None:
 
 
 def test_every_code_on_the_page_is_a_reason() -> None:
-    codes = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    codes = re.findall(r"^\| `([A-Z]\w+)` \|", PAGE, re.MULTILINE)
     assert len(codes) == 10
     assert set(codes) <= set(REASONS)
