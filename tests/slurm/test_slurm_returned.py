@@ -93,10 +93,17 @@ def take_over(site: SlurmSite, home: LabHome, path: str, many: int) -> None:
         engine.adopt((Attempt(job_id=launch.job_id, number=1), launch, TOKEN) for launch in launches)
         for launch in launches:
             assert ear.wait(launch, lambda story: story.ended or story.gone, timeout=LIMIT)
-        wait_until(lambda: not set(left) & set(allocations(site, home)), timeout=LIMIT)
+        wait_until(lambda: not set(left) & set(allocations(site, home)), lambda: _remains(site, home), timeout=LIMIT)
     finally:
         engine.close()
     wait_until(lambda: not allocations(site, home), timeout=LIMIT)
+
+
+def _remains(site: SlurmSite, home: LabHome) -> str:
+    """What Slurm and the spool know of the allocations that are left."""
+    listed = site.run("squeue", "-o", "%A %T %k %L").out
+    steps = site.run("squeue", "-s").out
+    return f"{listed}\n{steps}\n{sorted(path.name for path in home.spool.root.iterdir())}"
 
 
 @pytest.mark.parametrize("path", list(HOLD))
@@ -213,6 +220,7 @@ def many_kills(site: SlurmSite, tmp_path: Path, seed: int, rounds: int) -> None:
             if not without_step(site, home):
                 raise AssertionError(f"round {number}: {what}: {allocations(site, home)}") from error
             by_the_next.append(what)
+            print(f"round {number}: {what}: {_remains(site, home)}", flush=True)
             began = time.monotonic()
             take_over(site, home, path, 3)
         times.append((time.monotonic() - began, what))
