@@ -78,7 +78,8 @@ class StageIn:
         #: Jobs that need not wait any more, with what was found for them.
         self._through: dict[int, InputsReady | None] = {}
         self._fresh: OrderedDict[_Key, tuple[float, InputsReady]] = OrderedDict()
-        self._freed: list[Job] = []
+        #: Jobs that come into the line next.
+        self._freed: dict[int, Job] = {}
         #: Jobs whose inputs cannot be fetched, and why.
         self._failed: dict[int, Reason] = {}
 
@@ -95,9 +96,9 @@ class StageIn:
             return False
         inputs = tuple(item for item in task.all_inputs if item.lies_elsewhere)
         key = _Key(owner=job.owner, inputs=inputs, secrets=task.secrets)
-        at, found = self._fresh.get(key, (0.0, None))
-        if now < at + _FRESH:
-            self._through[job.id] = found
+        fresh = self._fresh.get(key)
+        if fresh is not None and now < fresh[0] + _FRESH:
+            self._through[job.id] = fresh[1]
             return False
         self._by_job[job.id] = key
         self._fetches.setdefault(key, _Fetch()).waiting[job.id] = job
@@ -120,6 +121,7 @@ class StageIn:
         if job.state.ended:
             self._through.pop(job.id, None)
             self._failed.pop(job.id, None)
+            self._freed.pop(job.id, None)
         key = self._by_job.pop(job.id, None)
         if key is None:
             return
@@ -149,17 +151,21 @@ class StageIn:
                 self._end(key, fetch, None, now)
 
     def turn(self, now: float, halt: Reason | None) -> Iterator[Job]:
-        """Begin what may begin, unless there is a `halt`; yield those who come into the line, or have failed."""
+        """Begin what may begin, unless there is a `halt`; yield those who come into the line, or have failed.
+
+        Whom the caller could not deal with is yielded again the next time.
+        """
         self._halt = halt
         for job_id, reason in tuple(self._failed.items()):
             after = self._jobs.fail(job_id, reason=reason, now=now, outbox=self._withdrawal)
-            self._failed.pop(job_id, None)
             if after is not None:
                 yield after
+            self._failed.pop(job_id, None)
         if halt is None:
             self._start()
-        while self._freed:
-            yield self._freed.pop()
+        for job_id, job in tuple(self._freed.items()):
+            yield job
+            self._freed.pop(job_id, None)
 
     # ---- one fetch
 
@@ -218,7 +224,7 @@ class StageIn:
             if failed is not None and not job.retries_left:
                 self._failed[job.id] = failed
             else:
-                self._freed.append(job)
+                self._freed[job.id] = job
 
     def _tell(self, fetch: _Fetch, now: float) -> None:
         told = tuple(fetch.waiting.values())[:_TOLD]
