@@ -9,8 +9,8 @@ import pytest
 
 from carrel.domain.account import Account
 from carrel.domain.errors import Denied, NotFound
-from carrel.domain.job import Visible
 from carrel.domain.user import Caller, Role, User
+from carrel.domain.visible import Visible
 from carrel.policy.access import ALL, JOB, RULES, SCOPES, Action, Resource, allowed, token_allows
 from carrel.policy.accounts import accounts_of, choose_account
 

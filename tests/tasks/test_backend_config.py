@@ -6,7 +6,8 @@ import pytest
 
 from carrel.domain.errors import Invalid
 from carrel.domain.slurm import SlurmRequest
-from carrel.tasks import BackendConfig, ResourceOverrides, read_backend_config
+from carrel.submission import ResourceOptions, TaskOptions
+from carrel.tasks import BackendConfig, read_backend_config
 
 GIB = 1024**3
 MIB = 1024**2
@@ -22,8 +23,12 @@ FROM_MLFLOW: dict[str, Any] = {
 }
 
 
+def options(**said: Any) -> BackendConfig:
+    return BackendConfig(options=TaskOptions(**said))
+
+
 def resources(**said: Any) -> BackendConfig:
-    return BackendConfig(resources=ResourceOverrides(**said))
+    return options(resources=ResourceOptions(**said))
 
 
 @pytest.mark.parametrize(
@@ -55,39 +60,39 @@ def resources(**said: Any) -> BackendConfig:
         ({"nodes": "2-2", "ntasks": 2}, resources(nodes=2)),
         (
             {"nodes": 2, "ntasks_per_node": 4, "cpus_per_task": 3},
-            BackendConfig(resources=ResourceOverrides(nodes=2, cpus=12), tasks_per_node=4),
+            options(resources=ResourceOptions(nodes=2, cpus=12), tasks_per_node=4),
         ),
-        ({"ntasks": 8, "nodes": 2}, BackendConfig(resources=ResourceOverrides(nodes=2), tasks_per_node=4)),
-        ({"ntasks": 8, "ntasks-per-node": "4"}, BackendConfig(resources=ResourceOverrides(nodes=2), tasks_per_node=4)),
-        ({"ntasks": 4}, BackendConfig(tasks_per_node=4)),
+        ({"ntasks": 8, "nodes": 2}, options(resources=ResourceOptions(nodes=2), tasks_per_node=4)),
+        ({"ntasks": 8, "ntasks-per-node": "4"}, options(resources=ResourceOptions(nodes=2), tasks_per_node=4)),
+        ({"ntasks": 4}, options(tasks_per_node=4)),
         ({"nodes": 2, "gpus": "a100:8"}, resources(nodes=2, gpus=4, gpu_type="a100")),
         ({"nodes": 2, "gpus_per_node": 4, "gres": "gpu:4"}, resources(nodes=2, gpus=4)),
         (
             {"partition": "gpu", "account": "physics", "qos": "batch"},
-            BackendConfig(partition="gpu", account="physics", qos="batch"),
+            options(partition="gpu", account="physics", qos="batch"),
         ),
-        ({"environment": {"A": 1}, "exports": ["B=x=y", "C"]}, BackendConfig(variables={"A": "1", "B": "x=y", "C": "here"})),
-        ({"preemptible": False}, BackendConfig(preemptible=False)),
+        ({"environment": {"A": 1}, "exports": ["B=x=y", "C"]}, options(variables={"A": "1", "B": "x=y", "C": "here"})),
+        ({"preemptible": False}, options(preemptible=False)),
         (
             {"constraint": "a100", "exclusive": True, "reservation": "course", "modules": ["gcc/12", "cuda/12.4"]},
-            BackendConfig(
+            options(
                 slurm=SlurmRequest(
                     constraint="a100", exclusive="exclusive", reservation="course", modules=("gcc/12", "cuda/12.4")
                 )
             ),
         ),
-        ({"exclusive": "user", "modules": "cuda"}, BackendConfig(slurm=SlurmRequest(exclusive="user", modules=("cuda",)))),
-        ({"exclusive": False, "requeue": False}, BackendConfig(requeue=0)),
+        ({"exclusive": "user", "modules": "cuda"}, options(slurm=SlurmRequest(exclusive="user", modules=("cuda",)))),
+        ({"exclusive": False, "requeue": False}, options(requeue=0)),
         (
             {"mail-user": "ada@example.org", "mail-type": "FAIL,end"},
-            BackendConfig(slurm=SlurmRequest(mail="ada@example.org", mail_events=("FAIL", "END"))),
+            options(slurm=SlurmRequest(mail="ada@example.org", mail_events=("FAIL", "END"))),
         ),
-        ({"requeue": True, "signal": "B:TERM@300"}, BackendConfig(requeue=20, warning=300)),
-        ({"requeue": "3", "signal": "SIGTERM"}, BackendConfig(requeue=3, warning=60)),
-        ({"dependency": "afterok:12"}, BackendConfig(dependency="afterok:12")),
-        ({"array": "0-9%2"}, BackendConfig(array="0-9%2")),
-        ({"array": 3}, BackendConfig(array="3")),
-        ({"job-name": "higgs"}, BackendConfig(name="higgs")),
+        ({"requeue": True, "signal": "B:TERM@300"}, options(requeue=20, warning=300)),
+        ({"requeue": "3", "signal": "SIGTERM"}, options(requeue=3, warning=60)),
+        ({"dependency": "afterok:12"}, options(dependency="afterok:12")),
+        ({"array": "0-9%2"}, options(array="0-9%2")),
+        ({"array": 3}, options(array="3")),
+        ({"job-name": "higgs"}, options(name="higgs")),
         ({"detach": True, "PROJECT_ENV_MANAGER": "uv"}, BackendConfig(detach=True, env_manager="uv")),
     ],
 )
@@ -105,7 +110,7 @@ def test_understood(config: dict[str, Any], expected: BackendConfig) -> None:
         ({"modules": ["cuda", ""]}, "modules has an empty entry", ""),
         ({"modules": {"cuda": "12"}}, "modules is {'cuda': '12'}", ""),
         ({"mail-type": True}, "mail_type is True", ""),
-        ({"requeue": 101}, "requeue is 101", "At most 100"),
+        ({"requeue": 101}, "requeue is 101", "0 to 100"),
         ({"requeue": "often"}, "requeue", "whole number"),
         ({"signal": "USR1@60"}, 'signal is "USR1@60"', "TERM@300"),
         ({"dependency": "before:1"}, 'dependency is "before:1"', "afternotok"),

@@ -89,4 +89,4 @@ def test_the_examples_mean_the_same(
     assert ours.command == mlflow_command(directory, entry_point, parameters).replace(str(directory) + "/", "")
     assert ours.name == example
     assert ours.environment.source == "python_env.yaml"
-    assert ours.resources.memory
+    assert ours.options.resources.memory

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from carrel.domain.errors import Invalid
 from carrel.domain.resources import Resources
 from carrel.domain.task import Launcher
+from carrel.submission.kinds import read_launcher
 from carrel.tasks import describe
-from carrel.tasks.shape import MAX_TASKS_PER_NODE, one_of_gpus, read_launcher, tasks_on_each_node
+from carrel.tasks.shape import MAX_TASKS_PER_NODE, one_of_gpus, tasks_on_each_node
 
 PROJECT = "entry_points: {main: {command: python train.py}}\ncarrel:\n"
 
@@ -22,9 +23,10 @@ def described(root: Path, section: str):
 
 def test_a_file_says_the_shape(tmp_path: Path) -> None:
     found = described(tmp_path, "  resources: {nodes: 2, gpus_per_node: 4, cpus: 8}\n  launcher: torchrun\n  tasks_per_node: 3\n")
+    found = found.options
     assert (found.resources.nodes, found.resources.gpus, found.launcher, found.tasks_per_node) == (2, 4, Launcher.TORCHRUN, 3)
     silent = described(tmp_path, "  qos: batch\n")
-    assert (silent.resources.nodes, silent.launcher, silent.tasks_per_node) == (None, None, None)
+    assert (silent.options.resources.nodes, silent.options.launcher, silent.options.tasks_per_node) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from carrel.domain.errors import CarrelError, Invalid
 from carrel.domain.resources import Resources
 from carrel.domain.task import EnvironmentKind, InputSpec
 from carrel.snapshots import SnapshotStore, pack
-from carrel.tasks import ResourceOverrides, TaskDescription, describe
+from carrel.submission import ResourceOptions, TaskOptions
+from carrel.tasks import TaskDescription, describe
 from carrel.testing.examples import examples
 
 
@@ -74,13 +75,15 @@ def test_everything_arrives(tmp_path: Path) -> None:
         environment=task.environment,
         inputs=(InputSpec(path="data/train.csv", uri="https://example.org/train.csv", digest="sha256:" + "ab" * 32),),
         outputs=("results/**", "*.csv"),
-        retries=3,
-        preemptible=False,
-        resources=ResourceOverrides(gpus=2, gpu_type="h200", cpus=8, memory=16 * 1024**3, time=9000),
-        qos="batch",
-        account="physics",
-        experiment="digits",
-        variables={"DEBUG": "true", "EMPTY": "", "VERSION": "1.10"},
+        options=TaskOptions(
+            retries=3,
+            preemptible=False,
+            resources=ResourceOptions(gpus=2, gpu_type="h200", cpus=8, memory=16 * 1024**3, time=9000),
+            qos="batch",
+            account="physics",
+            experiment="digits",
+            variables={"DEBUG": "true", "EMPTY": "", "VERSION": "1.10"},
+        ),
     )
     assert task.environment.python == "3.10"
     assert task.environment.requirements == ("numpy",)
@@ -336,12 +339,12 @@ def test_no_text_is_ever_a_traceback(tmp_path: Path, text: str) -> None:
 
 
 def test_overrides() -> None:
-    file = ResourceOverrides(gpus=2, gpu_type="h200", memory=1024**3)
-    assert ResourceOverrides(gpus=1).over(file) == ResourceOverrides(gpus=1, gpu_type="h200", memory=1024**3)
-    assert ResourceOverrides(gpus=0).over(file) == ResourceOverrides(gpus=0, memory=1024**3)
+    file = ResourceOptions(gpus=2, gpu_type="h200", memory=1024**3)
+    assert ResourceOptions(gpus=1).over(file) == ResourceOptions(gpus=1, gpu_type="h200", memory=1024**3)
+    assert ResourceOptions(gpus=0).over(file) == ResourceOptions(gpus=0, memory=1024**3)
     assert file.resources(Resources(cpus=4, time=60)) == Resources(cpus=4, time=60, gpus=2, gpu_type="h200", memory=1024**3)
     with pytest.raises(Invalid, match="gpu_type"):
-        ResourceOverrides(gpu_type="h200").resources(Resources())
+        ResourceOptions(gpu_type="h200").resources(Resources())
 
 
 def test_reading_needs_neither_mlflow_nor_the_server() -> None:

@@ -55,7 +55,7 @@ def test_the_examples_are_right(tmp_path: Path) -> None:
     task = describe(tmp_path, parameters={"epochs": "20", "data": "data/train.csv"})
     assert task.command == "python train.py --epochs 20 --learning-rate 0.01 --data data/train.csv"
     assert task.environment.requirements == ("scikit-learn<2,>=1.5", "setuptools")
-    assert task.resources.time == 7200
+    assert task.options.resources.time == 7200
     assert describe(tmp_path, script="train.py").environment.requirements == ("numpy>=2",)
     (config,) = [json.loads(text) for language, text in BLOCKS if language == "json"]
-    assert read_backend_config(config).resources.gpu_type == "a100"
+    assert read_backend_config(config).options.resources.gpu_type == "a100"

@@ -69,7 +69,7 @@ def _state(text: str) -> str:
     known = {state.value: state.value for state in JobState}
     word = text.upper().replace("-", "_")
     if word not in known:
-        from carrel.tasks.suggest import suggest
+        from carrel.domain.suggest import suggest
 
         raise Invalid(f'There is no state "{text}".', remedy=suggest(word, list(known), what="States"))
     return known[word]

@@ -53,6 +53,7 @@ COMMANDS: dict[str, str] = {
     "broker": "broker",
     "signing-key": "signing_key",
     "doctor": "doctor",
+    "schema": "schema",
     "completion": "completion",
     "version": "lab",
 }

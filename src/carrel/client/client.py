@@ -7,10 +7,11 @@ import math
 import secrets
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from urllib.parse import quote
 
 from carrel.client.arrays import ArrayCalls
@@ -30,6 +31,7 @@ from carrel.wire import v1
 if TYPE_CHECKING:
     from carrel.client.travelling import Travelling
     from carrel.snapshots import Packed
+    from carrel.submission import TaskArguments
 
 T = TypeVar("T")
 #: Seconds of patience with a lab that has not answered once: it is more likely gone than starting again.
@@ -182,45 +184,32 @@ class Client(ArrayCalls, AuditCalls, EnvironmentCalls, OutputCalls, PeopleCalls,
         arguments: Sequence[str] = (),
         strict: bool = False,
         version: str | None = None,
-        name: str | None = None,
-        qos: str | None = None,
-        partition: str | None = None,
-        account: str | None = None,
         resources: v1.ResourceRequest | None = None,
-        backend_config: Mapping[str, Any] | None = None,
-        retries: int | None = None,
-        requeue: int | None = None,
-        warning: str | None = None,
-        network: str | None = None,
-        image: str | None = None,
-        dependency: str | None = None,
-        array: str | None = None,
         slurm: v1.SlurmRequest | None = None,
-        preemptible: bool | None = None,
-        visible: Literal["owner", "account"] | None = None,
-        experiment: str | None = None,
-        variables: Mapping[str, str] | None = None,
-        secret_names: Sequence[str] = (),
-        launcher: str | None = None,
-        tasks_per_node: int | None = None,
-        resolve_as_of: str | None = None,
+        backend_config: Mapping[str, Any] | None = None,
         tracking: v1.TrackingRequest | None = None,
         include: Sequence[str | Path] = (),
         packed: Callable[[Travelling], None] | None = None,
         key: str | None = None,
+        secret_names: Sequence[str] = (),
+        **options: Unpack[TaskArguments],
     ) -> v1.JobView:
         """Pack a directory, a bare script or a git address, and submit it. Only code that the lab lacks is sent.
 
         A bare script outside of projects and git repositories travels with the modules that it imports and the files that
         `arguments` and `parameters` name; `include` adds files and directories. `packed` is called with what travels before it
         is sent; without it, what stays behind although the code names it is logged as a warning.
-        Of an array the first job is returned; the others are found with `array`.
+        `options` are those of `carrel.submission.TaskOptions`, as people write them (``time`` and what else a job has on a node
+        is in `resources`). Of an array the first job is returned; the others are found with `array`.
         `key` makes the submission idempotent beyond this call; within it, a lost connection never makes a second job.
         """
         from carrel.client.code import code_of
         from carrel.client.travelling import Travelling
         from carrel.snapshots import git_state, pack
 
+        if secret_names:
+            warnings.warn("secret_names is called secrets now.", DeprecationWarning, stacklevel=2)
+            options["secrets"] = [*secret_names, *(options.get("secrets") or ())]
         with tempfile.TemporaryDirectory(prefix="carrel-fetch-") as scratch:
             words = [*arguments, *(parameters or {}).values()]
             code = code_of(target, script, version, Path(scratch), include=include, words=words)
@@ -237,28 +226,10 @@ class Client(ArrayCalls, AuditCalls, EnvironmentCalls, OutputCalls, PeopleCalls,
                 parameters=dict(parameters or {}),
                 arguments=list(arguments),
                 strict=strict,
-                name=name,
-                qos=qos,
-                partition=partition,
-                account=account,
                 resources=resources or v1.ResourceRequest(),
-                backend_config=dict(backend_config or {}),
-                retries=retries,
-                requeue=requeue,
-                warning=warning,
-                network=network,
-                image=image,
-                dependency=dependency,
-                array=array,
                 slurm=slurm,
-                preemptible=preemptible,
-                visible=visible,
-                experiment=experiment,
-                variables=dict(variables or {}),
-                secrets=list(secret_names),
-                launcher=launcher,
-                tasks_per_node=tasks_per_node,
-                resolve_as_of=resolve_as_of,
+                backend_config=dict(backend_config or {}),
+                **{name: value for name, value in options.items() if value is not None},
                 git=v1.GitRequest(**to_plain(git)) if git is not None else None,
                 tracking=tracking,
             )

@@ -37,7 +37,7 @@ from carrel.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
 from carrel.domain.account import Standing
 from carrel.domain.array import read_array
 from carrel.domain.errors import Denied, Invalid, NotFound, Unauthenticated
-from carrel.domain.job import Job, JobState, Reason, Visible
+from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import StoredFile
 from carrel.domain.node import Node
 from carrel.domain.placement import Hold
@@ -48,6 +48,7 @@ from carrel.domain.serial import to_plain
 from carrel.domain.task import TaskSpec
 from carrel.domain.units import format_size
 from carrel.domain.user import Caller, User
+from carrel.domain.visible import Visible
 from carrel.policy.access import Action, Resource, allowed, of_job
 from carrel.spool import Spool
 

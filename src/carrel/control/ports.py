@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from carrel.domain.job import Job, JobState, Preemption, Reason, Visible
+from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import StoredFile, Usage
 from carrel.domain.node import Drain, Share
 from carrel.domain.qos import JobKind
@@ -14,6 +14,7 @@ from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import User, UserState
+from carrel.domain.visible import Visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,7 @@ from carrel.domain.errors import Conflict
 from carrel.domain.node import Share
 from carrel.domain.qos import JobKind, PreemptMode
 from carrel.domain.resources import Resources
-
-
-class Visible(StrEnum):
-    """Who may read a job's log, outputs and record beside its owner; nobody else may ever change anything of it."""
-
-    OWNER = "owner"
-    #: The members of its account.
-    ACCOUNT = "account"
+from carrel.domain.visible import Visible
 
 
 class JobState(StrEnum):

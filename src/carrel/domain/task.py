@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from carrel.domain.launcher import Launcher as Launcher
 from carrel.domain.network import Network
 from carrel.domain.session import SessionSpec
 from carrel.domain.slurm import SlurmRequest
@@ -23,17 +24,6 @@ class EnvironmentKind(StrEnum):
     UV_LOCK = "uv_lock"
     CONDA = "conda"
     IMAGE = "image"
-
-
-class Launcher(StrEnum):
-    """What starts the processes of a task on its nodes."""
-
-    #: The lab itself.
-    NONE = "none"
-    #: PyTorch's, of the task's environment.
-    TORCHRUN = "torchrun"
-    #: Slurm's own where it speaks PMI, else `mpirun` of the task's environment.
-    MPI = "mpi"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,8 @@ from carrel.domain.errors import (
     Unauthenticated,
     Unavailable,
 )
+from carrel.domain.suggest import suggest
 from carrel.environments import EnvironmentFailed
-from carrel.tasks.suggest import suggest
 from carrel.wire.v1 import Problem
 
 MEDIA_TYPE = "application/problem+json"

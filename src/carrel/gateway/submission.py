@@ -9,36 +9,31 @@ from __future__ import annotations
 import posixpath
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic_core import PydanticSerializationError
 
 from carrel.control.lab import Lab
 from carrel.control.ports import Submitted
-from carrel.domain.array import read_array
 from carrel.domain.errors import Invalid, NotFound
-from carrel.domain.job import Visible
-from carrel.domain.network import read_network
-from carrel.domain.qos import JobKind, QoS
+from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
 from carrel.domain.slurm import SlurmRequest
 from carrel.domain.task import EnvironmentRecipe, GitState, Launcher, TaskSpec, TrackingTarget
-from carrel.domain.units import parse_duration, parse_size
 from carrel.domain.user import Caller
+from carrel.domain.visible import Visible
 from carrel.snapshots import SnapshotStore
-from carrel.tasks import BackendConfig, ResourceOverrides, TaskDescription, describe, read_backend_config
+from carrel.submission import ResourceOptions, TaskOptions, options_of
+from carrel.submission.kinds import NAME
+from carrel.tasks import BackendConfig, TaskDescription, describe, read_backend_config
 from carrel.tasks.environment import resolved_as_of
-from carrel.tasks.image import read_image
-from carrel.tasks.section import MAX_RETRIES, check_variable
-from carrel.tasks.shape import one_of_gpus, read_launcher, tasks_on_each_node
-from carrel.wire.v1 import ResourceRequest, TaskRequest
-from carrel.wire.v1 import SlurmRequest as SlurmWish
+from carrel.tasks.shape import one_of_gpus, tasks_on_each_node
+from carrel.wire.v1 import TaskRequest
+from carrel.wire.v1.base import Request
 
 T = TypeVar("T")
-#: Longest name of a job, an account, an experiment.
-_NAME = 255
 
 
 class Submissions:
@@ -60,34 +55,35 @@ class Submissions:
         # Before anything is read: the content of somebody else's code must not show in an error message.
         if not self._lab.has_snapshot(caller, request.snapshot):
             raise NotFound(f"There is no code {request.snapshot} of yours.", remedy="Upload the snapshot first.")
+        said = read_request(request)
         config = read_backend_config(request.backend_config)
         described = self._describe(request)
-        partition, renamed = self._lab.policy.partition_here(_first(request.partition, config.partition, described.partition))
-        named = _first(request.qos, config.qos)
+        options = said.over(config.options).over(described.options)
+        partition, renamed = self._lab.policy.partition_here(options.partition)
+        named = _first(said.qos, config.options.qos)
         if partition is not None and not self._lab.policy.partitions:
             # A lab that is one has no partitions; where a QoS has the name, that is what was meant.
             named, partition = named or self._qos_of_partition(partition), None
-        qos = self._lab.policy.choose(_first(named, described.qos), JobKind.TASK, partition)
-        retries = _first(request.retries, described.retries) or 0
-        if not 0 <= retries <= MAX_RETRIES:
-            raise Invalid(f"retries is {retries}.", remedy=f"Ask for 0 to {MAX_RETRIES}.")
-        resources = _resources(request.resources, config.resources, described.resources, qos)
-        asked, left_out = self._lab.policy.left_out(_slurm(request.slurm, config.slurm, described.slurm), partition)
-        task = _task(request, config, described, resources)
-        task = replace(task, slurm=asked, notes=(*task.notes, *([renamed] if renamed else []), *left_out))
+        qos = self._lab.policy.choose(_first(named, described.options.qos), JobKind.TASK, partition)
+        resources = options.resources.resources(Resources(time=qos.default_time))
+        asked, left_out = self._lab.policy.left_out(_slurm(options.slurm), partition)
+        environment = _environment(said, config, described)
+        task = _task(request, options, described, environment, resources)
+        notes = (*described.notes, *config.notes, *([renamed] if renamed else []), *left_out)
+        task = replace(task, slurm=asked, notes=notes)
         submitted = self._lab.submit(
             caller,
             task,
-            name=_printable("name", request.name or config.name or described.name),
+            name=NAME.read("name", options.name or described.name),
             resources=resources,
             qos=qos,
             partition=partition,
-            account=_optional("account", _first(request.account, config.account, described.account)),
-            retries=retries,
-            preemptible=_first(request.preemptible, config.preemptible, described.preemptible) is not False,
-            visible=Visible(request.visible or Visible.OWNER),
-            dependency=(_first(request.dependency, config.dependency) or "").strip(),
-            array=_array(_first(request.array, config.array, described.array), request),
+            account=options.account,
+            retries=options.retries or 0,
+            preemptible=options.preemptible is not False,
+            visible=options.visible or Visible.OWNER,
+            dependency=(options.dependency or "").strip(),
+            array=_array(options.array, request),
             key=key,
         )
         return submitted, task.notes
@@ -139,85 +135,77 @@ def _refuse_half_characters(request: TaskRequest) -> None:
         raise Invalid("The request has text with half a character (a lone surrogate).", remedy="Send UTF-8.") from error
 
 
-def _task(request: TaskRequest, config: BackendConfig, described: TaskDescription, resources: Resources) -> TaskSpec:
+def read_request(request: TaskRequest) -> TaskOptions:
+    """Return what the request itself says; raise `Invalid` for a value that cannot be."""
+    resources = request.resources.model_copy(
+        update={"gpus": one_of_gpus(request.resources.gpus, request.resources.gpus_per_node)}
+    )
+    wish = request.slurm.model_dump(exclude_none=True) if request.slurm is not None else {}
+    slurm: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in wish.items()}
+    return TaskOptions(
+        **_options_in(request, TaskOptions),
+        resources=ResourceOptions(**_options_in(resources, ResourceOptions)),
+        slurm=SlurmRequest(**slurm),
+    )
+
+
+def _options_in(request: Request, declaration: type) -> dict[str, Any]:
+    declared = {name: option for name, option in options_of(declaration).items() if option.in_requests}
+    return {
+        name: option.kind.read(name, value) for name, option in declared.items() if (value := getattr(request, name)) is not None
+    }
+
+
+def _task(
+    request: TaskRequest,
+    options: TaskOptions,
+    described: TaskDescription,
+    environment: EnvironmentRecipe,
+    resources: Resources,
+) -> TaskSpec:
     git, tracking = request.git, request.tracking
-    launcher = _first(None if request.launcher is None else read_launcher(request.launcher), described.launcher) or Launcher.NONE
-    asked = _first(request.tasks_per_node, config.tasks_per_node, described.tasks_per_node)
-    as_of = _first(request.resolve_as_of, config.resolve_as_of, described.resolve_as_of)
+    launcher = options.launcher or Launcher.NONE
     return TaskSpec(
         entry_point=described.entry_point,
         command=described.command,
         snapshot=request.snapshot,
         directory=_inside(request.directory),
         parameters=described.parameters,
-        # MLflow's --env-manager local: the environment that is there, so nothing is built.
-        environment=resolved_as_of(_environment(request, config, described), as_of),
+        environment=resolved_as_of(environment, options.resolve_as_of),
         inputs=described.inputs,
         path_parameters=described.path_parameters,
         outputs=described.outputs,
         launcher=launcher,
-        tasks_per_node=tasks_on_each_node(asked, launcher, resources, described.command),
-        variables={**described.variables, **config.variables, **_variables(request.variables)},
-        secrets=tuple(dict.fromkeys([*described.secrets, *request.secrets])),
-        experiment=_optional("experiment", _first(request.experiment, described.experiment)),
+        tasks_per_node=tasks_on_each_node(options.tasks_per_node, launcher, resources, described.command),
+        variables=options.variables,
+        secrets=options.secrets,
+        experiment=options.experiment,
         tracking=TrackingTarget(run_id=tracking.run_id, experiment_id=tracking.experiment_id, uri=tracking.uri)
         if tracking
         else None,
         git=GitState(**git.model_dump()) if git else None,
-        requeue=_requeue(_first(request.requeue, config.requeue, described.requeue)),
-        warning=_first(None if request.warning is None else parse_duration(request.warning), config.warning, described.warning),
-        network=_first(None if request.network is None else read_network(request.network), described.network),
-        notes=(*described.notes, *config.notes),
+        requeue=options.requeue or 0,
+        warning=options.warning,
+        network=options.network,
     )
 
 
-def _environment(request: TaskRequest, config: BackendConfig, described: TaskDescription) -> EnvironmentRecipe:
-    if request.image is not None:
-        return read_image(request.image)
+def _environment(said: TaskOptions, config: BackendConfig, described: TaskDescription) -> EnvironmentRecipe:
+    if said.image is not None:
+        return said.image
+    # MLflow's --env-manager local: the environment that is there, so nothing is built.
     return EnvironmentRecipe() if config.env_manager == "local" else described.environment
 
 
-def _slurm(request: SlurmWish | None, config: SlurmRequest, described: SlurmRequest) -> SlurmRequest | None:
-    wish = SlurmRequest()
-    if request is not None:
-        wish = SlurmRequest(
-            constraint=request.constraint or "",
-            exclusive=request.exclusive or "",
-            reservation=request.reservation or "",
-            mail=request.mail or "",
-            mail_events=tuple(request.mail_events or ()),
-            modules=tuple(request.modules or ()),
-            options=tuple(request.options),
-        )
-    asked = wish.over(config).over(described)
+def _slurm(asked: SlurmRequest) -> SlurmRequest | None:
     if asked.mail and not asked.mail_events:  # Slurm would write to nobody
         asked = replace(asked, mail_events=("END", "FAIL"))
     return asked if asked.asked() else None
 
 
-def _requeue(times: int | None) -> int:
-    if times is not None and not 0 <= times <= MAX_RETRIES:
-        raise Invalid(f"requeue is {times}.", remedy=f"Ask for 0 to {MAX_RETRIES}.")
-    return times or 0
-
-
-def _resources(request: ResourceRequest, config: ResourceOverrides, described: ResourceOverrides, qos: QoS) -> Resources:
-    asked = ResourceOverrides(
-        nodes=request.nodes,
-        cpus=request.cpus,
-        memory=None if request.memory is None else parse_size(request.memory),
-        gpus=one_of_gpus(request.gpus, request.gpus_per_node),
-        gpu_type=request.gpu_type,
-        gpu_memory=None if request.gpu_memory is None else parse_size(request.gpu_memory),
-        time=None if request.time is None else parse_duration(request.time),
-    )
-    return asked.over(config).over(described).resources(Resources(time=qos.default_time))
-
-
 def _array(text: str | None, request: TaskRequest) -> str:
     if text is None:
         return ""
-    read_array(text)
     if request.tracking is not None and request.tracking.uri is not None:
         raise Invalid(
             "Each element of an array has a run of its own, which the lab cannot make on another tracking server.",
@@ -228,26 +216,6 @@ def _array(text: str | None, request: TaskRequest) -> str:
 
 def _first(*values: T | None) -> T | None:
     return next((value for value in values if value is not None), None)
-
-
-def _variables(given: Mapping[str, str]) -> Mapping[str, str]:
-    for name, value in given.items():
-        fault = check_variable(name)
-        if fault is not None or "\0" in value:
-            raise Invalid(
-                f'The variable "{name}" {fault or "has a value with a zero byte"}.', remedy="Correct it or leave it out."
-            )
-    return given
-
-
-def _optional(what: str, text: str | None) -> str | None:
-    return None if text is None else _printable(what, text)
-
-
-def _printable(what: str, text: str) -> str:
-    if not text.strip() or len(text) > _NAME or not text.isprintable():
-        raise Invalid(f'The {what} "{text[:40]}" cannot be used.', remedy=f"Use 1 to {_NAME} printable characters.")
-    return text
 
 
 def _inside(directory: str) -> str:

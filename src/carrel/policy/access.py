@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from carrel.domain.errors import CarrelError, Denied
-from carrel.domain.job import Job, Visible
+from carrel.domain.job import Job
 from carrel.domain.user import Caller, Role
+from carrel.domain.visible import Visible
 from carrel.policy.heard import HEARD
 
 

@@ -35,7 +35,7 @@ OIDC: tuple[Setting, ...] = (
     Setting("groups_claim", "text", "groups", "Claim that lists groups; dots lead into it (realm_access.roles)."),
 )
 _ADMITS, _LINKS = ("known", "everybody"), ("name", "never")
-_TABLES = ("roles", "accounts")
+TABLES = ("roles", "accounts")
 _EXAMPLE = 'It is a table: [sign_in.oidc] with issuer = "https://…" and client_id = "carrel".'
 _LONGEST_SECRET = 1024
 
@@ -71,7 +71,7 @@ def read_oidc(table: Any, where: str) -> OidcSettings:
     if "client_secret" in table:
         raise Invalid(f"{where}.client_secret: a secret does not belong there.", remedy="Put it in a file: client_secret_file.")
     for name, value in table.items():
-        if known(name, {**by_name, **dict.fromkeys(_TABLES)}, where) in by_name:
+        if known(name, {**by_name, **dict.fromkeys(TABLES)}, where) in by_name:
             values[name] = convert(by_name[name], value, f"{where}.{name}")
     _check_client(values, where)
     _check_people(values, where)

@@ -29,9 +29,10 @@ _NAMED = ("preset", "default_qos", "session_qos")
 #: What an error says instead of the file's name when the file is right and a change to it is not.
 _CHANGED = "With that change"
 
-_PARTITION_KEYS = ("nodes", "qos", *SLURM_KEYS)
-_ACCOUNT_KEYS = ("parent", "shares", "users")
-_PRIORITY_KEYS = {
+#: Keys of the tables, with what their values are like where that is one of a few things.
+PARTITION_KEYS = ("nodes", "qos", *SLURM_KEYS)
+ACCOUNT_KEYS = ("parent", "shares", "users")
+PRIORITY_KEYS = {
     "age_weight": "duration",
     "share_weight": "duration",
     "size_weight": "duration",
@@ -40,7 +41,7 @@ _PRIORITY_KEYS = {
     "promises": "int",
     "backfill_times": "choice",
 }
-_QOS_KEYS = {
+QOS_KEYS = {
     "kinds": "list of job kinds",
     "default_time": "duration",
     "max_time": "duration",
@@ -166,7 +167,7 @@ def _table(value: Any, where: str) -> Mapping[str, Any]:
 def _read_priority(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in table.items():
-        kind = _PRIORITY_KEYS[known(key, _PRIORITY_KEYS, f"{where}: priority")]
+        kind = PRIORITY_KEYS[known(key, PRIORITY_KEYS, f"{where}: priority")]
         place = f"{where}: priority.{key}"
         if kind == "duration" and key.endswith("_weight") and value == 0 and not isinstance(value, bool):
             found[key] = 0.0  # it is not to count
@@ -199,7 +200,7 @@ def _read_partitions(base: Mapping[str, Any], tables: Any, qos: Mapping[str, QoS
         place = f"{where}: partitions.{name}"
         table = {**base.get(name, {}), **_table(tables.get(name, {}), place)}
         for key in table:
-            known(key, dict.fromkeys(_PARTITION_KEYS), place)
+            known(key, dict.fromkeys(PARTITION_KEYS), place)
         nodes, takes = _words(table.get("nodes", ["*"]), f"{place}.nodes"), _words(table.get("qos", list(qos)), f"{place}.qos")
         try:
             check_nodelist(nodes)
@@ -235,7 +236,7 @@ def _read_accounts(tables: Any, where: str) -> dict[str, Account]:
     for name, table in _table(tables, f"{where}: accounts").items():
         place = f"{where}: accounts.{name}"
         for key in _table(table, place):
-            known(key, dict.fromkeys(_ACCOUNT_KEYS), place)
+            known(key, dict.fromkeys(ACCOUNT_KEYS), place)
         users = {
             user: _shares(shares, f"{place}.users.{user}")
             for user, shares in _table(table.get("users", {}), f"{place}.users").items()
@@ -297,7 +298,7 @@ def _check_preempts(qos: Mapping[str, QoS], where: str) -> None:
 def _one_qos(name: str, table: Mapping[str, Any], where: str) -> QoS:
     fields: dict[str, Any] = {}
     for key, value in table.items():
-        kind = _QOS_KEYS[known(key, _QOS_KEYS, where)]
+        kind = QOS_KEYS[known(key, QOS_KEYS, where)]
         if key == "kinds":
             fields[key] = _kinds(value, where)
         elif key == "preempts":

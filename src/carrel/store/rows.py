@@ -10,11 +10,12 @@ from sqlalchemy.engine import Row
 
 from carrel.control.ports import AttemptRow, Event
 from carrel.domain.array import ArrayElement
-from carrel.domain.job import Job, JobState, Preemption, Reason, Visible
+from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import Usage
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
 from carrel.domain.serial import from_plain
+from carrel.domain.visible import Visible
 
 
 def dump(value: Any) -> str:

@@ -11,23 +11,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from carrel.domain.array import read_array
-from carrel.domain.dependency import read_dependency
 from carrel.domain.errors import Invalid
 from carrel.domain.slurm import SlurmRequest
+from carrel.domain.suggest import suggest
 from carrel.domain.units import MIB, parse_duration, parse_size
-from carrel.tasks.dates import read_as_of
-from carrel.tasks.overrides import ResourceOverrides
-from carrel.tasks.section import MAX_RETRIES, REQUEUES, check_variable
-from carrel.tasks.suggest import suggest
+from carrel.submission import Kind, ResourceOptions, TaskOptions, options_of
+from carrel.submission.kinds import check_variable
 
+_OPTIONS = {name: option for name, option in options_of(TaskOptions).items() if option.in_config}
 #: Keys with Slurm's names; a hyphen is as good as an underscore. `docs/tasks.md` describes each one.
 SLURM_KEYS = (
+    *(option.in_config for option in _OPTIONS.values()),
     "mem", "time", "gres", "gpus", "gpus_per_node", "cpus_per_task", "nodes", "ntasks", "ntasks_per_node",
-    "partition", "account", "qos",
-    "environment", "exports", "preemptible", "detach", "constraint", "exclusive", "reservation", "mail_user", "mail_type",
-    "modules", "dependency", "array", "requeue", "signal", "job_name", "output", "error", "sbatch_script_file",
-    "resolve_as_of",
+    "environment", "exports", "detach", "constraint", "exclusive", "reservation", "mail_user", "mail_type",
+    "modules", "signal", "output", "error", "sbatch_script_file",
 )  # fmt: skip
 #: Keys that MLflow adds itself.
 MLFLOW_KEYS = (
@@ -45,27 +42,7 @@ _GPUS = re.compile(r"(?:(?P<type>[A-Za-z][\w.-]*):)?(?P<count>\d{1,6})")
 class BackendConfig:
     """What a backend config says; None where it says nothing."""
 
-    resources: ResourceOverrides = field(default_factory=ResourceOverrides)
-    qos: str | None = None
-    account: str | None = None
-    partition: str | None = None
-    #: Processes on each node.
-    tasks_per_node: int | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    #: Whether somebody may take its place while it runs.
-    preemptible: bool | None = None
-    slurm: SlurmRequest = field(default_factory=SlurmRequest)
-    #: How often it goes on from its checkpoint after its walltime, and how many seconds before the end it is told.
-    requeue: int | None = None
-    warning: int | None = None
-    #: What it waits for, as `carrel.domain.dependency` reads it.
-    dependency: str | None = None
-    #: As `carrel.domain.array` reads it.
-    array: str | None = None
-    #: As of which date requirements are resolved, as `carrel.tasks.dates` reads it.
-    resolve_as_of: str | None = None
-    #: Name of the job.
-    name: str | None = None
+    options: TaskOptions = field(default_factory=TaskOptions)
     #: What has another meaning in a lab than for Slurm: sentences for the submitter.
     notes: tuple[str, ...] = ()
     #: MLflow's ``--env-manager``: "local", "virtualenv", "uv", "conda".
@@ -95,30 +72,43 @@ def read_backend_config(config: Mapping[str, Any], *, environ: Mapping[str, str]
             )
         slurm[name] = value
     nodes, tasks_per_node = _shape(slurm)
-    return BackendConfig(
+    same = {
+        name: _value(option.in_config, option.kind, slurm[option.in_config])
+        for name, option in _OPTIONS.items()
+        if slurm.get(option.in_config) is not None
+    }
+    options = TaskOptions(
+        **same,
         resources=_resources(slurm, nodes, tasks_per_node),
         tasks_per_node=tasks_per_node,
-        qos=_word(slurm, "qos"),
-        account=_word(slurm, "account"),
-        partition=_word(slurm, "partition"),
         variables=_variables(slurm, environ),
-        preemptible=None if slurm.get("preemptible") is None else _truth(slurm["preemptible"], "preemptible"),
         slurm=_slurm_request(slurm),
-        requeue=_requeue(slurm["requeue"]) if slurm.get("requeue") is not None else None,
         warning=_signal(slurm["signal"]) if slurm.get("signal") is not None else None,
-        dependency=_checked(slurm, "dependency", read_dependency),
-        array=_checked(slurm, "array", read_array),
-        resolve_as_of=_checked(slurm, "resolve_as_of", read_as_of),
-        name=_word(slurm, "job_name"),
-        notes=_notes(slurm),
-        env_manager=_mlflow(config),
-        detach=_truth(slurm.get("detach"), "detach"),
+    )
+    return BackendConfig(
+        options=options, notes=_notes(slurm), env_manager=_mlflow(config), detach=_truth(slurm.get("detach"), "detach")
     )
 
 
-def _resources(slurm: Mapping[str, Any], nodes: int | None, tasks_per_node: int | None) -> ResourceOverrides:
+def _value(key: str, kind: Kind, value: Any) -> Any:
+    """Return the value of an option that means the same for Slurm as here."""
+    plain: Any
+    if kind.plain is bool:
+        plain = _truth(value, key)
+    elif kind.plain is int:
+        boolean = kind.truth is not None and isinstance(value, bool)
+        plain = (kind.truth if value else 0) if boolean else _count(value, key, at_least=0)
+    else:
+        plain = _word({key: value}, key)
+    try:
+        return kind.read(key, plain)
+    except Invalid as error:
+        raise Invalid(f"Backend config: {error.message}", remedy=error.remedy) from None
+
+
+def _resources(slurm: Mapping[str, Any], nodes: int | None, tasks_per_node: int | None) -> ResourceOptions:
     cpus = slurm.get("cpus_per_task")
-    resources = ResourceOverrides(
+    resources = ResourceOptions(
         nodes=nodes,
         # The lab counts processors of a node, Slurm those of a process.
         cpus=None if cpus is None else _count(cpus, "cpus_per_task", at_least=1) * (tasks_per_node or 1),
@@ -232,25 +222,6 @@ def _words(slurm: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if not all(words):
         raise Invalid(f"Backend config: {key} has an empty entry.", remedy="Write names, or leave it out.")
     return words
-
-
-def _checked(slurm: Mapping[str, Any], key: str, read: Callable[[str], object]) -> str | None:
-    text = _word(slurm, key)
-    if text is not None:
-        try:
-            read(text)
-        except Invalid as error:
-            raise Invalid(f"Backend config: {error.message}", remedy=error.remedy) from None
-    return text
-
-
-def _requeue(value: Any) -> int:
-    if isinstance(value, bool):
-        return REQUEUES if value else 0
-    number = _count(value, "requeue", at_least=0)
-    if number > MAX_RETRIES:
-        raise Invalid(f"Backend config: requeue is {number}.", remedy=f"At most {MAX_RETRIES}.")
-    return number
 
 
 def _signal(value: Any) -> int:

@@ -11,8 +11,8 @@ import shlex
 import string
 from collections.abc import Collection, Mapping, Sequence
 
+from carrel.domain.suggest import suggest
 from carrel.tasks.document import Value
-from carrel.tasks.suggest import suggest
 
 _IN_DOUBLE = str.maketrans({"\\": "\\\\", '"': '\\"', "$": "\\$", "`": "\\`"})
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from carrel.domain.errors import Invalid
-from carrel.domain.network import Network
-from carrel.domain.slurm import SlurmRequest
-from carrel.domain.task import EnvironmentRecipe, InputSpec, Launcher
+from carrel.domain.suggest import nearest, suggest
+from carrel.domain.task import EnvironmentRecipe, InputSpec
+from carrel.submission import TaskOptions
 from carrel.tasks.command import append, fill, script_command
 from carrel.tasks.environment import find_recipe
 from carrel.tasks.files import DirectoryFiles, ProjectFiles
 from carrel.tasks.mlproject import EntryPoint, Project, read_project
-from carrel.tasks.overrides import ResourceOverrides
 from carrel.tasks.parameters import ParameterType, checked, is_uri, staged_path
 from carrel.tasks.section import DEFAULT_OUTPUTS, Section
-from carrel.tasks.suggest import nearest, suggest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,25 +34,8 @@ class TaskDescription:
     environment: EnvironmentRecipe = field(default_factory=EnvironmentRecipe)
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[str, ...] = DEFAULT_OUTPUTS
-    retries: int | None = None
-    requeue: int | None = None
-    #: Seconds.
-    warning: int | None = None
-    preemptible: bool | None = None
-    slurm: SlurmRequest = field(default_factory=SlurmRequest)
-    resources: ResourceOverrides = field(default_factory=ResourceOverrides)
-    qos: str | None = None
-    partition: str | None = None
-    account: str | None = None
-    experiment: str | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
-    secrets: tuple[str, ...] = ()
-    launcher: Launcher | None = None
-    tasks_per_node: int | None = None
-    array: str | None = None
-    #: As of which date requirements are resolved.
-    resolve_as_of: str | None = None
-    network: Network | None = None
+    #: What they say about it beyond this.
+    options: TaskOptions = field(default_factory=TaskOptions)
     #: What the submitter has to be told.
     notes: tuple[str, ...] = ()
 
@@ -100,25 +81,16 @@ def describe(
         environment=find_recipe(files, project, path),
         inputs=section.inputs,
         outputs=section.outputs,
-        retries=section.retries,
-        requeue=section.requeue,
-        warning=section.warning,
-        slurm=section.slurm,
-        preemptible=section.preemptible,
-        resources=section.resources,
-        qos=section.qos,
-        partition=section.partition,
-        account=section.account,
-        experiment=section.experiment,
-        variables={**(project.variables if project is not None else {}), **section.variables},
-        secrets=section.secrets,
-        launcher=section.launcher,
-        tasks_per_node=section.tasks_per_node,
-        array=section.array,
-        resolve_as_of=section.resolve_as_of,
-        network=section.network,
+        options=_options(project),
         notes=notes,
     )
+
+
+def _options(project: Project | None) -> TaskOptions:
+    if project is None:
+        return TaskOptions()
+    options = project.section.options
+    return replace(options, variables={**project.variables, **options.variables})
 
 
 def _undeclared(name: str, entry_point: EntryPoint, given: Mapping[str, str], *, strict: bool) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import yaml
 
 from carrel.domain.errors import Invalid
-from carrel.tasks.suggest import suggest
+from carrel.domain.suggest import suggest
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = "tag:yaml.org,2002:null"

@@ -10,7 +10,7 @@ from typing import Any
 from carrel.domain.errors import Invalid
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.domain.units import MIB
-from carrel.tasks.dates import read_as_of
+from carrel.submission.dates import read_as_of
 from carrel.tasks.document import Value, read_yaml
 from carrel.tasks.files import ProjectFiles, read_text
 from carrel.tasks.mlproject import Project

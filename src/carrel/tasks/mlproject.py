@@ -7,15 +7,16 @@ Source of the meaning: MLflow 3.17's documentation of MLflow Projects and its be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from carrel.domain.errors import Invalid
 from carrel.domain.task import EnvironmentRecipe
+from carrel.submission.kinds import IMAGE, check_variable
 from carrel.tasks.command import placeholders
 from carrel.tasks.document import Value, read_yaml
 from carrel.tasks.files import ProjectFiles, read_text
 from carrel.tasks.parameters import Parameter, read_parameter
-from carrel.tasks.section import Section, check_variable, image_of, read_section
+from carrel.tasks.section import Section, read_section, read_value
 
 #: Keys at the top of the file, and of an entry point. `docs/tasks.md` describes each one.
 PROJECT_KEYS = ("name", "python_env", "conda_env", "docker_env", "entry_points", "carrel")
@@ -71,11 +72,11 @@ def read_project(files: ProjectFiles) -> Project | None:
     if len(environments) > 1:
         raise said[environments[1]].wrong(f"{' and '.join(environments)} are both there.", "Keep one of them.")
     section = read_section(said["carrel"]) if "carrel" in said else Section()
-    if section.image is not None and environments:
+    if section.options.image is not None and environments:
         raise said[environments[0]].wrong(
             f"{environments[0]} and the image of the carrel section are both there.", "Keep one of them."
         )
-    image, variables = _docker_env(said["docker_env"]) if "docker_env" in said else (section.image, {})
+    image, variables = _docker_env(said["docker_env"]) if "docker_env" in said else (section.options.image, {})
     return Project(
         file=file,
         name=said["name"].text() if "name" in said else None,
@@ -124,7 +125,7 @@ def _docker_env(value: Value) -> tuple[EnvironmentRecipe, dict[str, str]]:
         if fault:
             raise item.wrong(f'"{name}" {fault}.')
         variables[name] = pair[1].text()
-    return image_of(said["image"], "docker_env"), variables
+    return replace(read_value(IMAGE, said["image"]), source="docker_env"), variables
 
 
 def _file(files: ProjectFiles, value: Value) -> str:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from carrel.domain.errors import Invalid
+from carrel.domain.suggest import suggest
 from carrel.tasks.document import Value
 from carrel.tasks.files import ProjectFiles
-from carrel.tasks.suggest import suggest
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _REAL = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf|infinity|nan)", re.IGNORECASE)

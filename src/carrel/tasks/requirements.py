@@ -12,8 +12,8 @@ import urllib.parse
 from dataclasses import dataclass, field
 
 from carrel.domain.errors import Invalid, NotFound
+from carrel.domain.suggest import suggest
 from carrel.tasks.files import ProjectFiles, read_text
-from carrel.tasks.suggest import suggest
 
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 _REQUIREMENT = re.compile(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from carrel.domain.errors import Invalid
-from carrel.tasks.suggest import suggest
+from carrel.domain.suggest import suggest
 
 #: The expression that the specification gives, to be used as it is.
 _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")

@@ -4,164 +4,93 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from carrel.domain.array import read_array
 from carrel.domain.errors import Invalid
-from carrel.domain.network import Network, read_network
-from carrel.domain.secret import check_secret_name
 from carrel.domain.slurm import SlurmRequest
-from carrel.domain.task import EnvironmentRecipe, InputSpec, Launcher
-from carrel.domain.units import parse_duration, parse_size
-from carrel.tasks.dates import read_as_of
+from carrel.domain.task import InputSpec
+from carrel.submission import Kind, ResourceOptions, TaskOptions, options_of
 from carrel.tasks.document import Value
-from carrel.tasks.image import read_image
-from carrel.tasks.overrides import ResourceOverrides
 from carrel.tasks.parameters import is_uri, refuse_credentials
-from carrel.tasks.shape import SAME_GPUS, read_launcher
+from carrel.tasks.shape import SAME_GPUS
 
-#: Keys of the section, and of its parts. `docs/tasks.md` describes each one.
-SECTION_KEYS = (
-    *("resources", "qos", "partition", "account", "experiment"),
-    *("inputs", "outputs", "retries", "requeue", "warning", "preemptible", "variables", "secrets", "slurm"),
-    *("launcher", "tasks_per_node", "array", "resolve_as_of", "network", "image"),
-)
-RESOURCE_KEYS = ("nodes", "gpus", "gpus_per_node", "gpu_type", "gpu_memory", "cpus", "memory", "time")
+#: Options that may stand in the section, and among its resources. `docs/tasks.md` describes each one.
+OPTIONS = {name: option for name, option in options_of(TaskOptions).items() if option.in_files}
+_RESOURCES = options_of(ResourceOptions)
+SECTION_KEYS = ("resources", "slurm", "inputs", "outputs", *OPTIONS)
+RESOURCE_KEYS = tuple(key for name, option in _RESOURCES.items() for key in (name, option.synonym) if key)
 INPUT_KEYS = ("path", "uri", "digest")
 SLURM_TABLE_KEYS = ("constraint", "exclusive", "reservation", "mail", "mail_events", "modules", "options")
-MAX_RETRIES = 100
-#: How often a task goes on that says only that it does.
-REQUEUES = 20
 DEFAULT_OUTPUTS = ("outputs/**",)
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-#: The lab's own variables; a task that sets one would be told apart from itself.
-_RESERVED = "CARREL_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """What the section says; None or empty where it says nothing."""
 
-    resources: ResourceOverrides = field(default_factory=ResourceOverrides)
-    qos: str | None = None
-    partition: str | None = None
-    account: str | None = None
-    experiment: str | None = None
+    options: TaskOptions = field(default_factory=TaskOptions)
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[str, ...] = DEFAULT_OUTPUTS
-    retries: int | None = None
-    #: How often it goes on from its checkpoint after its walltime.
-    requeue: int | None = None
-    #: Seconds before the end of its walltime at which it is told.
-    warning: int | None = None
-    preemptible: bool | None = None
-    slurm: SlurmRequest = field(default_factory=SlurmRequest)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    #: Names of the submitter's secrets.
-    secrets: tuple[str, ...] = ()
-    launcher: Launcher | None = None
-    tasks_per_node: int | None = None
-    #: As `carrel.domain.array` reads it.
-    array: str | None = None
-    #: As of which date requirements are resolved, as `read_as_of` reads it.
-    resolve_as_of: str | None = None
-    network: Network | None = None
-    #: The environment that it runs in, where that is an image.
-    image: EnvironmentRecipe | None = None
 
 
 def read_section(value: Value) -> Section:
     """Read the section; raise `Invalid` for whatever is not understood."""
     said = value.mapping(SECTION_KEYS)
-    names = {key: said[key].text() for key in ("qos", "partition", "account", "experiment") if key in said}
-    retries = said["retries"].integer() if "retries" in said else None
-    if retries is not None and retries > MAX_RETRIES:
-        raise said["retries"].wrong(f"retries is {retries}.", f"At most {MAX_RETRIES}.")
-    requeue = _requeue(said["requeue"]) if "requeue" in said else None
+    options = {name: read_value(option.kind, said[name]) for name, option in OPTIONS.items() if name in said}
+    if "resources" in said:
+        options["resources"] = _resources(said["resources"])
+    if "slurm" in said:
+        options["slurm"] = _slurm(said["slurm"])
     return Section(
-        resources=_resources(said["resources"]) if "resources" in said else ResourceOverrides(),
-        qos=names.get("qos"),
-        partition=names.get("partition"),
-        account=names.get("account"),
-        experiment=names.get("experiment"),
+        options=TaskOptions(**options),
         inputs=_inputs(said["inputs"]) if "inputs" in said else (),
         outputs=tuple(_glob(item) for item in said["outputs"].items()) if "outputs" in said else DEFAULT_OUTPUTS,
-        retries=retries,
-        requeue=requeue,
-        warning=_measured(said["warning"], parse_duration) if "warning" in said else None,
-        slurm=_slurm(said["slurm"]) if "slurm" in said else SlurmRequest(),
-        preemptible=said["preemptible"].truth() if "preemptible" in said else None,
-        variables=_variables(said["variables"]) if "variables" in said else {},
-        secrets=tuple(dict.fromkeys(_secret(item) for item in said["secrets"].items())) if "secrets" in said else (),
-        launcher=_launcher(said["launcher"]) if "launcher" in said else None,
-        tasks_per_node=_at_least_one(said["tasks_per_node"]) if "tasks_per_node" in said else None,
-        array=_array(said["array"]) if "array" in said else None,
-        resolve_as_of=_as_of(said["resolve_as_of"]) if "resolve_as_of" in said else None,
-        network=_network(said["network"]) if "network" in said else None,
-        image=image_of(said["image"], "the image") if "image" in said else None,
     )
 
 
-def image_of(value: Value, source: str) -> EnvironmentRecipe:
-    """Return the environment that the image of this name is."""
+def read_value(kind: Kind, value: Value) -> Any:
+    """Return what is written here as a value of this kind; raise `Invalid` with its place for one that it cannot be."""
+    if kind.plain is list:
+        parts = [text for item in value.items() for text in _at(item, kind, [item.text()])]
+        return kind.read(value.key, parts)
+    if kind.plain is dict:
+        pairs = {key: (item, "" if item.empty else item.text()) for key, item in value.mapping().items()}
+        return {key: text for key, (item, one) in pairs.items() for text in _at(item, kind, {key: one}).values()}
+    return _at(value, kind, _plain(value, kind))
+
+
+def _plain(value: Value, kind: Kind) -> Any:
+    if kind.plain is bool:
+        return value.truth()
+    if kind.plain is int:
+        if kind.truth is not None and value.text().lower() in ("true", "false"):
+            return kind.truth if value.truth() else 0
+        return value.integer()
+    return value.text()
+
+
+def _at(value: Value, kind: Kind, plain: Any) -> Any:
     try:
-        return read_image(value.text(), source)
+        return kind.read(value.key, plain)
     except Invalid as error:
         raise value.wrong(error.message, error.remedy) from None
 
 
-def _network(value: Value) -> Network:
-    try:
-        return read_network(value.text())
-    except Invalid as error:
-        raise value.wrong(error.message, error.remedy) from None
-
-
-def _as_of(value: Value) -> str:
-    text = value.text()
-    try:
-        read_as_of(text)
-    except Invalid as error:
-        raise value.wrong(error.message, error.remedy) from None
-    return text
-
-
-def check_variable(name: str) -> str | None:
-    """Return what is wrong with the name of an environment variable, or None."""
-    if not _VARIABLE.fullmatch(name):
-        return "is not a name of a variable: use letters, digits and _"
-    if name.startswith(_RESERVED):
-        return f"is the lab's own: names that start with {_RESERVED} are set by the lab"
-    return None
-
-
-def _resources(value: Value) -> ResourceOverrides:
+def _resources(value: Value) -> ResourceOptions:
     said = value.mapping(RESOURCE_KEYS)
-    gpus = [said[key].integer() for key in ("gpus", "gpus_per_node") if key in said]
-    if len(set(gpus)) > 1:
-        raise said["gpus_per_node"].wrong(f"gpus is {gpus[0]} and gpus_per_node is {gpus[1]}.", SAME_GPUS)
-    return ResourceOverrides(
-        nodes=_at_least_one(said["nodes"]) if "nodes" in said else None,
-        gpus=gpus[0] if gpus else None,
-        gpu_type=said["gpu_type"].text() if "gpu_type" in said else None,
-        gpu_memory=_measured(said["gpu_memory"], parse_size) if "gpu_memory" in said else None,
-        cpus=_at_least_one(said["cpus"]) if "cpus" in said else None,
-        memory=_measured(said["memory"], parse_size) if "memory" in said else None,
-        time=_measured(said["time"], parse_duration) if "time" in said else None,
-    )
-
-
-def _requeue(value: Value) -> int:
-    """Return how often: a number, or true for as often as is usual."""
-    if value.text().lower() in ("true", "false"):
-        return REQUEUES if value.truth() else 0
-    number = value.integer()
-    if number > MAX_RETRIES:
-        raise value.wrong(f"requeue is {number}.", f"At most {MAX_RETRIES}.")
-    return number
+    found: dict[str, Any] = {}
+    for name, option in _RESOURCES.items():
+        given = {key: read_value(option.kind, said[key]) for key in (name, option.synonym) if key in said}
+        if len(set(given.values())) > 1:
+            facts = " and ".join(f"{key} is {one}" for key, one in given.items())
+            raise said[option.synonym].wrong(f"{facts}.", SAME_GPUS)
+        if given:
+            found[name] = next(iter(given.values()))
+    return ResourceOptions(**found)
 
 
 def _slurm(value: Value) -> SlurmRequest:
@@ -183,36 +112,6 @@ def _slurm(value: Value) -> SlurmRequest:
         modules=words("modules"),
         options=words("options"),
     )
-
-
-def _at_least_one(value: Value) -> int:
-    number = value.integer()
-    if number == 0:
-        raise value.wrong(f"{value.key} is 0.", "A job needs at least 1.")
-    return number
-
-
-def _launcher(value: Value) -> Launcher:
-    try:
-        return read_launcher(value.text())
-    except Invalid as error:
-        raise value.wrong(error.message, error.remedy) from None
-
-
-def _array(value: Value) -> str:
-    try:
-        read_array(value.text())
-    except Invalid as error:
-        raise value.wrong(error.message, error.remedy) from None
-    return value.text()
-
-
-def _measured(value: Value, parse: Callable[[str], int]) -> int:
-    text = value.text()
-    try:
-        return parse(text)
-    except Invalid as error:
-        raise value.wrong(f"{value.key}: {error.message}", error.remedy) from None
 
 
 def _inputs(value: Value) -> tuple[InputSpec, ...]:
@@ -262,23 +161,3 @@ def _glob(value: Value) -> str:
     if not pattern or "\0" in pattern or pattern.startswith("/") or ".." in pattern.split("/"):
         raise value.wrong(f'"{pattern}" does not name files in the working directory.', 'Write it like "outputs/**" or "*.csv".')
     return pattern
-
-
-def _variables(value: Value) -> dict[str, str]:
-    variables: dict[str, str] = {}
-    for name, item in value.mapping().items():
-        fault = check_variable(name)
-        if fault:
-            raise item.wrong(f'"{name}" {fault}.')
-        variables[name] = "" if item.empty else item.text()
-        if "\0" in variables[name]:
-            raise item.wrong(f'the value of "{name}" has a zero byte.')
-    return variables
-
-
-def _secret(value: Value) -> str:
-    try:
-        check_secret_name(value.text())
-    except Invalid as error:
-        raise value.wrong(error.message, error.remedy) from None
-    return value.text()

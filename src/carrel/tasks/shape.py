@@ -7,7 +7,6 @@ import re
 from carrel.domain.errors import Invalid
 from carrel.domain.resources import Resources
 from carrel.domain.task import Launcher
-from carrel.tasks.suggest import suggest
 
 #: Both names mean the same, so only one of two numbers can be meant.
 SAME_GPUS = "Both are the GPUs on each node: keep one of them."
@@ -17,15 +16,6 @@ MAX_TASKS_PER_NODE = 1024
 _STARTERS = re.compile(
     r"\s*(?:\S*/)?(torchrun|accelerate\s+launch|mpirun|mpiexec|srun|python[\d.]*\s+-m\s+torch\.distributed\.(?:run|launch))(?=\s|$)"
 )
-
-
-def read_launcher(text: str) -> Launcher:
-    """Return the launcher of that name; raise `Invalid` with the nearest one."""
-    try:
-        return Launcher(text)
-    except ValueError:
-        names = [launcher.value for launcher in Launcher]
-        raise Invalid(f'There is no launcher "{text}".', remedy=suggest(text, names, what="Launchers")) from None
 
 
 def one_of_gpus(gpus: int | None, gpus_per_node: int | None) -> int | None:

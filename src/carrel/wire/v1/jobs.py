@@ -7,25 +7,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from carrel.wire.v1.base import Request, Response
+from carrel.submission import ResourceOptions, TaskOptions
+from carrel.wire.v1.base import Request, Response, request_of
 
 
-class ResourceRequest(Request):
+class ResourceRequest(request_of(ResourceOptions)):  # type: ignore[misc] # made from the declaration
     """What a task asks for; whatever is None comes from the task's own file, then from the QoS."""
-
-    #: Nodes that it runs on at the same time; the rest is had on each of them.
-    nodes: int | None = None
-    cpus: int | None = None
-    #: "8G"
-    memory: str | None = None
-    gpus: int | None = None
-    #: The same as `gpus`.
-    gpus_per_node: int | None = None
-    gpu_type: str | None = None
-    #: "40G": memory that each of the GPUs has at least.
-    gpu_memory: str | None = None
-    #: "2h"
-    time: str | None = None
 
 
 class GitRequest(Request):
@@ -63,9 +50,10 @@ class SlurmRequest(Request):
     options: list[str] = Field(default_factory=list)
 
 
-class TaskRequest(Request):
+class TaskRequest(request_of(TaskOptions)):  # type: ignore[misc] # made from the declaration
     """Body of ``POST /api/v1/jobs``: the lab reads the task's description out of the snapshot itself.
 
+    What is None comes from the task's own file, then from the class of service.
     `Idempotency-Key` may be sent as a header: the same key and the same body give the same job, once.
     """
 
@@ -81,43 +69,11 @@ class TaskRequest(Request):
     arguments: list[str] = Field(default_factory=list)
     #: True: a parameter that the entry point does not declare is an error.
     strict: bool = False
-    name: str | None = None
-    qos: str | None = None
-    #: Part of the lab; None: the first that takes the QoS and has enough.
-    partition: str | None = None
-    account: str | None = None
     resources: ResourceRequest = Field(default_factory=ResourceRequest)
     #: MLflow's backend-config JSON, with Slurm's names; what is not understood is refused.
     backend_config: dict[str, Any] = Field(default_factory=dict)
-    retries: int | None = None
-    #: How often it goes on from its checkpoint after its walltime.
-    requeue: int | None = None
-    #: "afterok:12:13_4,afterany:14": jobs, elements and arrays that have to start or end before it, by their numbers in the lab.
-    dependency: str | None = None
-    #: "0-9%2": it becomes so many jobs, told apart by an index, of which so many run at once.
-    array: str | None = None
-    #: How long before the end of its walltime it gets SIGTERM: "5m".
-    warning: str | None = None
-    #: What it wants of the network, where it is less than the lab gives: "loopback" (the lab alone), "off" (nobody).
-    network: str | None = None
-    #: Image that it runs in, instead of an environment: "python:3.12-slim", "oci-archive:FILE" of its code.
-    image: str | None = None
     #: None: nothing beyond what the task's own file says.
     slurm: SlurmRequest | None = None
-    #: False: nobody may take its place while it runs. None: as the task's own file says, or true.
-    preemptible: bool | None = None
-    #: "account": members of its account may read its log, outputs and record. None: its owner alone.
-    visible: Literal["owner", "account"] | None = None
-    experiment: str | None = None
-    variables: dict[str, str] = Field(default_factory=dict)
-    #: Names of the submitter's secrets, which the task finds in its environment, beside those that its own file names.
-    secrets: list[str] = Field(default_factory=list)
-    #: "torchrun", "mpi" or "none": what starts the task's processes.
-    launcher: str | None = None
-    #: Processes on each node; None: as the task's own file says, else with torchrun one for each GPU, else one.
-    tasks_per_node: int | None = None
-    #: "2023-12-01": requirements are resolved as if nothing newer had been published.
-    resolve_as_of: str | None = None
     git: GitRequest | None = None
     tracking: TrackingRequest | None = None
 

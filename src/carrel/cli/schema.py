@@ -1,0 +1,34 @@
+"""`carrel schema`: what an editor needs to complete task files and carrel.toml, and to mark what is wrong in them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from carrel.cli.endings import OK
+from carrel.cli.options import AsJson
+from carrel.domain.errors import Invalid
+
+
+def schema_command(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="MLproject or carrel.toml.", show_default=False)],
+    as_json: AsJson = False,  # noqa: ARG001 - it is JSON in any case
+) -> int:
+    """Print the JSON schema of a file that people write.
+
+    Editors that know YAML or TOML take it: they complete keys, and mark what is wrong.
+    """
+    from carrel.cli.screen import print_json
+
+    if file.lower() == "mlproject":
+        from carrel.tasks.schema import task_schema
+
+        print_json(task_schema())
+    elif file == "carrel.toml":
+        from carrel.server.schema import settings_schema
+
+        print_json(settings_schema())
+    else:
+        raise Invalid(f'There is no schema of "{file}".', remedy="Say MLproject or carrel.toml.")
+    return OK

@@ -1,0 +1,198 @@
+"""What `carrel run` and `carrel submit` are told about a task; typer reads it from signatures.
+
+The options are those of `carrel.submission`; here stands where the code comes from, and what is written differently on a
+command line than elsewhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from carrel.domain.errors import Invalid
+from carrel.submission import Option, ResourceOptions, TaskOptions, options_of
+
+if TYPE_CHECKING:
+    from carrel.wire.v1 import SlurmRequest
+
+Target = Annotated[
+    str, typer.Argument(metavar="TARGET", help="A directory, a .py or .sh script, or a git address.", show_default=False)
+]
+Arguments = Annotated[
+    list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for a bare script.", show_default=False)
+]
+Parameters = Annotated[
+    list[str] | None, typer.Option("-P", "--param", metavar="NAME=VALUE", help="A parameter of the task; may be repeated.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="A parameter that the entry point does not declare is an error.")]
+EntryPoint = Annotated[str, typer.Option("-e", "--entry-point", metavar="NAME", help="Which entry point to run.")]
+Version = Annotated[str | None, typer.Option(metavar="VERSION", help="Commit, branch or tag of a git address.")]
+SlurmOptions = Annotated[
+    list[str] | None,
+    typer.Option("--slurm-option", metavar="OPTION", help="An option of sbatch, such as --constraint=a100; may be repeated."),
+]
+Modules = Annotated[
+    list[str] | None, typer.Option("--module", metavar="NAME", help="An environment module of the cluster; may be repeated.")
+]
+Include = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="PATH", help="A file or directory that travels with the code; may be repeated."),
+]
+Backend = Annotated[
+    str | None, typer.Option("--backend-config", metavar="FILE|JSON", help="MLflow's backend config, with Slurm's names.")
+]
+
+
+def takes_a_task(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the arguments that describe a task; it gets what `carrel.Client.submit_project` takes of them, as `task`."""
+    sources = inspect.signature(_sources, eval_str=True).parameters
+    own = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in inspect.signature(command, eval_str=True).parameters.values()
+        if parameter.name != "task"
+    ]
+    options = [_parameter(name, option) for name, option in _OPTIONS.items()]
+    code = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in sources.values()]
+
+    def with_a_task(**given: Any) -> int:
+        task = _sources(**{name: given.pop(name) for name in sources}) | _said({name: given.pop(name) for name in _OPTIONS})
+        return command(task=task, **given)
+
+    with_a_task.__doc__ = command.__doc__
+    with_a_task.__name__ = command.__name__
+    parameters = [*code[:_BEFORE_OPTIONS], *options, *code[_BEFORE_OPTIONS:], *own]
+    with_a_task.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
+    with_a_task.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_a_task
+
+
+#: What the help shows of `_sources` before the options: target, arguments, parameters, how strictly, entry point and version.
+_BEFORE_OPTIONS = 6
+_RESOURCES = options_of(ResourceOptions)
+#: In the order in which the help shows them.
+_OPTIONS = {name: option for name, option in {**_RESOURCES, **options_of(TaskOptions)}.items() if option.flags}
+
+
+def _parameter(name: str, option: Option) -> inspect.Parameter:
+    """Return the parameter that typer makes an option of."""
+    kind = option.kind
+    shown: dict[str, Any] = {"help": option.help, "metavar": option.metavar or kind.metavar or None}
+    plain: Any = kind.plain | None
+    default: Any = None
+    if kind.plain is bool:
+        plain, default, shown = bool, False, {"help": option.help}
+    elif kind.plain in (list, dict):
+        plain = list[str] | None
+    elif kind.plain is int:
+        shown |= {"min": kind.least, "max": None}
+    if option.help.rstrip().endswith("]"):
+        shown["show_default"] = False
+    annotation = Annotated[plain, typer.Option(*option.flags, **shown)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _said(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the client takes of the options that were given."""
+    from carrel.wire.v1 import ResourceRequest
+
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        option = _OPTIONS[name]
+        if value is None or value is False:
+            continue
+        if option.kind.plain is dict:
+            found[name] = _variables(value)
+        elif option.kind.plain is bool:
+            found[name] = not option.negated
+        else:
+            if option.kind.closed:
+                option.kind.read(name, value)
+            found[name] = value
+    resources = {name: found.pop(name) for name in _RESOURCES if name in found}
+    return found | {"resources": ResourceRequest(**resources)}
+
+
+def _sources(
+    target: Target,
+    arguments: Arguments = None,
+    parameters: Parameters = None,
+    strict: Strict = False,
+    entry_point: EntryPoint = "main",
+    version: Version = None,
+    slurm_options: SlurmOptions = None,
+    modules: Modules = None,
+    include: Include = None,
+    backend_config: Backend = None,
+) -> dict[str, Any]:
+    """Return what the client takes of these."""
+    return {
+        "target": target,
+        "arguments": arguments or (),
+        "parameters": _pairs(parameters or (), "-P"),
+        "strict": strict,
+        "entry_point": entry_point,
+        "version": version,
+        "slurm": _slurm(slurm_options or (), modules or ()),
+        "include": include or (),
+        "backend_config": _backend_config(backend_config),
+    }
+
+
+def _slurm(options: Sequence[str], modules: Sequence[str]) -> SlurmRequest | None:
+    from carrel.domain.serial import to_plain
+    from carrel.domain.slurm import read_options
+    from carrel.wire.v1 import SlurmRequest
+
+    if not options and not modules:
+        return None
+    return SlurmRequest(**{name: value for name, value in to_plain(read_options(options, modules=modules)).items() if value})
+
+
+def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise Invalid(f'{option} "{text}" has no value.', remedy=f"Write {option} name=value.")
+        if name in found:
+            raise Invalid(f'{option} gives "{name}" twice.', remedy="Give it once.")
+        found[name] = value
+    return found
+
+
+def _variables(given: Sequence[str]) -> dict[str, str]:
+    complete = []
+    for text in given:
+        if "=" not in text and text not in os.environ:
+            raise Invalid(f'--env {text}: there is no variable "{text}" here.', remedy=f"Write --env {text}=value.")
+        complete.append(text if "=" in text else f"{text}={os.environ[text]}")
+    return _pairs(complete, "--env")
+
+
+def _backend_config(given: str | None) -> dict[str, Any]:
+    """MLflow takes the same option: JSON, or the name of a file that holds it."""
+    if given is None:
+        return {}
+    where, text = "--backend-config", given
+    if not given.lstrip().startswith("{"):
+        where = given
+        try:
+            text = Path(given).expanduser().read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise Invalid(
+                f"The backend config {given} cannot be read: {why}.", remedy="Name a JSON file, or give JSON."
+            ) from error
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise Invalid(f"{where} is not JSON: {error}.", remedy='Write it like {"mem": "8G", "time": "2:00:00"}.') from error
+    if not isinstance(found, dict):
+        raise Invalid(f"{where} is not a JSON object.", remedy='Write it like {"mem": "8G", "time": "2:00:00"}.')
+    return found

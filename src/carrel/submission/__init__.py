@@ -1,0 +1,7 @@
+"""What a task may ask for: one declaration, from which the command line, the client, the API and the task's files follow."""
+
+from carrel.submission.option import Kind, Option, option, options_of
+from carrel.submission.resource_options import ResourceOptions
+from carrel.submission.task_options import TaskArguments, TaskOptions
+
+__all__ = ["Kind", "Option", "ResourceOptions", "TaskArguments", "TaskOptions", "option", "options_of"]
