@@ -242,3 +242,26 @@ def test_somebody_cancels_the_allocation_in_slurm(site, home, engine, ear):
     ended = ear.ended(launch)
     assert ended.state is JobState.CANCELLED
     assert "in Slurm by " in ended.reason.message
+
+
+def test_a_killed_srun_is_no_cancel_by_a_person(home, engine, ear):
+    """Its helper ends the step, of which Slurm says that its user has cancelled it."""
+    launch = make_launch(home, "echo ready; sleep 600")
+    engine.start(launch, token=TOKEN)
+    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    os.kill(srun_of_attempt(home, launch), signal.SIGKILL)
+    story = ear.wait(launch, lambda story: story.gone or story.ended, timeout=PATIENCE)
+    assert story.gone or (story.ended.state, story.ended.reason.code) != (JobState.CANCELLED, "Cancelled")
+
+
+def test_a_command_that_ends_as_if_it_were_killed_leaves_its_srun_alone(home, engine, ear):
+    launch = make_launch(home, "exit 137")
+    engine.start(launch, token=TOKEN)
+    assert ear.ended(launch).exit_code == 137
+    wait_until(lambda: not Path(f"/proc/{srun_of_attempt(home, launch)}").exists())
+    assert not (home.attempt(launch).path / "slurm.sh.released").exists()
+
+
+def srun_of_attempt(home, launch) -> int:
+    words = (home.attempt(launch).path / "slurm").read_text().split()
+    return next(int(word.removeprefix("srun=")) for word in words if word.startswith("srun="))

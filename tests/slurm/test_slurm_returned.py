@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from carrel.domain.ports import Attempt
 from carrel.domain.resources import Resources
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
+from carrel.spool import take_claim
 from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.slurm_faults import SlurmFaults
@@ -64,6 +65,10 @@ def lab_of(home: LabHome) -> str:
 
 
 def launches_of(home: LabHome, many: int) -> list:  # type: ignore[type-arg]
+    """So many tasks that take a moment; -1: one that waits for the file `go`."""
+    if many < 0:
+        wait = f"until [ -e {home.root}/go ]; do sleep 0.1; done"
+        return [make_launch(home, f"echo 1 >> {home.root}/ran; {wait}; touch {home.root}/ended", resources=SHORT)]
     return [
         make_launch(home, f"echo {number} >> {home.root}/ran; sleep 0.3", job_id=number, resources=SHORT)
         for number in range(1, many + 1)
@@ -103,7 +108,9 @@ def _remains(site: SlurmSite, home: LabHome) -> str:
     """What Slurm and the spool know of the allocations that are left."""
     listed = site.run("squeue", "-o", "%A %T %k %L").out
     steps = site.run("squeue", "-s").out
-    return f"{listed}\n{steps}\n{sorted(path.name for path in home.spool.root.iterdir())}"
+    files = sorted(str(path.relative_to(home.root)) for path in home.spool.root.rglob("*"))
+    alive = [words.replace(b"\0", b" ")[:200] for _, words in command_lines() if lab_of(home).encode() in words]
+    return f"{listed}\n{steps}\n{files}\n{alive}"
 
 
 @pytest.mark.parametrize("path", list(HOLD))
@@ -118,11 +125,60 @@ def test_a_server_that_dies_before_srun_has_asked_leaves_nothing(site: SlurmSite
 
 @pytest.mark.parametrize("path", list(HOLD))
 def test_srun_and_server_die_as_soon_as_there_is_an_allocation(site: SlurmSite, tmp_path: Path, path: str) -> None:
+    """Nobody comes after them: srun's keeper cancels."""
     home, faults = LabHome(tmp_path), SlurmFaults(tmp_path / "bin", site.environ)
     faults.set("dies", "srun", text=f"carrel.{lab_of(home)}.")
     with engine_process(home, path, faults.environ) as process:
         assert process.wait() == -signal.SIGKILL
+    wait_until(lambda: not allocations(site, home), lambda: _remains(site, home), timeout=LIMIT)
     take_over(site, home, path, 1)
+    assert (home.root / "ran").read_text() == "1\n"
+
+
+@pytest.mark.parametrize("path", list(HOLD))
+def test_srun_its_keeper_and_the_server_die_as_soon_as_there_is_an_allocation(site: SlurmSite, tmp_path: Path, path: str) -> None:
+    home, faults = LabHome(tmp_path), SlurmFaults(tmp_path / "bin", site.environ)
+    faults.set("dies with its keeper", "srun", text=f"carrel.{lab_of(home)}.")
+    with engine_process(home, path, faults.environ) as process:
+        assert process.wait() == -signal.SIGKILL
+    take_over(site, home, path, 1)
+
+
+def test_a_runner_that_has_lost_all_who_would_end_its_allocation_ends_it(site: SlurmSite, tmp_path: Path) -> None:
+    """srun, its helper and the server are killed at once. The task goes on, and nobody comes after them."""
+    home = LabHome(tmp_path)
+    with engine_process(home, "immediate", site.environ, many=-1) as process:
+        wait_until(lambda: (home.root / "ran").exists(), timeout=LIMIT)
+        for pid in [process.pid, *reversed(running_sruns(home))]:
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not running_sruns(home), timeout=LIMIT)
+    (home.root / "go").touch()
+    wait_until(lambda: not allocations(site, home), lambda: _remains(site, home), timeout=LIMIT)
+    assert (home.root / "ended").exists()
+
+
+def test_the_next_engine_gives_back_what_was_left_by_attempts_that_are_over(site: SlurmSite, tmp_path: Path) -> None:
+    """It follows nothing, and looks once."""
+    home = LabHome(tmp_path)
+    (launch,) = launches_of(home, 1)
+    take_claim_and_let_go(home.attempt(launch).path)
+    name = f"carrel.{lab_of(home)}.1.1.now"
+    site.run("salloc", "--no-shell", "--time=15", f"--job-name={name}", f"--comment={name}")
+    assert allocations(site, home) == [name]
+    engine = engine_of(home, "immediate", site.environ)
+    try:
+        Ear(engine)
+        wait_until(lambda: not allocations(site, home), lambda: _remains(site, home), timeout=LIMIT)
+    finally:
+        engine.close()
+
+
+def take_claim_and_let_go(attempt: Path) -> None:
+    """Leave what an attempt leaves whose runner has ended."""
+    attempt.mkdir(parents=True, exist_ok=True)
+    claim = take_claim(attempt / "claim", os.getpid())
+    assert claim is not None
+    os.close(claim)
 
 
 def test_an_allocation_whose_pilot_never_came_is_found_by_what_was_written_down(site: SlurmSite, tmp_path: Path) -> None:
@@ -156,15 +212,25 @@ def running_sruns(home: LabHome) -> list[int]:
     return sorted(processes(home, b"srun\0"))
 
 
+def keepers(home: LabHome) -> list[int]:
+    """Those who watch over srun, and those of them that look for an allocation."""
+    mark = f"carrel.{lab_of(home)}.".encode()
+    return [pid for pid, words in command_lines() if b"\0carrel-keeper\0" in words and mark in words]
+
+
 def processes(home: LabHome, word: bytes) -> list[int]:
     marks = (f"carrel.{lab_of(home)}.".encode(), f"{home.root}/".encode())
-    found = []
+    return [
+        pid
+        for pid, words in command_lines()
+        if word in words and any(mark in words for mark in marks) and not words.startswith(b"/bin/bash\0")
+    ]
+
+
+def command_lines() -> Iterator[tuple[int, bytes]]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            words = (process / "cmdline").read_bytes()
-            if word in words and any(mark in words for mark in marks) and not words.startswith(b"/bin/bash"):
-                found.append(int(process.name))
-    return found
+            yield int(process.name), (process / "cmdline").read_bytes()
 
 
 def guards(home: LabHome) -> list[int]:
@@ -172,20 +238,22 @@ def guards(home: LabHome) -> list[int]:
     return processes(home, b"-P\0-c\0import gc")
 
 
-def kill_at_random(site: SlurmSite, home: LabHome, chance: random.Random, path: str) -> str:
-    """Ask for some jobs, and kill something at some moment; return what."""
+def kill_at_random(site: SlurmSite, home: LabHome, chance: random.Random, path: str) -> tuple[str, bool]:
+    """Ask for some jobs, and kill something at some moment; return what, and whether an srun and its keeper were among it."""
     many = chance.randint(1, 3)
     with engine_process(home, path, site.environ, many) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        threshold, pause = chance.random(), chance.uniform(0, 0.25)
+        kind = chance.choices(["server", "srun", "guardian", "keeper", "all but keepers", "all"], [3, 2, 2, 1, 3, 1])[0]
+        pause = chance.uniform(0, 0.25)
         time.sleep(pause)
-        kind = "server" if threshold < 0.4 else "srun" if threshold < 0.6 else "pilot" if threshold < 0.8 else "all"
         victims = {
             "server": [],
             "srun": running_sruns(home)[:1],
-            "pilot": guards(home),
-            "all": [*reversed(running_sruns(home)), *guards(home)],
+            "guardian": guards(home),
+            "keeper": keepers(home),
+            "all but keepers": [*reversed(running_sruns(home)), *guards(home)],
+            "all": [*keepers(home), *reversed(running_sruns(home)), *guards(home)],
         }[kind]
         first = [process.pid] if chance.random() < 0.5 else []
         for pid in [*first, *victims]:
@@ -193,34 +261,25 @@ def kill_at_random(site: SlurmSite, home: LabHome, chance: random.Random, path: 
                 os.kill(pid, signal.SIGKILL)
         time.sleep(chance.uniform(0, 0.5))
         process.kill()
-    return f"{kind} at {pause:.3f} s{' with' if first else ' before'} the server, {many} jobs, {path}"
-
-
-def without_step(site: SlurmSite, home: LabHome) -> bool:
-    """Nothing has ever begun in the allocations that are left: srun died before it had a step. Then Slurm tells nobody."""
-    numbers = site.run("squeue", "-h", "-t", "PD,R,S,CF", "-o", "%A %k").out.splitlines()
-    mine = [line.split()[0] for line in numbers if f" carrel.{lab_of(home)}." in line]
-    steps = site.run("squeue", "-h", "-s", "-j", ",".join(mine), "-o", "%i").out.split() if mine else []
-    return bool(mine) and all(step.endswith((".extern", ".batch")) for step in steps)
+    return f"{kind} at {pause:.3f} s{' with' if first else ' before'} the server, {many} jobs, {path}", kind == "all"
 
 
 def many_kills(site: SlurmSite, tmp_path: Path, seed: int, rounds: int) -> None:
-    """Nobody comes after them; only where srun died in the moment before there was a step, the next engine has to."""
+    """Nobody comes after them; only where keepers died with all that they watch over, the next engine has to."""
     chance = random.Random(seed)
     times, by_the_next = [], []
     for number in range(rounds):
         home = LabHome(tmp_path / f"{number}")
         home.root.mkdir()
         path = chance.choice(list(HOLD))
-        what = kill_at_random(site, home, chance, path)
+        what, everything = kill_at_random(site, home, chance, path)
         began = time.monotonic()
         try:
             wait_until(lambda home=home: not allocations(site, home), timeout=LIMIT)  # type: ignore[misc]
         except AssertionError as error:
-            if not without_step(site, home):
-                raise AssertionError(f"round {number}: {what}: {allocations(site, home)}") from error
+            if not everything:
+                raise AssertionError(f"round {number}: {what}: {_remains(site, home)}") from error
             by_the_next.append(what)
-            print(f"round {number}: {what}: {_remains(site, home)}", flush=True)
             began = time.monotonic()
             take_over(site, home, path, 3)
         times.append((time.monotonic() - began, what))

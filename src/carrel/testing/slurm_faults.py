@@ -21,6 +21,7 @@ FAULTS: dict[str, str] = {
     "loses": "it leaves out lines that hold a given text",
     "orphaned": "it does what it is asked to do, and whoever asked was killed before",
     "dies": "it is killed with whoever asked, once Slurm has a job of a given text in its comment",
+    "dies with its keeper": "as above, and its keeper, too",
 }
 
 _SCRIPT = """\
@@ -28,6 +29,11 @@ _SCRIPT = """\
 real={real}
 here={here}
 echo "$*" >> "$here.calls"
+asker=$PPID keeper=
+if grep --quiet --text carrel-keeper "/proc/$PPID/cmdline"; then
+    keeper=$PPID
+    asker=$(cut --delimiter=" " --fields=4 "/proc/$keeper/stat")
+fi
 case "$(cat "$here.fault" 2>/dev/null)" in
 slow) exec sleep 86400 ;;
 down) echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1 ;;
@@ -38,11 +44,12 @@ garbage) printf '\\377\\376 {{"jobs": [ oops\\n'; exit 0 ;;
 late) "$real" "$@" >/dev/null; exec sleep 86400 ;;
 swallowed) exec "$real" "$@" >/dev/null 2>&1 ;;
 loses) "$real" "$@" | grep --text --invert-match --fixed-strings --file="$here.text" ;;
-orphaned) kill -KILL $PPID; exec "$real" "$@" ;;
-dies)
+orphaned) kill -KILL "$asker"; exec "$real" "$@" ;;
+dies*)
     "$real" "$@" &
     until squeue -h -o "%k" | grep --quiet --fixed-strings --file="$here.text"; do sleep 0.01; done
-    kill -KILL $! $PPID
+    [ "$(cat "$here.fault")" = dies ] || kill -KILL "$keeper"
+    kill -KILL $! "$asker" $$
     ;;
 *) exec "$real" "$@" ;;
 esac

@@ -218,9 +218,9 @@ class Service:
             ordered_of=self._account.pw_name,
             interval=float(head["interval"]),
         )
-        self._engine.observe(self._deliver)
         code = [f"sha256:{archive.stem}" for archive in (root / "snapshots").iterdir()]
         self._send({"is": "ready", "directory": str(root), "code": code}, b"")
+        self._engine.observe(self._deliver)  # from now on it asks the lab for listings, which answers who is ready
 
     def _know(self, head: Mapping[str, Any], lab: str) -> None:
         """Find out whether this is the lab whose deputy it is. Raises `Forbidden`."""

@@ -21,6 +21,7 @@ from functools import partial
 
 from carrel.domain.errors import CarrelError, Invalid, Unavailable
 from carrel.domain.submit_limits import MAX_JOB_COUNT
+from carrel.engines.slurm.keeper import NOT_STARTED, Kept, kept
 from carrel.engines.slurm.limits import FIELDS, parse_limits
 from carrel.engines.slurm.listing import (
     SACCT_FIELDS,
@@ -181,14 +182,18 @@ class SlurmCommands:
         answer = self._run("sbatch", *arguments, stdin=script)
         return parse_submitted(self._something("sbatch", answer))
 
-    def begin(self, arguments: Sequence[str], *, conversation: bool = False) -> tuple[int, subprocess.Popen[bytes]]:
-        """Have srun make an allocation that is there at once, and a step in it. Return the allocation's number, and srun.
+    def begin(
+        self, arguments: Sequence[str], allocation: Kept, *, conversation: bool = False
+    ) -> tuple[int, subprocess.Popen[bytes]]:
+        """Have srun make an allocation that is there at once, and a step in it. Return the number, and srun's keeper.
 
-        The allocation ends with its step, and with srun. srun goes on when this process ends, and has to be waited for. It says
-        nothing; in a `conversation` its standard input and output are pipes to here and those of the step.
+        The allocation ends with its step, and with srun. srun goes on when this process ends; its keeper, which exits like srun,
+        has to be waited for. srun says nothing; in a `conversation` its standard input and output are pipes to here and those of
+        the step.
         `SlurmRefused` says that there is no allocation, now or ever. After any other error there may be one: look for it first.
         """
-        words = ["srun", "--verbose", "--immediate", *arguments]
+        said = os.memfd_create("keeper")
+        words = kept(allocation, ["srun", "--verbose", "--immediate", *arguments], said)
         inside = subprocess.PIPE if conversation else subprocess.DEVNULL
         try:
             process = subprocess.Popen(
@@ -200,9 +205,12 @@ class SlurmCommands:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
+                pass_fds=(said,),
             )
         except OSError as error:
             raise SlurmMissing(f"srun cannot be started: {error.strerror}.", remedy="Install Slurm's commands here.") from error
+        finally:
+            os.close(said)
         try:
             return self._granted(process), process
         except CarrelError:
@@ -231,6 +239,8 @@ class SlurmCommands:
             return number
         # It has closed its mouth, so it is about to end.
         answer = _Answer(process.wait(), "", said.decode(errors="replace").strip())
+        if answer.code in NOT_STARTED and not answer.err.startswith("srun"):
+            raise SlurmMissing(f"srun cannot be started: {answer.err}.", remedy="Install Slurm's commands here.")
         if not answer.code:
             raise SlurmEmpty("srun ended at once.", remedy="Whether there is an allocation is looked for.")
         refusal = _NO_ALLOCATION.search(answer.err)

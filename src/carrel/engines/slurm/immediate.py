@@ -1,9 +1,9 @@
 """The immediate path: an allocation that Slurm gives at once, into which srun puts the runner.
 
 sbatch is started by a timer; what srun asks for is decided upon at once. Whatever is killed, the allocation comes back: srun
-makes it together with the step in which the runner lives. It ends with that step; when srun is killed, by srun's own helper. A
-long runner does not need its srun: both are ended then, in a way that leaves the step alone, and from then on the runner's
-guardian gives the allocation back.
+makes it together with the step in which the runner lives. It ends with that step; when srun is killed, by srun's own helper, and
+where that cannot, by srun's keeper (`carrel.engines.slurm.keeper`). A long runner does not need its srun: both are ended then, in
+a way that leaves the step alone, and from then on the runner's guardian gives the allocation back.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from carrel.engines.attempts import Key
 from carrel.engines.slurm.batch import DETACHED, GIVE_BACK, RELEASED, SCRIPT, WATCH
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.followed import HELD, Followed, runner_of
+from carrel.engines.slurm.keeper import Kept, srun_of
 from carrel.engines.slurm.listing import SlurmJob, slurm_name
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.script import batch_script
@@ -110,6 +111,8 @@ class Allocations:
         self._look_until = -math.inf
         #: Allocations without a runner, as of the last listing.
         self._idle: set[int] = set()
+        #: Whether there was a listing: an engine that was killed may have left some whose attempts are long over.
+        self._has_looked = False
 
     def take(self, followed: Followed, options: SlurmOptions) -> bool:
         """Have the attempt run in an allocation; False when it has to be submitted.
@@ -131,7 +134,9 @@ class Allocations:
             options, name=slurm_name(launch.name), comment=followed.name, directory=directory, script=str(script)
         )
         try:
-            number, process = self._slurm.begin(arguments)
+            number, process = self._slurm.begin(
+                arguments, Kept(followed.name, script, followed.directory.claim, followed.directory.path / DETACHED)
+            )
         except SlurmRefused:  # busy, or something that sbatch will say, too
             followed.hold(False)
             return False
@@ -142,7 +147,7 @@ class Allocations:
         process.returncode = 0  # it outlives this object, and is waited for by its number
         self._made.add(number)
         followed.number, followed.srun_at = number, self._monotonic()
-        followed.remember_srun(process.pid)
+        followed.remember_srun(srun_of(process.pid))
         return True
 
     def tend_waiting(self, followed: Followed) -> bool:
@@ -177,13 +182,14 @@ class Allocations:
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
                     continue
             self._children.discard(pid)
-        return bool(self._idle) or self._monotonic() < self._look_until
+        return not self._has_looked or bool(self._idle) or self._monotonic() < self._look_until
 
     def tend_all(self, jobs: Iterable[SlurmJob], numbers: Mapping[Key, int | None]) -> None:
         """Give back allocations that nobody needs and that did not end by themselves, once they were seen so twice.
 
         `numbers` are those of the jobs in Slurm of all attempts that are followed.
         """
+        self._has_looked = True
         live = [job for job in jobs if is_live(job)]
         self._made &= {job.id for job in live}
         idle = {

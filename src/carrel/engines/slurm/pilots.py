@@ -3,7 +3,8 @@
 A pilot is spoken to through its srun: a line for each attempt to it, and a word back when one begins and is over. Whoever dies,
 nothing runs twice, because the claim on an attempt is taken once; and no allocation stays. It ends with its srun and with its
 pilot. A pilot that hears nothing for a while ends, so every few seconds an empty line is said to each. What srun could not give
-back, because it was killed before it had a step, is found by the script that was written down before, and cancelled.
+back, because it was killed before it had a step, its keeper cancels; and what the keeper could not, is found by the script that
+was written down before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import secrets
 import selectors
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -27,6 +29,7 @@ from carrel.domain.qos import JobKind
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.followed import Followed, runner_of
 from carrel.engines.slurm.immediate import SHORT, may_be_immediate, srun_arguments, watched
+from carrel.engines.slurm.keeper import Kept
 from carrel.engines.slurm.listing import SlurmJob, slurm_name
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilot import BEAT, BEGINS, GO, OVER, is_locked
@@ -47,6 +50,8 @@ _STRAY = 2.0
 _MAY_APPEAR = 120.0
 #: Seconds for which a task runs in an allocation that was called after another one, before Slurm is told its name.
 _NAMED = 1.0
+#: Seconds for which a note is kept that says of an allocation who ended it: whoever ran in it may not have been heard of yet.
+_NOTED = 86400.0
 #: Seconds that an allocation is asked for at least, beyond the longest short task.
 _BEYOND = 60
 
@@ -261,7 +266,9 @@ class Pilots:
             replace(options, time=seconds), name=called, comment=name, directory=str(place), script=str(script)
         )
         try:
-            number, process = self._slurm.begin([word for word in arguments if word not in _SPOKEN], conversation=True)
+            number, process = self._slurm.begin(
+                [word for word in arguments if word not in _SPOKEN], Kept(name, script, script), conversation=True
+            )
         except SlurmRefused:
             _remove(script)
             raise
@@ -323,7 +330,9 @@ class Pilots:
         """Note what an earlier engine has left."""
         now = self._monotonic()
         for note in self._directory.glob(f"carrel.{self._lab}.{HOLD}.*.sh.released"):
-            note.unlink(missing_ok=True)
+            with suppress(OSError):
+                if time.time() - note.stat().st_mtime > _NOTED:
+                    note.unlink()
         self._strays = dict.fromkeys(self._directory.glob(f"carrel.{self._lab}.{HOLD}.*.sh"), now)
         for script in {
             place.with_name(f"{place.name}.sh") for place in self._directory.glob(f"carrel.{self._lab}.{HOLD}.????????")

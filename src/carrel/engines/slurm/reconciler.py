@@ -417,7 +417,8 @@ class Reconciler:
     def _never_began(self, followed: Followed, job: SlurmJob, end: SlurmEnd) -> None:
         """Submit again what a site's fault kept from beginning, so that nothing of it was lost; else it ends as Slurm says."""
         again = not followed.cancelled and followed.again < TIMES_AGAIN
-        if end.of_no_script and again:
+        given_back = followed.held and followed.released.exists()  # since srun, or what was to guard the runner, was killed
+        if (end.of_no_script or given_back) and again:
             self._submitter.submit_again(followed)
             return
         modules = bool(self._options(followed.watched.launch).modules)
