@@ -327,7 +327,6 @@ def test_tasks_behind_notebooks(simulate: Simulate) -> None:
         (["--notebooks", "--homes-move"], "--homes-move is about where the broker brings states back."),
         (["--notebooks", "--tasks", "nofile"], "nofile cannot be read: No such file or directory."),
         (["--notebooks", "--tasks", "generated", "--state", "90G"], "A state is 96.6368 GB and a GPU has 85.8993 GB."),
-        (["--notebooks", "lab"], "The lab does not keep a history of cells."),
         ([*FEW, "--policy", "easy", "--report", "/nonexistent/x.html"], "/nonexistent/x.html cannot be written"),
         ([*FEW, "--policy", "easy", "--report", "/"], "/ cannot be written: Is a directory."),
     ],

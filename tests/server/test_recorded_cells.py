@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,9 @@ import os, pathlib, time
 pathlib.Path({here!r}).write_text(str(os.getpid()))
 while not pathlib.Path({go!r}).exists(): time.sleep(0.02)
 """
+
+
+SIMULATE = ("simulate", "--notebooks")
 
 
 @pytest.fixture
@@ -49,9 +53,17 @@ def recorded(home: Path, number: int) -> Sequence[CellView]:
     return cells
 
 
+def command(home: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "carrel.cli.main", *words, "--home", str(home)]
+
+
 def carrel(home: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "carrel.cli.main", *words, "--home", str(home)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(command(home, *words), check=True, capture_output=True, text=True).stdout
+
+
+def rows_of(text: str) -> dict[str, dict[str, Any]]:
+    """What `carrel simulate --notebooks --json` says of each mode."""
+    return {row["mode"]: row for row in json.loads(text)["notebooks"]}
 
 
 def open_session(client: Client) -> tuple[int, SessionBrowser]:
@@ -65,6 +77,10 @@ def test_two_sessions_run_cells_and_the_lab_writes_down_who_had_the_gpu_when(lab
     here, go = tmp_path / "here", tmp_path / "go"
     with Client(home=home) as client:
         assert next(iter(client.cells("all"))).cells == []
+        refused = subprocess.run(command(home, *SIMULATE, "lab"), capture_output=True, text=True, check=False)
+        assert refused.returncode == 2
+        assert "The lab has recorded 0 cells with a GPU that are over." in refused.stderr
+        assert "Run cells that use a GPU in notebooks" in refused.stderr
         (one, first), (two, second) = open_session(client), open_session(client)
         with first, second:
             kernel, other = first.start_kernel(), second.start_kernel()
@@ -101,6 +117,25 @@ def test_two_sessions_run_cells_and_the_lab_writes_down_who_had_the_gpu_when(lab
         ["session-2", "user-1"],
     ]
     assert len(json.loads(carrel(home, "gpus", "--cells", "--json"))["cells"]) == 3
+    simulated(home, tmp_path / "cells.csv", [held, waited, again])
+
+
+def simulated(home: Path, file: Path, cells: Sequence[CellView]) -> None:
+    """The lab's cells, and the file of them, give the numbers of what ran: two cells wanted the GPU at one time."""
+    ran = sum(cell.computed for cell in cells) / 3600
+    here = rows_of(carrel(home, *SIMULATE, "lab", "--broker", "--json"))
+    assert {row["gpus"] for row in here.values()} == {1}, "what the lab has"
+    assert {here[mode]["gpus_for_p95_wait_of_0_seconds"] for mode in ("lease per cell, lazy", "carrel")} == {2}
+    for row in here.values():
+        assert row["gpu_hours_of_cells"] == pytest.approx(ran, abs=1e-6)
+    shown = carrel(home, *SIMULATE, "lab")
+    assert shown.startswith("Notebooks of this lab, on 1 GPU\n")
+    assert "The lab has recorded 3 cells from " in shown
+    file.write_text(carrel(home, "gpus", "--cells"))
+    for gpus in ("1x1", "1x2"):
+        assert rows_of(carrel(home, *SIMULATE, "lab", "--gpus", gpus, "--json")) == rows_of(
+            carrel(home, *SIMULATE, str(file), "--gpus", gpus, "--json")
+        )
 
 
 def test_cells_that_end_while_server_or_broker_are_away(lab: list[LabProcess], tmp_path: Path) -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from carrel.cli.options import open_client
+from carrel.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from carrel.client import Client
     from carrel.domain.cells import RecordedCell
+    from carrel.simulate.notebooks.forming import NotebookSession
+    from carrel.simulate.trace import Trace
     from carrel.wire import v1
 
 _SEE_ALL = ("operator", "admin")
@@ -40,6 +47,47 @@ def read_cells_of(client: Client, *, since: float | None = None) -> Found:
         views += page.cells
         missing = page.missing or 0
     return Found(views=views, everybody=everybody, missing=missing)
+
+
+def lab_sessions(home: Path | None) -> tuple[Trace, Sequence[NotebookSession], int]:
+    """What the lab has recorded: as a trace, in its sessions, and how many GPUs the lab has.
+
+    Raises `Invalid` when there is nothing.
+    """
+    from carrel.simulate.notebooks.forming import named_sessions
+    from carrel.simulate.trace import Trace
+    from carrel.simulate.traces.lab_cells import lab_cells, notes_of, without_waits
+
+    with open_client(home) as client:
+        found = read_cells_of(client)
+        gpus = sum(len(node.devices) for node in client.nodes())
+    whose = "The lab has recorded" if found.everybody else "The lab has recorded of your sessions"
+    if not found.views:
+        raise Invalid(
+            f"{whose} 0 cells with a GPU that are over.",
+            remedy="Run cells that use a GPU in notebooks, name a file of cells, or leave it out for a generated week.",
+        )
+    cells = lab_cells(found.recorded())
+    trace = Trace(
+        name="this lab" if found.everybody else "your own sessions",
+        jobs=sorted(without_waits(cells), key=lambda job: job.submitted),
+        notes=(f"{whose} {len(cells):,} cells {_when(found.views)}.", *notes_of(cells), *_left_out(found)),
+    )
+    return trace, named_sessions(trace.jobs), gpus
+
+
+def _left_out(found: Found) -> list[str]:
+    notes = []
+    if not found.everybody:
+        notes.append("Nobody else's cells are here, so waits are shorter than they were.")
+    if found.missing:
+        notes.append(f"Cells that the lab did not hear of, left out: {found.missing:,}.")
+    return notes
+
+
+def _when(views: Sequence[v1.CellView]) -> str:
+    days = [datetime.fromtimestamp(view.asked_at, UTC).date() for view in views]
+    return f"from {min(days)} to {max(days)} (UTC)"
 
 
 def _cell(view: v1.CellView) -> RecordedCell:

@@ -26,7 +26,7 @@ def simulate_command(
         str | None,
         typer.Argument(
             metavar="[TRACE]",
-            help="A trace file (Muri, Tiresias, SWF), or `lab` for this lab's own history. Without one jobs are generated.",
+            help="A trace file (Muri, Tiresias, SWF), or `lab` for this lab's own jobs or cells. Without one jobs are generated.",
             show_default=False,
         ),
     ] = None,

@@ -114,10 +114,17 @@ class Asked:
         from carrel.simulate.traces import read_trace
         from carrel.simulate.traces.cells import names_sessions
 
+        gpus = None
+        if self.gpus is not None:
+            nodes, per_node = _cluster(self.gpus)
+            gpus = nodes * per_node
         if self.trace == LAB:
-            raise Invalid(
-                "The lab does not keep a history of cells.", remedy="Name a file of cells, or leave it out for a generated week."
-            )
+            from carrel.cli.recorded_cells import lab_sessions
+
+            trace, sessions, here = lab_sessions(self.home)
+            # GPUs may have left the lab since.
+            widest = max(session.gpus for session in sessions)
+            return trace, sessions, gpus if gpus is not None else (here if here >= widest else None)
         if self.trace is None:
             trace = generate_week(self.seed)
             sessions = named_sessions(trace.jobs)
@@ -125,10 +132,6 @@ class Asked:
             trace = read_trace(Path(self.trace), form=self.form or "cells")
             named = self.form in (None, "cells") and names_sessions(Path(self.trace))
             sessions = named_sessions(trace.jobs) if named else form_sessions(trace.jobs)
-        gpus = None
-        if self.gpus is not None:
-            nodes, per_node = _cluster(self.gpus)
-            gpus = nodes * per_node
         return trace, sessions, gpus
 
     def together(self, tasks: str, changes: TaskRules, progress: Progress) -> Comparison:
