@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from carrel import Client
+from carrel.domain.errors import Denied
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.waiting import wait_until
@@ -118,6 +119,22 @@ def test_two_sessions_run_cells_and_the_lab_writes_down_who_had_the_gpu_when(lab
     ]
     assert len(json.loads(carrel(home, "gpus", "--cells", "--json"))["cells"]) == 3
     simulated(home, tmp_path / "cells.csv", [held, waited, again])
+    lab[0].end_jobs()
+    not_for_others(home, lab[0].url)
+
+
+def not_for_others(home: Path, url: str) -> None:
+    """Whoever is no operator is told of their own cells alone."""
+    token = json.loads(carrel(home, "user", "add", "bob", "--without-isolation", "--json"))["token"]
+    with Client(url=url, token=token) as client:
+        assert next(iter(client.cells())).cells == []
+        with pytest.raises(Denied, match="may not read the recorded cells of others"):
+            next(iter(client.cells("all")))
+    bob = {**os.environ, "CARREL_URL": url, "CARREL_TOKEN": token, "CARREL_HOME": "/nonexistent"}
+    words = [sys.executable, "-m", "carrel.cli.main", *SIMULATE, "lab"]
+    refused = subprocess.run(words, capture_output=True, text=True, check=False, env=bob)
+    assert refused.returncode == 2
+    assert "The lab has recorded of your sessions 0 cells with a GPU that are over." in refused.stderr
 
 
 def simulated(home: Path, file: Path, cells: Sequence[CellView]) -> None:

@@ -68,6 +68,15 @@ def test_what_a_broker_tells_twice_is_written_down_once(store: Store) -> None:
     assert {kept.owner for kept in found} == {"ada"}
 
 
+def test_a_number_that_a_broker_gives_again_is_another_cell(store: Store) -> None:
+    """Its journal was damaged, and it has forgotten that it gave it."""
+    again = replace(CELL, asked_at=CELL.asked_at + 0.1)
+    store.cells.add([CELL])
+    store.cells.add([CELL, again])
+    assert [kept.cell for kept in store.cells.list()] == [CELL, again]
+    assert store.cells.missing() == 0
+
+
 def test_cells_are_read_page_by_page_by_owner_and_from_a_moment_on(store: Store) -> None:
     cells = [replace(CELL, number=n, job_id=1 + n % 2, asked_at=100.0 + n) for n in range(1, 8)]
     store.cells.add(cells)

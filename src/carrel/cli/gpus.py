@@ -46,7 +46,8 @@ def gpus_command(
     if cells or no_names:
         from carrel.cli.gpus_cells import print_cells
 
-        return print_cells(home, cells=cells, names=not no_names, as_json=as_json)
+        now = [name for name, given in (("--watch", watch), ("--history", history)) if given]
+        return print_cells(home, cells=cells, names=not no_names, as_json=as_json, now=now)
     with open_client(home) as client:
         while True:
             lending = client.gpus()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from carrel.cli.endings import OK
@@ -10,14 +11,18 @@ from carrel.cli.options import open_client
 from carrel.domain.errors import Invalid
 
 
-def print_cells(home: Path | None, *, cells: bool, names: bool, as_json: bool) -> int:
-    """Write them: as a file of cells, or with all that the lab knows of each."""
+def print_cells(home: Path | None, *, cells: bool, names: bool, as_json: bool, now: Sequence[str] = ()) -> int:
+    """Write them: as a file of cells, or with all that the lab knows of each. `now`: options that are about what is so now."""
     from carrel.cli.recorded_cells import read_cells_of
     from carrel.cli.screen import print_json
     from carrel.simulate.traces.lab_cells import file_of, lab_cells
 
     if not cells:
         raise Invalid("--no-names is about recorded cells.", remedy="Add --cells.")
+    if now:
+        raise Invalid(
+            f"{now[0]} is about what GPUs do now, and --cells is about what is over.", remedy="Leave out one of the two."
+        )
     if as_json and not names:
         raise Invalid("--json has all that the lab knows of cells, names too.", remedy="Leave out --json or --no-names.")
     with open_client(home) as client:

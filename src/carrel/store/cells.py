@@ -13,6 +13,7 @@ from carrel.store.database import Database
 from carrel.store.tables import cells, jobs
 
 _log = logging.getLogger(__name__)
+_Key = tuple[str, int, float]
 _FIELDS = tuple(RecordedCell.__dataclass_fields__)
 
 
@@ -29,7 +30,7 @@ class CellTable:
         with self._database.write() as connection:
             known = self._known(connection, found)
             ours = set(connection.execute(sa.select(jobs.c.id).where(jobs.c.id.in_({cell.job_id for cell in found}))).scalars())
-            rows = [asdict(cell) for cell in found if (cell.broker, cell.number) not in known and cell.job_id in ours]
+            rows = [asdict(cell) for cell in found if _key(cell) not in known and cell.job_id in ours]
             if rows:
                 connection.execute(sa.insert(cells), rows)
         strange = sorted({cell.job_id for cell in found} - ours)
@@ -55,7 +56,11 @@ class CellTable:
     def missing(self) -> int:
         """How many brokers have told of no more, between the first and the last that is kept of each."""
         spans = (
-            sa.select((sa.func.max(cells.c.number) - sa.func.min(cells.c.number) + 1 - sa.func.count()).label("missing"))
+            sa.select(
+                (sa.func.max(cells.c.number) - sa.func.min(cells.c.number) + 1 - sa.func.count(cells.c.number.distinct())).label(
+                    "missing"
+                )
+            )
             .group_by(cells.c.broker)
             .subquery()
         )
@@ -63,10 +68,17 @@ class CellTable:
             return int(connection.execute(sa.select(sa.func.coalesce(sa.func.sum(spans.c.missing), 0))).scalar_one())
 
     @staticmethod
-    def _known(connection: sa.Connection, found: Sequence[RecordedCell]) -> set[tuple[str, int]]:
-        known: set[tuple[str, int]] = set()
+    def _known(connection: sa.Connection, found: Sequence[RecordedCell]) -> set[_Key]:
+        known: set[_Key] = set()
         for broker in {cell.broker for cell in found}:
             numbers = [cell.number for cell in found if cell.broker == broker]
-            query = sa.select(cells.c.number).where(cells.c.broker == broker, cells.c.number.between(min(numbers), max(numbers)))
-            known |= {(broker, number) for number in connection.execute(query).scalars()}
+            query = sa.select(cells.c.number, cells.c.asked_at).where(
+                cells.c.broker == broker, cells.c.number.between(min(numbers), max(numbers))
+            )
+            known |= {(broker, row.number, row.asked_at) for row in connection.execute(query)}
         return known
+
+
+def _key(cell: RecordedCell) -> _Key:
+    """What one cell is told by."""
+    return cell.broker, cell.number, cell.asked_at

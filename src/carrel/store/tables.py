@@ -361,8 +361,8 @@ cells = Table(
     Column("gpu_type", String(64), nullable=False),
     Column("gpu_memory", BigInteger, nullable=False),
     Column("outcome", String(16), nullable=False),
-    #: What a broker tells twice is written down once.
-    UniqueConstraint("broker", "number"),
+    #: What a broker tells twice is written down once. One that has lost lines of its journal gives numbers a second time.
+    UniqueConstraint("broker", "number", "asked_at"),
     Index(None, "job_id"),
     Index(None, "seen_at"),
     sqlite_autoincrement=True,

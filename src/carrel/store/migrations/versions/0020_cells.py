@@ -28,7 +28,7 @@ def upgrade() -> None:
         sa.Column("gpu_type", sa.String(64), nullable=False),
         sa.Column("gpu_memory", sa.BigInteger(), nullable=False),
         sa.Column("outcome", sa.String(16), nullable=False),
-        sa.UniqueConstraint("broker", "number", name=op.f("uq_cells_broker_number")),
+        sa.UniqueConstraint("broker", "number", "asked_at", name=op.f("uq_cells_broker_number_asked_at")),
         sqlite_autoincrement=True,
     )
     op.create_index(op.f("ix_cells_job_id"), "cells", ["job_id"])
