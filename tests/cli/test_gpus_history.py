@@ -74,6 +74,7 @@ def test_a_disk_that_no_state_can_go_to_is_named_with_its_remedy(capsys: pytest.
     ("words", "fact"),
     [
         (("--no-names",), "--no-names is about recorded cells."),
+        (("--last", "1d"), "--last is about recorded cells."),
         (("--cells", "--watch"), "--watch is about what GPUs do now, and --cells is about what is over."),
         (("--cells", "--history"), "--history is about what GPUs do now, and --cells is about what is over."),
         (("--cells", "--no-names", "--json"), "--json has all that the lab knows of cells, names too."),

@@ -148,6 +148,8 @@ def simulated(home: Path, file: Path, cells: Sequence[CellView]) -> None:
     shown = carrel(home, *SIMULATE, "lab")
     assert shown.startswith("Notebooks of this lab, on 1 GPU\n")
     assert "The lab has recorded 3 cells from " in shown
+    assert rows_of(carrel(home, *SIMULATE, "lab", "--last", "1h", "--json")).keys() == here.keys() - {"carrel"}
+    assert carrel(home, "gpus", "--cells", "--last", "1h") == carrel(home, "gpus", "--cells")
     file.write_text(carrel(home, "gpus", "--cells"))
     for gpus in ("1x1", "1x2"):
         assert rows_of(carrel(home, *SIMULATE, "lab", "--gpus", gpus, "--json")) == rows_of(

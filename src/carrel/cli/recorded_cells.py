@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from carrel.cli.options import open_client
 from carrel.domain.errors import Invalid
+from carrel.domain.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,18 +40,19 @@ class Found:
         return [(view.owner, _cell(view)) for view in self.views]
 
 
-def read_cells_of(client: Client, *, since: float | None = None) -> Found:
-    """Everybody's for operators and administrators, one's own for others."""
+def read_cells_of(client: Client, *, last: int | None = None) -> Found:
+    """Everybody's for operators and administrators, one's own for others; asked for within the `last` seconds."""
+    since = None if last is None else max(0.0, time.time() - last)
     everybody = client.lab().caller.role in _SEE_ALL
     views: list[v1.CellView] = []
     missing = 0
     for page in client.cells("all" if everybody else "me", since=since):
         views += page.cells
-        missing = page.missing or 0
+        missing = page.missing or 0  # the last page says it
     return Found(views=views, everybody=everybody, missing=missing)
 
 
-def lab_sessions(home: Path | None) -> tuple[Trace, Sequence[NotebookSession], int]:
+def lab_sessions(home: Path | None, *, last: int | None = None) -> tuple[Trace, Sequence[NotebookSession], int]:
     """What the lab has recorded: as a trace, in its sessions, and how many GPUs the lab has.
 
     Raises `Invalid` when there is nothing.
@@ -59,12 +62,13 @@ def lab_sessions(home: Path | None) -> tuple[Trace, Sequence[NotebookSession], i
     from carrel.simulate.traces.lab_cells import lab_cells, notes_of, without_waits
 
     with open_client(home) as client:
-        found = read_cells_of(client)
+        found = read_cells_of(client, last=last)
         gpus = sum(len(node.devices) for node in client.nodes())
     whose = "The lab has recorded" if found.everybody else "The lab has recorded of your sessions"
     if not found.views:
+        within = "" if last is None else f" and were asked for in the last {format_duration(last)}"
         raise Invalid(
-            f"{whose} 0 cells with a GPU that are over.",
+            f"{whose} 0 cells with a GPU that are over{within}.",
             remedy="Run cells that use a GPU in notebooks, name a file of cells, or leave it out for a generated week.",
         )
     cells = lab_cells(found.recorded())

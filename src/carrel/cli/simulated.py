@@ -61,6 +61,8 @@ class Asked:
     load: float
     seed: int
     home: Path | None
+    #: Seconds: of the lab's cells only those that were asked for within them.
+    last: int | None = None
 
     def policies(self, names: Sequence[str], progress: Progress) -> Comparison:
         """The trace under these policies, or under all."""
@@ -121,7 +123,7 @@ class Asked:
         if self.trace == LAB:
             from carrel.cli.recorded_cells import lab_sessions
 
-            trace, sessions, here = lab_sessions(self.home)
+            trace, sessions, here = lab_sessions(self.home, last=self.last)
             # GPUs may have left the lab since.
             widest = max(session.gpus for session in sessions)
             return trace, sessions, gpus if gpus is not None else (here if here >= widest else None)
@@ -237,6 +239,12 @@ def check_together(trace: str | None, given: Sequence[str], *, notebooks: bool, 
         (trace is not None, ("--jobs", "--load", "--seed"), "is about what is generated, and a trace is named", one),
         (trace in (None, LAB), ("--form",), "says how to read a file, and none is named", "Name a file, or leave it out."),
         (notebooks, ("--policy", "--what-if", "--rules", "--jobs", "--load"), "is about jobs, and --notebooks is not", one),
+        (
+            not notebooks or trace != LAB,
+            ("--last",),
+            "is about cells that a lab recorded",
+            "Use it with --notebooks lab, or leave it out.",
+        ),
         (not notebooks, ("--tasks",), "puts tasks behind notebooks, and --notebooks is not given", "Add --notebooks."),
         (not tasks, ("--state", "--task-turn", "--task-share"), "is about tasks behind notebooks", "Add --tasks."),
         (

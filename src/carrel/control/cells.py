@@ -38,7 +38,7 @@ class CellPage:
     """Some of the cells that a caller may see."""
 
     cells: Sequence[KeptCell]
-    #: How many are missing among everybody's; None for those who see their own.
+    #: How many are missing among everybody's, on the last page; else None.
     missing: int | None
 
 
@@ -62,4 +62,6 @@ class Cells:
         me = caller.user.subject
         allowed(caller, Action.READ_CELLS, Resource(owner=None if everybody else me)).check()
         found = self.store.list(owner=None if everybody else me, since=since, after=after, limit=limit)
-        return CellPage(found, self.store.missing() if everybody else None)
+        # All are looked at for that: once is enough.
+        last = len(found) < limit
+        return CellPage(found, self.store.missing() if everybody and last else None)

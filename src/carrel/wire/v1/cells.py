@@ -37,7 +37,7 @@ class CellPageView(Response):
     """Some of the cells that a caller may see."""
 
     cells: list[CellView]
-    #: How many the lab did not hear of, among everybody's; absent for one's own.
+    #: How many the lab did not hear of, among everybody's; only on the last page.
     missing: int | None = None
     #: What to ask with as `after` for those that follow; None where there are no more.
     next: int | None = None
