@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from carrel.cli.gpus import _print_memory
 from carrel.cli.gpus_history import hour_lines, hour_sums, memory_bar
+from carrel.cli.main import main
 from carrel.domain.units import GIB
 from carrel.wire.v1 import LendingView
 from carrel.wire.v1.sessions import HostView
@@ -66,3 +68,20 @@ def test_a_disk_that_no_state_can_go_to_is_named_with_its_remedy(capsys: pytest.
     found = lending().model_copy(update={"host": HostView(disk_problem=said)})
     _print_memory(found)
     assert f"No GPU state goes to the disk (state_disk): {said}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [
+        (("--no-names",), "--no-names is about recorded cells."),
+        (("--last", "1d"), "--last is about recorded cells."),
+        (("--cells", "--watch"), "--watch is about what GPUs do now, and --cells is about what is over."),
+        (("--cells", "--history"), "--history is about what GPUs do now, and --cells is about what is over."),
+        (("--cells", "--no-names", "--json"), "--json has all that the lab knows of cells, names too."),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    words: tuple[str, ...], fact: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["gpus", *words, "--home", str(tmp_path)]) == 2
+    assert fact in capsys.readouterr().err

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 
 from carrel.audit import AuditLog
 from carrel.control.administration import Administration
+from carrel.control.cells import Cells
 from carrel.control.collecting import Collecting
 from carrel.control.drains import Drains
 from carrel.control.held_users import HeldUsers
@@ -316,6 +317,7 @@ def a_lab(
         files=LabFiles(spool=spool, blobs=home / "blobs", code=snapshots),
         retention=Retention(store=store.retention, collector=collector, quota=lambda: quota, clock=time.time),
         collecting=Collecting(store.jobs, LabWorkDirectories(spool, home / "blobs", 1024**3)),
+        cells=Cells(store=store.cells),
         secrets=Secrets(store=store.secrets(secret), clock=time.time),
         clock=time.time,
         secret=secret,

@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from gateway_lab import Rig, a_lab, client, serve
 
+from carrel.domain.cells import RecordedCell
 from carrel.domain.job import JobState, Reason
 from carrel.domain.launch import StoredFile
 from carrel.domain.retention import RetentionRules
@@ -93,6 +94,7 @@ def test_nothing_goes_that_a_record_names(strict: Rig) -> None:
         "outputs": 0,
         "artifacts": 0,
         "audit": 0,
+        "cells": 0,
     }
     assert spool.log.read_bytes() == b"words"
     assert call(strict, "GET", f"/jobs/{job}/outputs/outputs/0", "ada").content == b"result"
@@ -234,3 +236,31 @@ def test_who_has_too_much_starts_nothing_until_there_is_room(tmp_path: Path) -> 
         assert call(rig, "POST", "/jobs", "bob", json={"snapshot": rig.upload("bob")}).status_code == 201
         call(rig, "DELETE", f"/jobs/{job}/outputs", "ada")
         assert call(rig, "POST", "/jobs", "ada", json={"snapshot": digest}).status_code == 201
+
+
+def test_cells_are_forgotten_after_their_time(tmp_path: Path) -> None:
+    with a_site(tmp_path, keeps=RetentionRules(cells=86400)) as rig:
+        job = finished(rig)
+        now = time.time()
+        rig.store.cells.add([cell_of(job, number, seen_at=now - age) for number, age in enumerate((3 * 86400, 2 * 86400, 60), 1)])
+        assert collect(rig, "cells", dry_run=True)["cells"]["count"] == 2
+        assert [cell["number"] for cell in call(rig, "GET", "/cells?owner=all").json()["cells"]] == [1, 2, 3]
+        assert collect(rig, "cells")["cells"]["count"] == 2
+        assert [cell["number"] for cell in call(rig, "GET", "/cells", "ada").json()["cells"]] == [3]
+        assert collect(rig, "cells")["cells"]["count"] == 0
+
+
+def cell_of(job: int, number: int, *, seen_at: float) -> RecordedCell:
+    return RecordedCell(
+        broker="b",
+        number=number,
+        job_id=job,
+        attempt=1,
+        process="7-70",
+        asked_at=seen_at - 3,
+        granted_at=seen_at - 2,
+        returned_at=seen_at,
+        seen_at=seen_at,
+        computed=2.0,
+        gpus=1,
+    )

@@ -33,6 +33,7 @@ from carrel.broker.core.effects import (
 from carrel.broker.core.identity import Identity
 from carrel.broker.core.rows import plain
 from carrel.broker.disk import StateDisk
+from carrel.broker.handing import Handing
 from carrel.broker.journal import BrokerJournal
 from carrel.broker.loop import Loop, Timer
 from carrel.broker.mover import Mover
@@ -112,6 +113,7 @@ class Service:
         self._files = StateFiles(loop, disk, [("tenant", plain(row)) for row in core.book.tenants.values()])
         self._host_free, self._disk_free = host_free, disk_free
         self._status = Status(core, clock, pool, disk_problem=disk_problem)
+        self._handing = Handing(loop, core.book.past, core.lender.devices, self._taken)
         self._clients: dict[Connection, Client] = {}
         self._tenants: dict[str, Connection] = {}
         #: Of the libraries in processes, by the process.
@@ -163,6 +165,7 @@ class Service:
             if rows or drops:
                 self._journal.append(at, rows, drops)
                 self._files.wrote(rows, drops)
+                self._handing.look()
                 if self._journal.size > _LONG:
                     self._journal.start(self._core.everything(at).rows, at)
         for tenant, op, fields, member in effects.tells:
@@ -177,6 +180,9 @@ class Service:
                 self._waking.cancel()
             self._wake_at = effects.wake
             self._waking = self._loop.later(effects.wake - self._clock(), self._wake)
+
+    def _taken(self, until: int) -> None:
+        self.carry_out(self._core.took(until, self._now()))
 
     def _wake(self) -> None:
         # The moment has come, also for a clock that was put back meanwhile.
@@ -335,6 +341,7 @@ class Service:
     def _ended(self, connection: Connection, closed: bool) -> None:
         client = self._clients.pop(connection)
         client.process.close()
+        self._handing.end(connection)
         if client.member:
             if self._members.get(client.member) is connection:
                 del self._members[client.member]
@@ -472,6 +479,12 @@ class Service:
             self._see_host()
             connection.send(encode("status", **self._status.fields(client.identity)))
             self._charge_later()
+            if message.get("past") is True and client.identity.sees_all:
+                self._handing.begin(connection)
+            return
+        if op == "took":
+            until = message.get("until")
+            self._handing.answered(connection, until if type(until) is int else 0)
             return
         effects = self._core.said(client.tenant, message, self._now())
         if effects is not None:

@@ -21,13 +21,16 @@ _KINDS = {
     "outputs": "outputs",
     "artifacts": "MLflow artifacts",
     "audit": "the audit log",
+    "cells": "when cells had GPUs",
 }
 
 
 def gc_command(
     kinds: Annotated[
         list[str] | None,
-        typer.Option("--kind", metavar="KIND", help="Only this: work, logs, code, outputs, artifacts or audit; may be repeated."),
+        typer.Option(
+            "--kind", metavar="KIND", help="Only this: work, logs, code, outputs, artifacts, audit or cells; may be repeated."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would go, remove nothing.")] = False,
     usage: Annotated[bool, typer.Option("--usage", help="Show who has how much on the lab's disk, remove nothing.")] = False,

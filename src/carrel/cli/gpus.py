@@ -28,12 +28,30 @@ _WHERE = {"out": "to host memory", "back": "to the GPU", "to_disk": "to the disk
 def gpus_command(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.", show_default=False)] = False,
     history: Annotated[bool, typer.Option("--history", help="Show the last hour too.", show_default=False)] = False,
+    cells: Annotated[
+        bool,
+        typer.Option(
+            "--cells", help="Write when cells had GPUs, as a file for `carrel simulate --notebooks`.", show_default=False
+        ),
+    ] = False,
+    no_names: Annotated[
+        bool, typer.Option("--no-names", help="With --cells: users and sessions have numbers for names.", show_default=False)
+    ] = False,
+    last: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="With --cells: only what was asked for within this time, such as 30d."),
+    ] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> int:
     """Show who has which GPU now, who waits, and whose state is where; on a cluster's nodes as their brokers said last."""
     from carrel.cli.screen import print_json
 
+    if cells or no_names or last is not None:
+        from carrel.cli.gpus_cells import print_cells
+
+        now = [name for name, given in (("--watch", watch), ("--history", history)) if given]
+        return print_cells(home, cells=cells, names=not no_names, as_json=as_json, last=last, now=now)
     with open_client(home) as client:
         while True:
             lending = client.gpus()

@@ -12,7 +12,7 @@ import typer
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home
 from carrel.cli.simulated import Asked, TaskRules, check_report, check_together
-from carrel.domain.units import parse_size
+from carrel.domain.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from carrel.simulate.report import Comparison
@@ -26,7 +26,7 @@ def simulate_command(
         str | None,
         typer.Argument(
             metavar="[TRACE]",
-            help="A trace file (Muri, Tiresias, SWF), or `lab` for this lab's own history. Without one jobs are generated.",
+            help="A trace file (Muri, Tiresias, SWF), or `lab` for this lab's own jobs or cells. Without one jobs are generated.",
             show_default=False,
         ),
     ] = None,
@@ -53,6 +53,14 @@ def simulate_command(
     notebooks: Annotated[
         bool, typer.Option("--notebooks", help="Compare when notebooks give GPUs back; TRACE holds cells.", show_default=False)
     ] = False,
+    last: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="With --notebooks lab: only what was asked for within this time, such as 30d.",
+            show_default=False,
+        ),
+    ] = None,
     tasks: Annotated[
         str | None,
         typer.Option(
@@ -109,6 +117,7 @@ def simulate_command(
         **{"--jobs": jobs, "--load": load, "--seed": seed, "--tasks": tasks},
         **{"--state": state, "--task-turn": task_turn, "--task-share": task_share, "--homes-move": homes_move or None},
         "--broker": broker or None,
+        "--last": last,
     }
     given = [name for name, value in options.items() if value is not None and value != []]
     check_together(trace, given, notebooks=notebooks, tasks=tasks is not None)
@@ -126,6 +135,7 @@ def simulate_command(
         load=0.9 if load is None else load,
         seed=1 if seed is None else seed,
         home=home,
+        last=None if last is None else parse_duration(last),
     )
     bar = _Bar()
     try:

@@ -61,6 +61,8 @@ class Asked:
     load: float
     seed: int
     home: Path | None
+    #: Seconds: of the lab's cells only those that were asked for within them.
+    last: int | None = None
 
     def policies(self, names: Sequence[str], progress: Progress) -> Comparison:
         """The trace under these policies, or under all."""
@@ -114,10 +116,17 @@ class Asked:
         from carrel.simulate.traces import read_trace
         from carrel.simulate.traces.cells import names_sessions
 
+        gpus = None
+        if self.gpus is not None:
+            nodes, per_node = _cluster(self.gpus)
+            gpus = nodes * per_node
         if self.trace == LAB:
-            raise Invalid(
-                "The lab does not keep a history of cells.", remedy="Name a file of cells, or leave it out for a generated week."
-            )
+            from carrel.cli.recorded_cells import lab_sessions
+
+            trace, sessions, here = lab_sessions(self.home, last=self.last)
+            # GPUs may have left the lab since.
+            widest = max(session.gpus for session in sessions)
+            return trace, sessions, gpus if gpus is not None else (here if here >= widest else None)
         if self.trace is None:
             trace = generate_week(self.seed)
             sessions = named_sessions(trace.jobs)
@@ -125,10 +134,6 @@ class Asked:
             trace = read_trace(Path(self.trace), form=self.form or "cells")
             named = self.form in (None, "cells") and names_sessions(Path(self.trace))
             sessions = named_sessions(trace.jobs) if named else form_sessions(trace.jobs)
-        gpus = None
-        if self.gpus is not None:
-            nodes, per_node = _cluster(self.gpus)
-            gpus = nodes * per_node
         return trace, sessions, gpus
 
     def together(self, tasks: str, changes: TaskRules, progress: Progress) -> Comparison:
@@ -234,6 +239,12 @@ def check_together(trace: str | None, given: Sequence[str], *, notebooks: bool, 
         (trace is not None, ("--jobs", "--load", "--seed"), "is about what is generated, and a trace is named", one),
         (trace in (None, LAB), ("--form",), "says how to read a file, and none is named", "Name a file, or leave it out."),
         (notebooks, ("--policy", "--what-if", "--rules", "--jobs", "--load"), "is about jobs, and --notebooks is not", one),
+        (
+            not notebooks or trace != LAB,
+            ("--last",),
+            "is about cells that a lab recorded",
+            "Use it with --notebooks lab, or leave it out.",
+        ),
         (not notebooks, ("--tasks",), "puts tasks behind notebooks, and --notebooks is not given", "Add --notebooks."),
         (not tasks, ("--state", "--task-turn", "--task-share"), "is about tasks behind notebooks", "Add --tasks."),
         (

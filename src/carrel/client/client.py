@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from carrel.client.arrays import ArrayCalls
 from carrel.client.audit import AuditCalls
+from carrel.client.cells import CellCalls
 from carrel.client.environments import EnvironmentCalls
 from carrel.client.following import Absence, Position
 from carrel.client.locate import locate
@@ -39,7 +40,7 @@ _FIRST_PATIENCE = 1.5
 _STREAM = {"Accept": "text/event-stream"}
 
 
-class Client(ArrayCalls, AuditCalls, EnvironmentCalls, OutputCalls, PeopleCalls, SecretCalls, StorageCalls):
+class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, PeopleCalls, SecretCalls, StorageCalls):
     """A lab, as one user sees it.
 
     Without arguments it finds the lab as the command line does: CARREL_URL and CARREL_TOKEN, or the home directory of a lab on

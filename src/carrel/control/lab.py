@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from carrel.control.administration import Administration
+from carrel.control.cells import Cells
 from carrel.control.collecting import Collecting
 from carrel.control.lab_policy import LabPolicy
 from carrel.control.launching import read_job_token
@@ -112,6 +113,7 @@ class Lab:
     files: LabFiles
     retention: Retention
     collecting: Collecting
+    cells: Cells
     clock: Clock
     #: Key of the job tokens.
     secret: bytes

@@ -22,6 +22,8 @@ class Kind(StrEnum):
     ARTIFACTS = "artifacts"
     #: What the audit log says.
     AUDIT = "audit"
+    #: When cells of sessions had GPUs.
+    CELLS = "cells"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,8 @@ class RetentionRules:
     deleted_runs: int | None = 30 * 86400
     #: What the audit log says, file by file.
     audit: int | None = None
+    #: When cells of sessions had GPUs, after that.
+    cells: int | None = 365 * 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

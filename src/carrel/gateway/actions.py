@@ -68,6 +68,7 @@ ENDPOINTS: Mapping[tuple[str, str], Action] = {
     ("POST", "/sessions/{job_id}/open"): Action.ENTER_SESSION,
     ("PUT", "/sessions/{job_id}/hub"): Action.ENTER_SESSION,
     ("GET", "/gpus"): Action.LOOK,
+    ("GET", "/cells"): Action.LOOK,
     ("GET", "/environments"): Action.LOOK,
     ("POST", "/environments"): Action.CHANGE_ENVIRONMENT,
     ("GET", "/environments/{name}"): Action.USE_ENVIRONMENT,

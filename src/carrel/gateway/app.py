@@ -31,7 +31,7 @@ from carrel.gateway.gate import Gate, Zone, Zones
 from carrel.gateway.hosts import Hosts
 from carrel.gateway.openapi import document
 from carrel.gateway.rates import Rates
-from carrel.gateway.routes import arrays, events, files, jobs, people, reservations
+from carrel.gateway.routes import arrays, cells, events, files, jobs, people, reservations
 from carrel.gateway.routes import audit as audit_routes
 from carrel.gateway.routes import environments as environment_routes
 from carrel.gateway.routes import issuer as issuer_routes
@@ -130,7 +130,7 @@ def create_app(
         app.add_route("/authority.pem", lambda _request: pem, methods=["GET"], include_in_schema=False)
     for module in (
         *(lab_routes, audit_routes, people, reservations, jobs, arrays, files, events),
-        *(session_routes, environment_routes, retention_routes, secret_routes),
+        *(session_routes, cells, environment_routes, retention_routes, secret_routes),
     ):
         app.include_router(module.router)
     if issuer is not None:

@@ -284,12 +284,15 @@ class Broker:
                     return self._answer(link, "status")
                 self._drop()
 
-    def watch(self, callback: Callable[[Message | None], None]) -> Watch:
+    def watch(
+        self, callback: Callable[[Message | None], None], *, past: Callable[[str, Sequence[Message]], bool] | None = None
+    ) -> Watch:
         """Call back with each new status, from a thread, until the returned watch is closed; with None when the broker is gone.
 
-        It has a connection of its own, as an observer, and connects again by itself.
+        It has a connection of its own, as an observer, and connects again by itself. `past` is called in the same thread with the
+        broker's id and leases that are over: True when they are written down; else they are told again later.
         """
-        return Watch(self._path, {**self._hello, "role": OBSERVER}, callback)
+        return Watch(self._path, {**self._hello, "role": OBSERVER}, callback, past)
 
     def close(self) -> None:
         """Close the connection: leases that are held are over."""
@@ -385,10 +388,17 @@ class Broker:
 class Watch:
     """Calls back with each status, from a thread of its own."""
 
-    def __init__(self, path: str, hello: dict[str, Any], callback: Callable[[Message | None], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        hello: dict[str, Any],
+        callback: Callable[[Message | None], None],
+        past: Callable[[str, Sequence[Message]], bool] | None = None,
+    ) -> None:
         self._path = path
         self._hello = hello
         self._callback = callback
+        self._past = past
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="broker watch", daemon=True)
         self._thread.start()
@@ -414,11 +424,15 @@ class Watch:
                 continue
             there, pause = True, _FIRST_PAUSE
             with suppress(Lost):
-                link.send("watch")
+                link.send("watch", **({} if self._past is None else {"past": True}))
                 while not self._closing.is_set():
                     message = link.receive(_LOOK)
                     if message is not None and message["op"] == "status":
                         self._callback(message)
+                    elif message is not None and message["op"] == "past" and self._past is not None:
+                        leases = message["leases"]
+                        taken = self._past(str(link.welcome["broker"]), leases)
+                        link.send("took", until=int(leases[-1]["n"]) if taken else 0)
             link.close()
 
 

@@ -41,7 +41,9 @@ Client to broker
 ``prepared`` id, bytes (allocated, or null), cached (as in ``release``: what is still kept), blockers. The answer to ``prepare``.
 ``status``   Answer: one ``status``, with what this client may see.
 ``watch``    A ``status`` now and after each change, at most ten in a second; an observer of the whole node gets one every few
-             seconds while cells run, because what they are charged grows.
+             seconds while cells run, because what they are charged grows. With past (bool; an observer of the whole node):
+             ``past`` too, from then on.
+``took``     until: the leases of ``past`` up to this number are written down, and need not be told again; 0: they could not be.
 
 Broker to client
 ----------------
@@ -66,6 +68,12 @@ Broker to client
 ``notice``   level ("info", "warning", "error"), message: one line for the user (an idle timer runs out, a stranger is on the
              device).
 ``lost``     message: the process' GPU state cannot be brought back; the kernel has to be restarted.
+``past``     leases (of sessions, that are over, oldest first; no message comes before a ``took`` for the last): n (number,
+             without gaps on this node as long as its journal lasts; those that nobody took in time are missing), job, attempt,
+             process (of the session: a kernel, or another program of it), asked (Unix seconds), waited (seconds until it was
+             granted), computed (seconds, without pauses), over (Unix seconds at which it was given back; null: the process
+             ended while there was no broker, and nobody knows when), seen (until when it was there at least), gpus, type (""
+             where they are of several), memory (bytes of the smallest), outcome (as in history).
 ``status``   broker (as in the welcome), tier, simulated (bool), tasks_lend (bool: tasks can give way to cells), and these
              lists; what names others (owner, job, label …) is blank for whom it is not:
              devices: uuid, index, name, type, memory, used (bytes), simulated, withheld (why, or null), lease (id or null),

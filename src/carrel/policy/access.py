@@ -41,6 +41,7 @@ class Action(StrEnum):
     #: A directory for a session, or an environment, by its path on the lab's machine.
     NAME_PATH = "name directories and environments of the lab's machine by their path"
     SEE_SHARES = "see the standing of others"
+    READ_CELLS = "read the recorded cells of others"
     SEE_STORAGE = "see how much others store"
     COLLECT = "remove what the lab keeps"
     RELOAD = "reload the lab's rules"
@@ -156,6 +157,7 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.CHANGE_ENVIRONMENT_OF_SITE: (ADMINISTRATOR,),
     Action.NAME_PATH: (ADMINISTRATOR,),
     Action.SEE_SHARES: (OWNER, MANAGER, ADMINISTRATOR),
+    Action.READ_CELLS: (OWNER, OPERATOR, ADMINISTRATOR),
     Action.SEE_STORAGE: (OWNER, MANAGER, ADMINISTRATOR),
     Action.COLLECT: (ADMINISTRATOR,),
     Action.RELOAD: (ADMINISTRATOR,),
@@ -185,13 +187,14 @@ INVITATION = "invitation"
 SCOPES: Mapping[str, frozenset[Action]] = {
     ALL: frozenset(Action),
     #: Looking: one's own jobs, logs, outputs, environments, and the lab.
-    "read": _READ | {Action.LIST_JOBS, Action.READ_ALL, Action.SEE_SHARES, Action.SEE_STORAGE, Action.SEE_RESERVATION},
+    "read": _READ
+    | {Action.LIST_JOBS, Action.READ_ALL, Action.READ_CELLS, Action.SEE_SHARES, Action.SEE_STORAGE, Action.SEE_RESERVATION},
     #: And submitting, repeating and cancelling tasks.
     "submit": _SUBMIT | {Action.CANCEL_JOB, Action.REPEAT_JOB, Action.CHANGE_JOB},
     "sessions": _READ | {Action.START_SESSION, Action.ENTER_SESSION, Action.CANCEL_JOB},
     "tracking": frozenset({Action.TRACK, Action.SIGN_OUT}),
     #: The token of a job: look, submit further steps with their code, track.
-    JOB: _SUBMIT | {Action.TRACK, Action.READ_SECRETS, Action.SEE_SHARES, Action.SEE_STORAGE},
+    JOB: _SUBMIT | {Action.TRACK, Action.READ_SECRETS, Action.READ_CELLS, Action.SEE_SHARES, Action.SEE_STORAGE},
     #: An invitation is a token that is good for nothing but its own exchange.
     INVITATION: frozenset({Action.ENTER}),
 }

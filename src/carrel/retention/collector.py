@@ -53,6 +53,14 @@ class References(Protocol):
         """Nobody has uploaded this code any more."""
         ...
 
+    def cells_before(self, before: float) -> int:
+        """How many cells there are that had their GPUs before that moment and not after it."""
+        ...
+
+    def drop_cells(self, before: float) -> None:
+        """Forget them."""
+        ...
+
 
 class Artifacts(Protocol):
     """The artifacts of MLflow; `carrel.tracking.artifacts.ArtifactStore` is one."""
@@ -138,6 +146,7 @@ class Collector:
             Kind.OUTPUTS: self._outputs,
             Kind.ARTIFACTS: self._artifacts_,
             Kind.AUDIT: self._audit_,
+            Kind.CELLS: self._cells,
         }
         found = []
         with self._turn:
@@ -218,6 +227,16 @@ class Collector:
             tally.add(path.name, size_of(path))
             if not dry_run:
                 self._audit.remove(path)
+
+    def _cells(self, tally: _Tally, rules: RetentionRules, now: float, dry_run: bool) -> None:
+        if rules.cells is None:
+            return
+        count = self._references.cells_before(now - rules.cells)
+        if count:
+            # Rows of the database, which goes on to use their room.
+            tally.add(f"{count} cells that were over before", 0, count)
+            if not dry_run:
+                self._references.drop_cells(now - rules.cells)
 
     def _goes(self, path: Path, before: float, what: str, tally: _Tally, dry_run: bool) -> bool:
         size = size_of(path)

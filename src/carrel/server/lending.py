@@ -8,12 +8,13 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from carrel.broker.config import BrokerConfig, Simulation
 from carrel.broker.process import SOCKET, BrokerProcess
+from carrel.domain.cells import RecordedCell
 from carrel.domain.errors import CarrelError, Invalid
 from carrel.domain.lease import LendingRules, Way
 from carrel.domain.node import Node
@@ -64,6 +65,9 @@ class NoLender:
     def charge(self, report: Callable[[Mapping[tuple[int, int], float]], None]) -> None:
         """Nothing is ever borrowed."""
 
+    def keep(self, cells: Callable[[Sequence[RecordedCell]], bool]) -> None:
+        """Nor is it over."""
+
 
 class Lender:
     """Keeps the broker running and has its last word. Thread-safe."""
@@ -85,6 +89,7 @@ class Lender:
         self._told: tuple[frozenset[str], GpuState] = (frozenset(), GpuState())
         self._changed: Callable[[], None] = lambda: None
         self._report: Callable[[Mapping[tuple[int, int], float]], None] = lambda _charges: None
+        self._keep: Callable[[Sequence[RecordedCell]], bool] = lambda _cells: False
         #: Reports are passed on in the order in which they came.
         self._reporting = threading.Lock()
         self._closing = threading.Event()
@@ -121,6 +126,10 @@ class Lender:
             if self._status:
                 self._tell_charges(self._status)
 
+    def keep(self, cells: Callable[[Sequence[RecordedCell]], bool]) -> None:
+        """Call `cells`, from a thread, with uses of GPUs that are over; False: they are to be told again. Before `start`."""
+        self._keep = cells
+
     def lent(self) -> frozenset[str]:
         """UUIDs of devices that cells use, wait for, or used a moment ago, and of cordoned ones: no task gets them."""
         status = self._status
@@ -137,7 +146,7 @@ class Lender:
         while not self._closing.is_set():
             try:
                 self._process.start()
-                self._watch = Broker(self.socket, self._token, OBSERVER).watch(self._heard)
+                self._watch = Broker(self.socket, self._token, OBSERVER).watch(self._heard, past=self._past)
                 return
             except (CarrelError, OSError) as error:
                 _log.error("The broker cannot be started: %s It is tried again in %g s.", error, _RETRY_SECONDS)
@@ -154,6 +163,13 @@ class Lender:
             if self._told != told:
                 self._changed()
 
+    def _past(self, broker: str, leases: Sequence[Mapping[str, Any]]) -> bool:
+        try:
+            return self._keep(cells_of(broker, leases))
+        except Exception:  # noqa: BLE001 - a defect in keeping the past must not make placement blind for the present
+            _log.exception("When cells had GPUs could not be taken; the broker tells it again.")
+            return False
+
     def _tell_charges(self, status: Mapping[str, Any]) -> None:
         try:
             self._report(charges_of(status))
@@ -164,6 +180,29 @@ class Lender:
 def charges_of(status: Mapping[str, Any]) -> dict[tuple[int, int], float]:
     """What cells have borrowed by a broker's `status`: devices × seconds by job and attempt. An older broker does not say."""
     return {(int(row["job"]), int(row["attempt"])): float(row["seconds"]) for row in status.get("charges", ())}
+
+
+def cells_of(broker: str, leases: Sequence[Mapping[str, Any]]) -> list[RecordedCell]:
+    """Uses of GPUs that are over, by a broker's message `past`."""
+    return [
+        RecordedCell(
+            broker=broker,
+            number=int(row["n"]),
+            job_id=int(row["job"]),
+            attempt=int(row["attempt"]),
+            process=str(row["process"]),
+            asked_at=float(row["asked"]),
+            granted_at=float(row["asked"]) + float(row["waited"]),
+            returned_at=None if row["over"] is None else float(row["over"]),
+            seen_at=float(row["seen"]),
+            computed=float(row["computed"]),
+            gpus=int(row["gpus"]),
+            gpu_type=str(row["type"]),
+            gpu_memory=int(row["memory"]),
+            outcome=str(row["outcome"]),
+        )
+        for row in leases
+    ]
 
 
 def kept_for_cells(status: Mapping[str, Any], *, now: float, linger: float) -> set[str]:

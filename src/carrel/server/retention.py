@@ -29,6 +29,7 @@ def retention_rules(settings: Settings) -> RetentionRules:
         outputs=settings.keep_outputs,
         deleted_runs=settings.keep_deleted_runs,
         audit=settings.keep_audit,
+        cells=settings.keep_cells,
     )
 
 

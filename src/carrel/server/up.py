@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from carrel.audit import AuditLog
 from carrel.control.administration import Administration
 from carrel.control.borrowing import Borrowing
+from carrel.control.cells import Cells
 from carrel.control.collecting import Collecting
 from carrel.control.drains import Drains
 from carrel.control.held_users import HeldUsers
@@ -334,6 +335,7 @@ def open_lab(
         ),
         storage=storage,
         secrets=Secrets(store=store.secrets(secret), clock=time.time),
+        cells=Cells(store=store.cells),
         clock=time.time,
         secret=secret,
         lab_id=lab_id,
@@ -420,6 +422,7 @@ def _serve(
     )
     try:
         running.lender.notify(running.loop.look_again)
+        running.lender.keep(running.lab.cells.keep)
         running.lender.start()
         running.storage.subscribe(running.loop.look_again)
         running.storage.start()

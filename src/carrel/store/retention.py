@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from carrel.domain.retention import Stored
 from carrel.store.database import Database
-from carrel.store.tables import attempts, jobs, outbox, outputs, snapshots
+from carrel.store.tables import attempts, cells, jobs, outbox, outputs, snapshots
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 #: Rows that are fetched at a time.
@@ -100,6 +100,16 @@ class RetentionTable:
         """Nobody has uploaded this code any more."""
         with self._database.write() as connection:
             connection.execute(sa.delete(snapshots).where(snapshots.c.digest == digest))
+
+    def cells_before(self, before: float) -> int:
+        """How many cells there are that had their GPUs before that moment and not after it."""
+        with self._database.read() as connection:
+            return int(connection.execute(sa.select(sa.func.count()).where(cells.c.seen_at < before)).scalar_one())
+
+    def drop_cells(self, before: float) -> None:
+        """Forget them."""
+        with self._database.write() as connection:
+            connection.execute(sa.delete(cells).where(cells.c.seen_at < before))
 
     def stored(self, owner: str | None = None) -> Mapping[str, Stored]:
         """What each user has stored, or only `owner`."""

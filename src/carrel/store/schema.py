@@ -11,7 +11,7 @@ from carrel.domain.errors import Conflict
 from carrel.store.database import Database
 
 #: The newest migration; `tests/store/test_migrations.py` compares it with the files.
-HEAD = "0019"
+HEAD = "0020"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 

@@ -8,6 +8,7 @@ import time
 import sqlalchemy as sa
 
 from carrel.domain.ports import Clock
+from carrel.store.cells import CellTable
 from carrel.store.credentials import CredentialTable
 from carrel.store.database import Database
 from carrel.store.drains import DrainTable
@@ -40,6 +41,7 @@ class Store:
         self.identities = IdentityTable(database)
         self.drains = DrainTable(database)
         self.reservations = ReservationTable(database)
+        self.cells = CellTable(database)
         self.retention = RetentionTable(database)
         self.outbox = OutboxTable(database, self.events, clock)
 

@@ -341,6 +341,33 @@ leases = Table(
     Index(None, "job_id"),
 )
 
+#: When cells of sessions had GPUs, once that is over (`carrel.domain.cells.RecordedCell`).
+cells = Table(
+    "cells",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("broker", String(64), nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("process", String(64), nullable=False),
+    Column("asked_at", Double, nullable=False),
+    Column("granted_at", Double, nullable=False),
+    #: NULL: nobody saw it.
+    Column("returned_at", Double),
+    Column("seen_at", Double, nullable=False),
+    Column("computed", Double, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("gpu_type", String(64), nullable=False),
+    Column("gpu_memory", BigInteger, nullable=False),
+    Column("outcome", String(16), nullable=False),
+    #: What a broker tells twice is written down once. One that has lost lines of its journal gives numbers a second time.
+    UniqueConstraint("broker", "number", "asked_at"),
+    Index(None, "job_id"),
+    Index(None, "seen_at"),
+    sqlite_autoincrement=True,
+)
+
 outputs = Table(
     "outputs",
     metadata,

@@ -12,6 +12,7 @@ from typing import Any
 
 from carrel.broker.core.effects import Line
 from carrel.broker.core.hour import Hour, plain_stretch, stretch_of
+from carrel.broker.core.past import Past
 from carrel.broker.core.rows import ChargeRow, LeaseRow, RequestRow, Row, TenantRow, plain, rebuilt
 from carrel.domain.lease import LeaseState
 from carrel.leases.protocol import KERNEL
@@ -49,6 +50,8 @@ class Book:
         self.rates: dict[tuple[str, str], float] = {}
         #: Who computed, paused and moved within the last hour.
         self.hour = Hour()
+        #: Leases of sessions that are over and that the lab has not taken yet.
+        self.past = Past()
         self.broker_id = make_id
         #: The last fence that was given out.
         self.fence = 0
@@ -119,8 +122,11 @@ class Book:
         self._vacate(row)
         self.touch(row)
 
-    def drop_lease(self, row: LeaseRow, now: float, *, outcome: str) -> None:
-        """The lease is over; its use is accounted for. The end of one that was only held is no end of a cell."""
+    def drop_lease(self, row: LeaseRow, now: float, *, outcome: str, seen: bool = True) -> None:
+        """The lease is over; its use is accounted for. The end of one that was only held is no end of a cell.
+
+        Not `seen`: it ended at some moment after `now`, when there was no broker.
+        """
         self.account(row, now)
         self._vacate(row)
         del self.leases[row.id]
@@ -139,6 +145,7 @@ class Book:
             "devices": list(row.devices),
             "outcome": outcome,
         }
+        more = self.past.add(tenant, entry, now, seen=seen) if tenant.role == KERNEL else {}
         if row.exclusive:
             entry["task"] = True
         else:
@@ -146,7 +153,12 @@ class Book:
             self.typical = _mean(self.typical, row.used, 0.2)
             tenant.typical = _mean(tenant.typical, row.used, 0.5)
         self._remember(tenant.job, entry)
-        self._extra.append(("history", {"job": tenant.job, **entry}))
+        self._extra.append(("history", {"job": tenant.job, **entry, **more}))
+
+    def take_past(self, until: int) -> None:
+        """The lab has all leases up to this number that are over."""
+        if self.past.take(until):
+            self._extra.append(("took", {"until": until}))
 
     def withdraw(self, row: LeaseRow) -> None:
         """The lease was never used: it is as if it had not been granted."""
@@ -180,12 +192,12 @@ class Book:
                 found.setdefault(fresh.id, fresh).seconds += max(0.0, now - lease.since) * len(lease.devices)
         return found
 
-    def drop_tenant(self, row: TenantRow, now: float) -> None:
-        """The process is gone, with all that it had."""
+    def drop_tenant(self, row: TenantRow, now: float, *, seen: bool = True) -> None:
+        """The process is gone, with all that it had. Not `seen`: it was there at `now`, and nobody knows until when."""
         for request in [request for request in self.requests.values() if request.tenant == row.id]:
             self.drop_request(request)
         for lease in self.leases_of(row.id):
-            self.drop_lease(lease, now, outcome="killed")
+            self.drop_lease(lease, now, outcome="killed", seen=seen)
         del self.tenants[row.id]
         self.touch(row)
         if row.peak:
@@ -296,7 +308,13 @@ class Book:
     def everything(self, now: float) -> Line:
         """What is true now, for a journal that is begun anew."""
         self._forget_charges()
-        about = {"id": self.broker_id, "fence": self.fence, "typical": self.typical, "hour": self.hour.since}
+        about = {
+            "id": self.broker_id,
+            "fence": self.fence,
+            "typical": self.typical,
+            "hour": self.hour.since,
+            "past": self.past.number,
+        }
         rows: list[tuple[str, dict[str, Any]]] = [("broker", about)]
         for kind, table in self._tables.items():
             rows.extend((kind, plain(row)) for row in table.values())
@@ -306,6 +324,7 @@ class Book:
         for job in [job for job in self.history if job not in known]:
             del self.history[job]
         rows.extend(("history", {"job": job, **entry}) for job, kept in self.history.items() for entry in reversed(kept))
+        rows.extend(self.past.written())
         rows.extend(("rate", {"way": way, "direction": to, "rate": round(rate)}) for (way, to), rate in self.rates.items())
         rows.extend(("stretch", values) for values in self.hour.rows(now))
         peaks = reversed(self.peaks)
@@ -345,6 +364,7 @@ class Book:
             self.broker_id, self.typical = str(values["id"]), values.get("typical")
             self.fence = max(self.fence, int(values["fence"]))
             self.hour.since = values.get("hour")
+            self.past.number = max(self.past.number, int(values.get("past", 0)))
         elif kind == "cordon":
             self.cordons[values["device"]] = values["why"]
             if not values["why"]:
@@ -356,8 +376,13 @@ class Book:
             self.hour.add(stretch_of(values))
         elif kind == "peak":
             self.peaks.appendleft((str(values["owner"]), str(values["label"]), int(values["bytes"])))
+        elif kind == "past":
+            self.past.replay(values)
+        elif kind == "took":
+            self.past.take(int(values["until"]))
         elif kind == "history":
-            self._remember(int(values["job"]), {name: value for name, value in values.items() if name != "job"})
+            entry = self.past.replay(values)
+            self._remember(int(values["job"]), {name: value for name, value in entry.items() if name != "job"})
             if not values.get("task"):
                 over = values["at"] + values["waited"] + values["held"]
                 self.device_used |= dict.fromkeys(values["devices"], over)

@@ -195,6 +195,11 @@ class Core:
         operation(row, message)
         return self._settle(now)
 
+    def took(self, until: int, now: float) -> Effects:
+        """The lab has written down the leases that are over, up to this number."""
+        self.book.take_past(until)
+        return self._settle(now)
+
     # --- what came of actions -----------------------------------------------------------------------------------------------
 
     def looked(self, number: int, use: Use, parents: Mapping[int, int], names: Mapping[int, str], now: float) -> Effects:

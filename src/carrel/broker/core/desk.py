@@ -95,7 +95,7 @@ class Desk:
         """The process has ended: now, or as far as anybody knows at `at` (Unix seconds)."""
         row = self.book.tenants.get(tenant)
         if row is not None:
-            self.book.drop_tenant(row, self.lender.now if at is None else at)
+            self.book.drop_tenant(row, self.lender.now if at is None else at, seen=at is None)
             self.lender.look()
 
     # --- asking and giving back ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from carrel.wire.v1.audit import AuditCheck, AuditPage
 from carrel.wire.v1.base import Problem, Request, Response
+from carrel.wire.v1.cells import CellPageView, CellView
 from carrel.wire.v1.environments import (
     EnvironmentLockText,
     EnvironmentLockView,
@@ -119,6 +120,8 @@ __all__ = [
     "AttemptView",
     "AuditCheck",
     "AuditPage",
+    "CellPageView",
+    "CellView",
     "ClusterNodeView",
     "CollectRequest",
     "CollectedView",

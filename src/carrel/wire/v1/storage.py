@@ -8,7 +8,7 @@ from pydantic import Field
 
 from carrel.wire.v1.base import Request, Response
 
-StorageKind = Literal["work", "logs", "code", "outputs", "artifacts", "audit"]
+StorageKind = Literal["work", "logs", "code", "outputs", "artifacts", "audit", "cells"]
 
 
 class StoredView(Response):

@@ -1,0 +1,115 @@
+"""The cells that a lab has recorded, for those who export or simulate them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from carrel.cli.options import open_client
+from carrel.domain.errors import Invalid
+from carrel.domain.units import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from carrel.client import Client
+    from carrel.domain.cells import RecordedCell
+    from carrel.simulate.notebooks.forming import NotebookSession
+    from carrel.simulate.trace import Trace
+    from carrel.wire import v1
+
+_SEE_ALL = ("operator", "admin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the lab told."""
+
+    #: As they came.
+    views: Sequence[v1.CellView]
+    #: True where they are everybody's.
+    everybody: bool
+    #: How many the lab did not hear of.
+    missing: int
+
+    def recorded(self) -> Sequence[tuple[str, RecordedCell]]:
+        """The cells with their owners."""
+        return [(view.owner, _cell(view)) for view in self.views]
+
+
+def read_cells_of(client: Client, *, last: int | None = None) -> Found:
+    """Everybody's for operators and administrators, one's own for others; asked for within the `last` seconds."""
+    since = None if last is None else max(0.0, time.time() - last)
+    everybody = client.lab().caller.role in _SEE_ALL
+    views: list[v1.CellView] = []
+    missing = 0
+    for page in client.cells("all" if everybody else "me", since=since):
+        views += page.cells
+        missing = page.missing or 0  # the last page says it
+    return Found(views=views, everybody=everybody, missing=missing)
+
+
+def lab_sessions(home: Path | None, *, last: int | None = None) -> tuple[Trace, Sequence[NotebookSession], int]:
+    """What the lab has recorded: as a trace, in its sessions, and how many GPUs the lab has.
+
+    Raises `Invalid` when there is nothing.
+    """
+    from carrel.simulate.notebooks.forming import named_sessions
+    from carrel.simulate.trace import Trace
+    from carrel.simulate.traces.lab_cells import lab_cells, notes_of, without_waits
+
+    with open_client(home) as client:
+        found = read_cells_of(client, last=last)
+        gpus = sum(len(node.devices) for node in client.nodes())
+    whose = "The lab has recorded" if found.everybody else "The lab has recorded of your sessions"
+    if not found.views:
+        within = "" if last is None else f" and were asked for in the last {format_duration(last)}"
+        raise Invalid(
+            f"{whose} 0 cells with a GPU that are over{within}.",
+            remedy="Run cells that use a GPU in notebooks, name a file of cells, or leave it out for a generated week.",
+        )
+    cells = lab_cells(found.recorded())
+    trace = Trace(
+        name="this lab" if found.everybody else "your own sessions",
+        jobs=sorted(without_waits(cells), key=lambda job: job.submitted),
+        notes=(f"{whose} {len(cells):,} cells {_when(found.views)}.", *notes_of(cells), *_left_out(found)),
+    )
+    return trace, named_sessions(trace.jobs), gpus
+
+
+def _left_out(found: Found) -> list[str]:
+    notes = []
+    if not found.everybody:
+        notes.append("Nobody else's cells are here, so waits are shorter than they were.")
+    if found.missing:
+        notes.append(f"Cells that the lab did not hear of, left out: {found.missing:,}.")
+    return notes
+
+
+def _when(views: Sequence[v1.CellView]) -> str:
+    days = [datetime.fromtimestamp(view.asked_at, UTC).date() for view in views]
+    return f"from {min(days)} to {max(days)} (UTC)"
+
+
+def _cell(view: v1.CellView) -> RecordedCell:
+    from carrel.domain.cells import RecordedCell
+
+    return RecordedCell(
+        broker=view.broker,
+        number=view.number,
+        job_id=view.session,
+        attempt=view.attempt,
+        process=view.process,
+        asked_at=view.asked_at,
+        granted_at=view.granted_at,
+        returned_at=view.returned_at,
+        seen_at=view.seen_at,
+        computed=view.computed,
+        gpus=view.gpus,
+        gpu_type=view.gpu_type,
+        gpu_memory=view.gpu_memory,
+        outcome=view.outcome,
+    )
