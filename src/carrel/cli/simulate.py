@@ -73,6 +73,12 @@ def simulate_command(
         float | None,
         typer.Option(min=0, max=1, metavar="X", help="With --tasks: what a task keeps from long cells.", show_default=False),
     ] = None,
+    move_time: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="What it takes a job to go on after it was stopped.  [60]", show_default=False
+        ),
+    ] = None,
     broker: Annotated[
         bool,
         typer.Option(
@@ -108,6 +114,7 @@ def simulate_command(
         **{"--form": form, "--policy": policy, "--what-if": what_if, "--rules": rules},
         **{"--jobs": jobs, "--load": load, "--seed": seed, "--tasks": tasks},
         **{"--state": state, "--task-turn": task_turn, "--task-share": task_share, "--homes-move": homes_move or None},
+        "--move-time": move_time,
         "--broker": broker or None,
     }
     given = [name for name, value in options.items() if value is not None and value != []]
@@ -126,6 +133,7 @@ def simulate_command(
         load=0.9 if load is None else load,
         seed=1 if seed is None else seed,
         home=home,
+        move=move_time,
     )
     bar = _Bar()
     try:

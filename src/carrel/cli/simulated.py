@@ -61,6 +61,8 @@ class Asked:
     load: float
     seed: int
     home: Path | None
+    #: Seconds that it takes a job to go on after a stop; None: as many as usual.
+    move: float | None = None
 
     def policies(self, names: Sequence[str], progress: Progress) -> Comparison:
         """The trace under these policies, or under all."""
@@ -77,7 +79,7 @@ class Asked:
         if not names and len(chosen) < len(POLICIES):
             notes.append(f"The nodes are not equal: only {' and '.join(chosen)} take them.")
         trace = replace(trace, notes=(*trace.notes, *notes))
-        return compare_policies(trace, nodes, rules, chosen, facts=self._facts(), progress=progress)
+        return compare_policies(trace, nodes, rules, chosen, facts=self._facts(), progress=progress, move=self._move())
 
     def change(self, changes: Sequence[str], progress: Progress) -> Comparison:
         """The lab's own policy, with and without these changes."""
@@ -95,7 +97,13 @@ class Asked:
             ", ".join(changes),
             facts=self._facts(),
             progress=progress,
+            move=self._move(),
         )
+
+    def _move(self) -> float:
+        from carrel.simulate.policies import MOVE_TIME
+
+        return MOVE_TIME if self.move is None else self.move
 
     def notebooks(self, progress: Progress, *, broker: bool = False, homes_move: bool = False) -> Comparison:
         """Cells in each mode of notebooks; with `broker` also as a node's broker lends."""
@@ -233,7 +241,12 @@ def check_together(trace: str | None, given: Sequence[str], *, notebooks: bool, 
     clashes = (
         (trace is not None, ("--jobs", "--load", "--seed"), "is about what is generated, and a trace is named", one),
         (trace in (None, LAB), ("--form",), "says how to read a file, and none is named", "Name a file, or leave it out."),
-        (notebooks, ("--policy", "--what-if", "--rules", "--jobs", "--load"), "is about jobs, and --notebooks is not", one),
+        (
+            notebooks,
+            ("--policy", "--what-if", "--rules", "--jobs", "--load", "--move-time"),
+            "is about jobs, and --notebooks is not",
+            one,
+        ),
         (not notebooks, ("--tasks",), "puts tasks behind notebooks, and --notebooks is not given", "Add --notebooks."),
         (not tasks, ("--state", "--task-turn", "--task-share"), "is about tasks behind notebooks", "Add --tasks."),
         (
