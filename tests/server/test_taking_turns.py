@@ -159,3 +159,19 @@ def test_a_server_that_is_killed_while_jobs_take_turns_loses_none_and_runs_none_
     done = lab.client.wait(long, timeout=PATIENCE)
     assert (done.state, done.attempt) == ("COMPLETED", 1), done.message
     assert [lab.starts(name) for name in ("long", "short")] == [1, 1]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_server_that_is_killed_again_and_again_between_turns_loses_none(lab: Lab) -> None:
+    names = ("one", "two", "three")
+    jobs = {lab.submit(name): name for name in names}
+    for _ in range(4):  # of about six turns until all have had as much
+        known = [lab.client.job(one).reason for one in jobs]
+        wait_until(lambda known=known: [lab.client.job(one).reason for one in jobs] != known)  # type: ignore[misc]
+        lab.kill_and_restart()
+    for name in names:
+        lab.let_end(name)
+    for one, name in jobs.items():
+        done = lab.client.wait(one, timeout=PATIENCE)
+        assert (done.state, done.attempt, lab.starts(name)) == ("COMPLETED", 1, 1), done.message
