@@ -2,7 +2,8 @@
 
 Without a file: Muri's third trace and generated jobs of 40 users, on 64 GPUs at a load of 0.9. `carrel` is the preset "default";
 the rows below it change one thing each. "wrong" multiplies each prediction by a number between a quarter and four, the same for
-a job whenever it is asked for. Waits count all time in which a job does not run.
+a job whenever it is asked for. Waits count all time in which a job does not run. A job that was stopped has its GPUs for a minute
+(`MOVE_TIME`) before it goes on, whatever the rule.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
 from carrel.simulate.measures import Measures, Spread, measure
 from carrel.simulate.outcome import Outcome
-from carrel.simulate.policies import run_policy
+from carrel.simulate.policies import MOVE_TIME, run_policy
 from carrel.simulate.trace import Cluster, Trace
 from carrel.simulate.traces import read_trace
 
@@ -43,6 +44,11 @@ def short_first(rules: LabRules, factor: float) -> LabRules:
     return replace(rules, qos={name: replace(qos, short_first=factor) for name, qos in rules.qos.items()})
 
 
+def rotating(rules: LabRules, seconds: int) -> LabRules:
+    """The rules with turns of so many seconds in every class of service."""
+    return replace(rules, qos={name: replace(qos, rotate=seconds) for name, qos in rules.qos.items()})
+
+
 def wrong(job: Waiting, factor: float, expected: Expected | None) -> float:
     """As `late_by`, by predictions that are wrong."""
     return late_by(job, factor * 4.0 ** Random(job.id).uniform(-1, 1), expected)
@@ -52,7 +58,7 @@ def runs(trace: Trace, cluster: Cluster) -> Iterator[tuple[str, Outcome]]:
     """The trace under each rule."""
     rules, nodes = read_lab_rules(None), nodes_of(cluster)
     for policy in FIELD:
-        yield policy, run_policy(policy, trace, nodes, rules)
+        yield policy, run_policy(policy, trace, nodes, rules, move=MOVE_TIME)
     changed: Sequence[tuple[str, LabRules]] = (
         ("carrel", rules),
         ("promises 3", replace(rules, promises=3)),
@@ -60,9 +66,13 @@ def runs(trace: Trace, cluster: Cluster) -> Iterator[tuple[str, Outcome]]:
         ("short_first 0.1", short_first(rules, 0.1)),
         ("short_first 1", short_first(rules, 1.0)),
         ("short_first 1, promises 3", replace(short_first(rules, 1.0), promises=3)),
+        ("rotate 1h", rotating(rules, 3600)),
+        ("rotate 15m", rotating(rules, 900)),
+        ("rotate 1h, promises 3", replace(rotating(rules, 3600), promises=3)),
+        ("rotate 1h, short_first 1", short_first(rotating(rules, 3600), 1.0)),
     )
     for name, one in changed:
-        yield name, simulate_lab(one, trace, nodes)
+        yield name, simulate_lab(one, trace, nodes, move=MOVE_TIME)
     with patch.object(scheduler, "late_by", wrong):
         yield "short_first 1, wrong", simulate_lab(short_first(rules, 1.0), trace, nodes)
 
@@ -94,6 +104,7 @@ def _row(trace: Trace, name: str, one: Measures) -> str:
         slowdown,
         f"{one.makespan / 3600:.0f}",
         fairness,
+        str(one.preemptions),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -104,8 +115,10 @@ def main() -> None:
     parser.add_argument("files", nargs="*")
     parser.add_argument("--gpus", type=int, default=64, help="for traces that name no machines")
     asked = parser.parse_args()
-    print("| trace | rule | wait, mean (h) | p95 (h) | longest (h) | JCT, mean (h) | slowdown | makespan (h) | fairness |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
+    print(
+        "| trace | rule | wait, mean (h) | p95 (h) | longest (h) | JCT, mean (h) | slowdown | makespan (h) | fairness | stops |"
+    )
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for trace, cluster in works(asked.files, asked.gpus):
         alone = completions_alone(trace, cluster.gpus)
         for name, outcome in runs(trace, cluster):

@@ -36,14 +36,55 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 def test_the_lab_on_muris_third_trace(rules: object) -> None:
-    from rules import CLUSTER, TRACES, measure, nodes_of, read_lab_rules, read_trace, short_first, simulate_lab
+    from rules import (
+        CLUSTER,
+        MOVE_TIME,
+        TRACES,
+        measure,
+        nodes_of,
+        read_lab_rules,
+        read_trace,
+        rotating,
+        short_first,
+        simulate_lab,
+    )
 
-    trace = read_trace(TRACES / "muri" / "trace3.csv")
-    for rule, one in (("carrel", read_lab_rules(None)), ("short_first 1", short_first(read_lab_rules(None), 1.0))):
-        found = measure(simulate_lab(one, trace, nodes_of(CLUSTER)), trace)
+    trace, default = read_trace(TRACES / "muri" / "trace3.csv"), read_lab_rules(None)
+    changed = (("carrel", default), ("short_first 1", short_first(default, 1.0)), ("rotate 1h", rotating(default, 3600)))
+    for rule, one in changed:
+        found = measure(simulate_lab(one, trace, nodes_of(CLUSTER), move=MOVE_TIME), trace)
         assert found.waits is not None
         assert found.slowdown is not None
         assert (found.waits.mean / 3600, found.slowdown.mean) == pytest.approx(told()["Muri 3"][rule], abs=0.6)
+
+
+def told_of(measure: str, rule: str) -> Mapping[str, float]:
+    """What the second table says of a rule, by trace."""
+    text = (ROOT / "docs/scheduling.md").read_text()
+    (table,) = [part for part in text.split("\n\n") if part.startswith("| | Muri 3 |")]
+    heads, _, *lines = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()]
+    (row,) = [line for line in lines if line[0] == f"{measure}, `{rule}`"]
+    names = [name.strip(" |") for name in heads if name.strip(" |")]
+    return dict(zip(names, (float(cell.strip(" |").replace(",", "")) for cell in row[1:]), strict=True))
+
+
+@pytest.mark.parametrize(("name", "file"), [("Muri 3", "trace3.csv"), ("Muri 3′", "trace3_pr.csv")])
+def test_rotation_is_within_a_tenth_of_tiresias_and_no_longer_than_easy(rules: object, name: str, file: str) -> None:
+    from rules import CLUSTER, MOVE_TIME, TRACES, measure, nodes_of, read_lab_rules, read_trace, rotating, run_policy
+
+    trace, nodes, default = read_trace(TRACES / "muri" / file), nodes_of(CLUSTER), read_lab_rules(None)
+    easy = measure(run_policy("easy", trace, nodes, default, move=MOVE_TIME), trace)
+    tiresias = measure(run_policy("tiresias", trace, nodes, default, move=MOVE_TIME), trace)
+    found = measure(run_policy("carrel", trace, nodes, rotating(default, 3600), move=MOVE_TIME), trace)
+    assert found.completions is not None
+    assert tiresias.completions is not None
+    assert found.completions.mean <= 1.1 * tiresias.completions.mean
+    assert found.makespan <= easy.makespan
+    for rule, one in (("easy", easy), ("tiresias", tiresias), ("rotate 1h", found)):
+        assert one.completions is not None
+        assert one.completions.mean / 3600 == pytest.approx(told_of("mean JCT, h", rule)[name], abs=0.6)
+        assert one.makespan / 3600 == pytest.approx(told_of("makespan, h", rule)[name], abs=0.6)
+    assert found.preemptions == told_of("stops", "rotate 1h")[name]
 
 
 @pytest.mark.soak

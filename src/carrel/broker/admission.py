@@ -16,7 +16,7 @@ from carrel.domain.launch import Launch
 from carrel.domain.node import Device
 from carrel.domain.serial import from_plain
 from carrel.leases.protocol import KERNEL, OBSERVER, RESIDENCY, RUNNER, VERSION
-from carrel.spool import AttemptDirectory, Spool, read_claim
+from carrel.spool import AttemptDirectory, Spool, present_devices, read_claim
 
 
 def node_token(secret: bytes) -> str:
@@ -96,7 +96,7 @@ class Gatekeeper:
             raise _not_a_session(job, launch.kind)
         if role == RESIDENCY and session is not None and session.reserve:
             raise _has_its_own(job)
-        assigned = tuple(device.uuid for device in launch.devices)
+        assigned = tuple(device.uuid for device in present_devices(directory.devices, launch.devices))
         if self._shared is not None and _is_task(role, session is not None):
             assigned = self._task(job, launch.shares, session is not None)
         return Identity(

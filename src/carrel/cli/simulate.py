@@ -81,6 +81,12 @@ def simulate_command(
         float | None,
         typer.Option(min=0, max=1, metavar="X", help="With --tasks: what a task keeps from long cells.", show_default=False),
     ] = None,
+    move_time: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="What it takes a job to go on after it was stopped.  [60]", show_default=False
+        ),
+    ] = None,
     broker: Annotated[
         bool,
         typer.Option(
@@ -116,6 +122,7 @@ def simulate_command(
         **{"--form": form, "--policy": policy, "--what-if": what_if, "--rules": rules},
         **{"--jobs": jobs, "--load": load, "--seed": seed, "--tasks": tasks},
         **{"--state": state, "--task-turn": task_turn, "--task-share": task_share, "--homes-move": homes_move or None},
+        "--move-time": move_time,
         "--broker": broker or None,
         "--last": last,
     }
@@ -136,6 +143,7 @@ def simulate_command(
         seed=1 if seed is None else seed,
         home=home,
         last=None if last is None else parse_duration(last),
+        move=move_time,
     )
     bar = _Bar()
     try:

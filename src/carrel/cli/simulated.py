@@ -63,6 +63,8 @@ class Asked:
     home: Path | None
     #: Seconds: of the lab's cells only those that were asked for within them.
     last: int | None = None
+    #: Seconds that it takes a job to go on after a stop; None: as many as usual.
+    move: float | None = None
 
     def policies(self, names: Sequence[str], progress: Progress) -> Comparison:
         """The trace under these policies, or under all."""
@@ -79,7 +81,7 @@ class Asked:
         if not names and len(chosen) < len(POLICIES):
             notes.append(f"The nodes are not equal: only {' and '.join(chosen)} take them.")
         trace = replace(trace, notes=(*trace.notes, *notes))
-        return compare_policies(trace, nodes, rules, chosen, facts=self._facts(), progress=progress)
+        return compare_policies(trace, nodes, rules, chosen, facts=self._facts(), progress=progress, move=self._move())
 
     def change(self, changes: Sequence[str], progress: Progress) -> Comparison:
         """The lab's own policy, with and without these changes."""
@@ -97,7 +99,13 @@ class Asked:
             ", ".join(changes),
             facts=self._facts(),
             progress=progress,
+            move=self._move(),
         )
+
+    def _move(self) -> float:
+        from carrel.simulate.policies import MOVE_TIME
+
+        return MOVE_TIME if self.move is None else self.move
 
     def notebooks(self, progress: Progress, *, broker: bool = False, homes_move: bool = False) -> Comparison:
         """Cells in each mode of notebooks; with `broker` also as a node's broker lends."""
@@ -238,7 +246,12 @@ def check_together(trace: str | None, given: Sequence[str], *, notebooks: bool, 
     clashes = (
         (trace is not None, ("--jobs", "--load", "--seed"), "is about what is generated, and a trace is named", one),
         (trace in (None, LAB), ("--form",), "says how to read a file, and none is named", "Name a file, or leave it out."),
-        (notebooks, ("--policy", "--what-if", "--rules", "--jobs", "--load"), "is about jobs, and --notebooks is not", one),
+        (
+            notebooks,
+            ("--policy", "--what-if", "--rules", "--jobs", "--load", "--move-time"),
+            "is about jobs, and --notebooks is not",
+            one,
+        ),
         (
             not notebooks or trace != LAB,
             ("--last",),

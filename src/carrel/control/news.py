@@ -131,8 +131,7 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
             draft.fields["usage"] = record.usage
         case Suspended():
             job = _as_running(draft, job, entry)
-            taker = f' of QoS "{job.preemption.qos}"' if job.preemption is not None else ""
-            message = f"A job{taker} has its place; it goes on when that is free again."
+            message = _why_suspended(job)
             job = replace(job, state=JobState.SUSPENDED, reason=Reason(code="Suspended", message=message), suspended_at=entry.at)
             draft.fields |= {"state": job.state, "reason": job.reason, "suspended_at": entry.at}
         case Resumed():
@@ -156,6 +155,13 @@ def _add_entry(draft: _Draft, job: Job, entry: Journaled) -> Job:
         case _:
             pass  # Claimed says nothing that the store keeps
     return job
+
+
+def _why_suspended(job: Job) -> str:
+    if job.preemption is not None and job.preemption.qos == job.qos:
+        return f"Job {job.preemption.by} of its QoS has had less and has its place; it waits for its next turn."
+    taker = f' of QoS "{job.preemption.qos}"' if job.preemption is not None else ""
+    return f"A job{taker} has its place; it goes on when that is free again."
 
 
 def _goes_on(draft: _Draft, job: Job, people: int) -> Job:

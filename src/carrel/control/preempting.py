@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from carrel.control.ports import PreemptOrder, SchedulerStore
-from carrel.control.queue import Queue
+from carrel.control.ports import PreemptOrder, SchedulerStore, StartOrder
+from carrel.control.queue import Queue, ran_for
+from carrel.control.rotating import Rotating
 from carrel.domain.errors import CarrelError
 from carrel.domain.job import Job, Preemption, Reason
-from carrel.domain.placement import Holding, Preempt, Snapshot, Waiting
+from carrel.domain.placement import Holding, Preempt, Snapshot, Start, Waiting
 from carrel.domain.ports import Engine
 from carrel.domain.qos import PreemptMode
 from carrel.domain.units import format_duration
@@ -31,6 +32,7 @@ class Preempting:
         self._jobs = jobs
         self._engine = engine
         self._queue = queue
+        self._rotating = Rotating(queue)
         #: When time alone is a reason to look again, or None.
         self.again_at: float | None = None
 
@@ -45,11 +47,25 @@ class Preempting:
                 if moment is not None and (self.again_at is None or moment < self.again_at):
                     self.again_at = moment
                 continue
-            changed = self._jobs.preempt([self._order(one, seen, now) for one in decided], now=now)
-            for job in changed:
-                self.tell(job)
-            return changed  # the picture is another one now: the next cycle looks at the others
+            return self._give_way(decided, seen, now)  # the picture is another one now: the next cycle looks at the others
         return ()
+
+    def take_turns(self, promised: Sequence[Waiting], picture: Callable[[], Snapshot], now: float) -> Sequence[Job]:
+        """Stop jobs of classes that rotate for those who have had less and were promised a place; return those that stop.
+
+        After `make_room`.
+        """
+        seen = picture()
+        decided, moment = self._rotating.choose(seen, promised, now)
+        if moment is not None:
+            self.again_at = moment if self.again_at is None else min(moment, self.again_at)
+        return self._give_way(decided, seen, now) if decided else ()
+
+    def _give_way(self, decided: Sequence[Preempt], picture: Snapshot, now: float) -> Sequence[Job]:
+        changed = self._jobs.preempt([self._order(one, picture, now) for one in decided], now=now)
+        for job in changed:
+            self.tell(job)
+        return changed
 
     def go_on(self, picture: Snapshot, now: float) -> Sequence[Job]:
         """Let jobs go on that were stopped, where that is possible now; return them as they are now."""
@@ -62,10 +78,19 @@ class Preempting:
             self.tell(job)
         return changed
 
+    def go_on_at(self, start: Start, now: float) -> Job | None:
+        """Let a job go on that waited in line for its next turn, where placement says; None: it does not wait any more."""
+        order = StartOrder(job_id=start.job_id, node=start.node, devices=start.devices, others=start.others)
+        job = self._jobs.go_on(order, now=now)
+        if job is not None:
+            self._rotating.goes_on(job.id, now)
+            self.tell(job)
+        return job
+
     def tell(self, job: Job) -> None:
         """Tell the engine what is written down about the job."""
         try:
-            self._engine.preempt(job.id, job.attempt, job.preemption)
+            self._engine.preempt(job.id, job.attempt, job.preemption, devices=job.devices if job.preemption is None else ())
         except (CarrelError, OSError):
             # It is told again when the server is started again; until then the job keeps its place.
             _log.exception("Job %d could not be told to give way.", job.id)
@@ -79,7 +104,7 @@ class Preempting:
             job_id=job.id,
             attempt=job.attempt,
             preemption=preemption,
-            reason=Reason(code="Preempting", message=_message(preemption, service.preempt_mode)),
+            reason=Reason(code="Preempting", message=_message(job, preemption, service.preempt_mode)),
         )
 
     def _whole(self, job: Job, now: float) -> Holding:
@@ -89,7 +114,12 @@ class Preempting:
         return replace(self._queue.holding[job.id], resources=job.resources, devices=job.devices, ends_by=ends_by)
 
 
-def _message(preemption: Preemption, wanted: PreemptMode) -> str:
+def _message(job: Job, preemption: Preemption, wanted: PreemptMode) -> str:
+    if preemption.qos == job.qos:
+        ran = format_duration(ran_for(job, preemption.at))
+        return (
+            f"It has run for {ran}, and job {preemption.by} of its QoS has had less: it is stopped and waits for its next turn."
+        )
     taker = f'A job of QoS "{preemption.qos}" takes its place'
     if preemption.mode is PreemptMode.SUSPEND:
         return f"{taker}; it is stopped and goes on when that is free again."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from carrel.domain.job import Job, JobState
 from carrel.domain.node import SIMULATED
@@ -12,6 +13,7 @@ from carrel.domain.partition import on_cluster
 from carrel.domain.placement import ArrayLimit, Holding, Waiting
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
+from carrel.policy.rotation import late_by, level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,8 @@ class Known:
 
 
 _NOTHING = Known()
+#: Bytes of memory that placement looks for where a job has kept its own.
+_NEXT_TO_NONE = 1024**2
 
 
 @dataclass(slots=True)
@@ -33,9 +37,13 @@ class Queue:
     grace: int = 0
     #: By how many seconds a job counts as submitted later than it was.
     late_by: Callable[[Waiting], float] = lambda _job: 0.0
+    #: The `rotate` of a class of service.
+    rotate: Callable[[str], int] = lambda _qos: 0
     _jobs: dict[int, Job] = field(default_factory=dict)
     _waiting: dict[int, Waiting] = field(default_factory=dict)
     _holding: dict[int, Holding] = field(default_factory=dict)
+    #: What those keep who wait in line for their next turn.
+    _kept: dict[int, Holding] = field(default_factory=dict)
     _known: dict[int, Known] = field(default_factory=dict)
     #: How many jobs of each (account, owner) are in line.
     _line: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -46,6 +54,7 @@ class Queue:
         if before is not None:
             self._leave(before)
         self._holding.pop(job.id, None)
+        self._kept.pop(job.id, None)
         if job.state.ended:
             self._jobs.pop(job.id, None)
             self._known.pop(job.id, None)
@@ -53,31 +62,60 @@ class Queue:
         self._jobs[job.id] = job
         if job.state is JobState.PENDING:
             self._known.pop(job.id, None)
-            waiting = Waiting(
-                id=job.id,
-                owner=job.owner,
-                account=job.account,
-                qos=job.qos,
-                partition=job.partition,
-                name=job.name,
-                array=_array_limit(job),
-                resources=_counted(job),
-                submitted_at=job.submitted_at,
-                not_before=not_before,
-                grace=self.grace,
-            )
-            if late := self.late_by(waiting):
-                waiting = replace(waiting, late_by=late)
+        again = self._waits_again(job)
+        if job.state is JobState.PENDING or again:
+            waiting = self.in_line(job, now, not_before=not_before)
+            if again:
+                self._kept[job.id] = self._kept_of(job, now)
             self._waiting[job.id] = waiting
             who = (job.account, job.owner)
             self._line[who] = self._line.get(who, 0) + 1
             return waiting
+        holding = self._holding[job.id] = self._held(job, now)
+        return holding
+
+    def in_line(self, job: Job, now: float, *, not_before: float = 0.0) -> Waiting:
+        """The job as placement sees it while it is in line: one that has begun as it would be if it was stopped now."""
+        waiting = Waiting(
+            id=job.id,
+            owner=job.owner,
+            account=job.account,
+            qos=job.qos,
+            partition=job.partition,
+            name=job.name,
+            array=_array_limit(job),
+            resources=_counted(job),
+            submitted_at=job.submitted_at,
+            not_before=not_before,
+            grace=self.grace,
+        )
+        if late := self.late_by(waiting):
+            waiting = replace(waiting, late_by=late)
+        return waiting if job.state is JobState.PENDING else self._for_next_turn(job, waiting, now)
+
+    def _waits_again(self, job: Job) -> bool:
+        """True of a job that is stopped and takes its turn: it stands in line."""
+        return job.stopped and job.cancelled_by is None and self.rotate(job.qos) > 0
+
+    def _for_next_turn(self, job: Job, waiting: Waiting, now: float) -> Waiting:
+        """What has run already it need not run again, its memory it has kept, and who has had less goes before it."""
+        ran, gpus, each = ran_for(job, now), job.resources.total_gpus, self.rotate(job.qos)
+        left = replace(waiting.resources, time=max(1, ceil(waiting.resources.time - ran)), memory=_NEXT_TO_NONE)
+        late, had = waiting.late_by + late_by(ran, gpus, each), level(ran, gpus, each)
+        stopped_at = now if job.suspended_at is None else job.suspended_at
+        return replace(waiting, resources=left, late_by=late, level=had, ran=ran, stopped_at=stopped_at)
+
+    def _kept_of(self, job: Job, now: float) -> Holding:
+        """What a job keeps while it waits in line. It counts for no limit, and under another number than the job that waits."""
+        return replace(self._held(job, now), id=kept_id(job.id), qos="")
+
+    def _held(self, job: Job, now: float) -> Holding:
         paused = job.suspended_seconds + (0.0 if job.suspended_at is None else max(0.0, now - job.suspended_at))
         # Slurm's limit runs on.
         ends_by = (job.started_at or now) + (0.0 if on_cluster(job.node) else paused) + job.resources.time + self.grace
         if job.preemption is not None and not job.stopped:
             ends_by = min(ends_by, job.preemption.ends_by)
-        holding = self._holding[job.id] = Holding(
+        return Holding(
             id=job.id,
             owner=job.owner,
             account=job.account,
@@ -97,12 +135,12 @@ class Queue:
             leaving=job.cancelled_by is not None or (job.preemption is not None and not job.stopped),
             suspended=job.stopped,
         )
-        return holding
 
     def look_again(self) -> None:
         """Those who wait may count as later, or less late, than before."""
         for job_id, waiting in self._waiting.items():
-            self._waiting[job_id] = replace(waiting, late_by=self.late_by(waiting))
+            job = self._jobs[job_id]
+            self._waiting[job_id] = self.in_line(job, job.suspended_at or 0.0, not_before=waiting.not_before)
 
     def set_aside(self, job_id: int) -> None:
         """A job that is in line is not in line any more, and not over either."""
@@ -146,8 +184,30 @@ class Queue:
 
     @property
     def holding(self) -> Mapping[int, Holding]:
-        """Jobs that hold resources."""
+        """Jobs that hold resources, and do not wait for more."""
         return self._holding
+
+    def kept(self, job_id: int) -> Holding | None:
+        """What a job keeps that waits in line for its next turn; None of one that does not."""
+        return self._kept.get(job_id)
+
+    @property
+    def all_held(self) -> tuple[Holding, ...]:
+        """Everything that is held, by whomever; may be asked by other threads."""
+        return (*self._holding.values(), *self._kept.values())
+
+
+def kept_id(job_id: int) -> int:
+    """Return the number, of no job, under which placement knows what a job keeps while it waits for its next turn."""
+    return -1 - job_id
+
+
+def ran_for(job: Job, now: float) -> float:
+    """Return the seconds for which the job's command has run until now, all turns together."""
+    if job.started_at is None:
+        return 0.0
+    until = now if job.suspended_at is None else min(now, job.suspended_at)
+    return max(0.0, until - job.started_at - job.suspended_seconds)
 
 
 def can_stop(job: Job) -> bool:

@@ -19,7 +19,7 @@ from carrel.control.news import OFTEN, interpret, misfortune, queue_event
 from carrel.control.outlook import Outlook
 from carrel.control.ports import AttemptChange, EventLog, OutboxEntry, SchedulerStore, StartOrder
 from carrel.control.preempting import Preempting
-from carrel.control.queue import Queue
+from carrel.control.queue import Queue, kept_id
 from carrel.control.rules import RuleBook
 from carrel.control.stage_in import StageIn
 from carrel.control.submit_limits import SubmitLimits, is_refused
@@ -97,7 +97,7 @@ class Scheduler:
         self._engine = engine
         self._settings = settings
         self._describe = describe
-        self._queue = Queue(grace=settings.launch.limits.grace, late_by=self._late_by)
+        self._queue = Queue(grace=settings.launch.limits.grace, late_by=self._late_by, rotate=self._rotate)
         self._dependents = Dependents(jobs)
         #: Jobs for which something has happened that they wait for.
         self._freed: deque[int] = deque()
@@ -152,7 +152,7 @@ class Scheduler:
 
     def holding(self) -> tuple[Holding, ...]:
         """The jobs that hold resources now, for those who only look."""
-        return tuple(self._queue.holding.values())
+        return self._queue.all_held
 
     def recover(self, now: float) -> tuple[Sequence[tuple[Attempt, Launch, str]], Sequence[Job]]:
         """Take up what an earlier server left: the attempts to adopt, and the jobs whose end or place somebody wants."""
@@ -375,6 +375,9 @@ class Scheduler:
         entry = self._queue.put(job, now=now, not_before=not_before)
         if not isinstance(entry, Holding):
             self._dues.forget(job.id)
+        kept = self._queue.kept(job.id)
+        if kept is None and known is not None and known.stopped:
+            self._placer.forget(kept_id(job.id))
         if entry is None:
             self._placer.forget(job.id)
             self.calibration.forget(job.id)
@@ -387,8 +390,12 @@ class Scheduler:
             self.calibration.started(job.id, now)
         else:
             self._placer.wait(self._expected(entry))
+        if kept is not None:
+            self._placer.hold(kept)
+            if known is None or not known.stopped:
+                self._newcomers.append(job.id)
         self.use.put(job, now=now)
-        if job.stopped:
+        if job.stopped and kept is None:
             self._stopped.add(job.id)
         else:
             self._stopped.discard(job.id)
@@ -427,8 +434,13 @@ class Scheduler:
         if starts:
             self._carry_out(starts, now)
         qos = self._settings.rules.current.qos
-        takers = [one.job for one in self._placer.promises if one.job.qos in qos and qos[one.job.qos].preempts]
-        for job in self._preempting.make_room(takers, lambda: self._picture(now), now):
+        promised = [one.job for one in self._placer.promises if one.job.qos in qos]
+        takers = [one for one in promised if qos[one.qos].preempts]
+        changed = self._preempting.make_room(takers, lambda: self._picture(now), now)
+        rotating = [one for one in promised if qos[one.qos].rotate]
+        if rotating and not changed:
+            changed = self._preempting.take_turns(rotating, lambda: self._picture(now), now)
+        for job in changed:
             self._put(job, now)
 
     def _place(self, now: float) -> Sequence[Start]:
@@ -460,7 +472,7 @@ class Scheduler:
         return self._rules is not None and self._rules.backfill_times == "expected"
 
     def _expected(self, job: Waiting) -> Waiting:
-        return self._dues.of_waiting(job) if self._expects else job
+        return self._dues.of_waiting(job) if self._expects and job.stopped_at is None else job
 
     def _due(self, held: Holding, now: float) -> Holding:
         return self._dues.of_holding(held, now) if self._expects else held
@@ -476,7 +488,7 @@ class Scheduler:
             nodes=self._settings.drained(self._engine.nodes()),
             qos=rules.qos,
             waiting=tuple(map(self._expected, self._queue.waiting.values())),
-            holding=tuple(self._due(held, now) for held in self._queue.holding.values()),
+            holding=tuple(self._due(held, now) for held in self._queue.all_held),
             withheld=self._withheld | self._offer.blocked.keys(),
             blocked=self._offer.blocked,
             moves=self._offer.moves,
@@ -510,16 +522,25 @@ class Scheduler:
         if rules is not self._rules or standing != self._standing:
             again = rules.backfill_times != (self._rules.backfill_times if self._rules is not None else "walltime")
             again = again or (self._rules is not None and _short_first(rules) != _short_first(self._rules))
+            turned = self._rules is not None and _rotate(rules) != _rotate(self._rules)
             self._rules, self._standing = rules, standing
             self._placer.rules(rules.qos, order_of(rules, standing), rules.partitions, promises=rules.promises)
             if again:
                 self._plan_anew(now)
+            if turned:
+                for job in [self._queue.job(job_id) for job_id in [*self._stopped, *self._queue.waiting]]:
+                    if job is not None and job.stopped:
+                        self._put(job, now)
 
     def _late_by(self, job: Waiting) -> float:
         qos = self._settings.rules.current.qos.get(job.qos)
         if qos is None or not qos.short_first:
             return 0.0
         return late_by(job, qos.short_first, self.run_times.expect(job.owner, job.name, job.resources.time))
+
+    def _rotate(self, qos: str) -> int:
+        found = self._settings.rules.current.qos.get(qos)
+        return 0 if found is None else found.rotate
 
     def _plan_anew(self, now: float) -> None:
         """Backfill, or the order, goes by other times than before."""
@@ -530,6 +551,7 @@ class Scheduler:
             self._placer.hold(self._due(held, now))
 
     def _carry_out(self, starts: Sequence[Start], now: float) -> None:
+        starts = self._go_on_at(starts, now)
         orders = [
             StartOrder(job_id=start.job_id, node=start.node, devices=start.devices, others=start.others) for start in starts
         ]
@@ -547,6 +569,24 @@ class Scheduler:
             self._told.pop(job.id, None)
         self._unstarted.extend(started)
         self._launch(now)
+
+    def _go_on_at(self, starts: Sequence[Start], now: float) -> Sequence[Start]:
+        """Jobs that were stopped have their next turn, one by one; return the starts of the others."""
+        left = list(starts)
+        try:
+            for start in [one for one in starts if self._queue.kept(one.job_id) is not None]:
+                job = self._preempting.go_on_at(start, now)
+                left.remove(start)
+                if job is not None:
+                    self._put(job, now)
+                    self._told.pop(job.id, None)
+                else:  # cancelled meanwhile: the news of it is on its way
+                    self._placer.wait(self._expected(self._queue.waiting[start.job_id]))
+        except Exception:
+            for start in left:
+                self._placer.wait(self._expected(self._queue.waiting[start.job_id]))
+            raise
+        return left
 
     def _launch(self, now: float) -> None:
         """Tell the engine of what has been written down; what is left when the database fails, the next cycle tells it of."""
@@ -621,6 +661,10 @@ class Scheduler:
 
 def _short_first(rules: LabRules) -> Mapping[str, float]:
     return {name: qos.short_first for name, qos in rules.qos.items()}
+
+
+def _rotate(rules: LabRules) -> Mapping[str, int]:
+    return {name: qos.rotate for name, qos in rules.qos.items()}
 
 
 def _refusal(job: Job, error: Unavailable) -> Reason:

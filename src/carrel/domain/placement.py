@@ -50,6 +50,11 @@ class Waiting:
     grace: int = 0
     #: Seconds by which it counts as submitted later than it was, since shorter jobs of its class go first.
     late_by: float = 0.0
+    #: Of one that waits for a further turn, in a class that rotates: how much it has had, for how many seconds it ran, and since
+    #: when it is stopped, Unix seconds. None: it has not begun.
+    level: int = 0
+    ran: float = 0.0
+    stopped_at: float | None = None
 
     @property
     def seconds(self) -> int:

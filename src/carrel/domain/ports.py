@@ -63,9 +63,10 @@ class Engine(Protocol):
         """Ask the runner to end the job. Returns at once; the end comes as an observation. Unknown attempts are ignored."""
         ...
 
-    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None, *, devices: Sequence[str] = ()) -> None:
         """Ask the runner to give way as `preemption` says, or, with None, to go on where it was stopped. Returns at once.
 
+        It goes on with these `devices` (their UUIDs) where some are named, and with those that it had where none are.
         That it is stopped, goes on, or has ended comes as an observation. Unknown attempts are ignored, and asking twice does
         no harm.
         """

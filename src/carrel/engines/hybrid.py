@@ -81,9 +81,9 @@ class HybridEngine:
         """Ask the runner to end the job, wherever it is."""
         self._of(job_id, attempt).cancel(job_id, attempt, by=by)
 
-    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None, *, devices: Sequence[str] = ()) -> None:
         """Ask the runner to give way, or to go on."""
-        self._of(job_id, attempt).preempt(job_id, attempt, preemption)
+        self._of(job_id, attempt).preempt(job_id, attempt, preemption, devices=devices)
 
     def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
         """The end of the attempt is recorded."""

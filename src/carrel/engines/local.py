@@ -21,7 +21,7 @@ from carrel.engines.attempts import Key, Watched, clear, discard_launch, write_c
 from carrel.engines.doorbells import Doorbells
 from carrel.engines.nursery import Nursery
 from carrel.engines.observer import Observer
-from carrel.spool import Spool, read_claim, write_preempt
+from carrel.spool import Spool, read_claim, write_devices, write_preempt
 
 #: Seconds for which it is remembered which devices others hold.
 _WITHHELD_FOR = 2.0
@@ -155,12 +155,17 @@ class LocalEngine:
         write_cancel(watched.directory, by)
         self._observer.call(watched.tell)
 
-    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
-        """Make the job give way, or go on where `preemption` is None. Unknown attempts are ignored."""
+    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None, *, devices: Sequence[str] = ()) -> None:
+        """Make the job give way, or go on where `preemption` is None, with `devices` where some are named.
+
+        Unknown attempts are ignored.
+        """
         watched = self._observer.find((job_id, attempt))
         if watched is None:
             return
         if preemption is None:
+            if devices:
+                write_devices(watched.directory.devices, devices)
             watched.directory.preempt.unlink(missing_ok=True)
         else:
             write_preempt(watched.directory.preempt, preemption)

@@ -20,7 +20,7 @@ from carrel.policy.limits import ARRAY_JOBS, CODES, GROUP_GPUS, MAX_ACCOUNT_GPUS
 from carrel.policy.line import Kind, kind_of
 from carrel.policy.realm import Realm
 from carrel.policy.rooms import Room, idle_room, suits
-from carrel.policy.situation import BEGIN_TIME, INVALID_QOS, PARTITION_DOWN, PRIORITY, UNAVAILABLE, Held, Situation
+from carrel.policy.situation import BEGIN_TIME, INVALID_QOS, PARTITION_DOWN, PRIORITY, SUSPENDED, UNAVAILABLE, Held, Situation
 from carrel.policy.windows import explain_window
 
 #: How many drained nodes a sentence names before it counts the rest.
@@ -88,6 +88,8 @@ class Holds(Sequence[Hold]):
             low, start, high = self._corrected(foreseen)
             between = (low, high)
         message = f"{self._cause(held, code, place)}; {self._about(start, between)}"
+        if held.job.stopped_at is not None:
+            code, message = SUSPENDED, f"{_stopped(held.job, held.job.stopped_at, self._situation.now)}; {message}"
         return Hold(
             job_id=held.job.id,
             reason=Reason(code=code, message=message),
@@ -165,10 +167,17 @@ class Holds(Sequence[Hold]):
         return text
 
 
+def _stopped(job: Waiting, since: float, now: float) -> str:
+    """Say of a job that waits for its next turn how much it has had."""
+    stopped = format_duration(max(0.0, now - since))
+    return f"suspended for {stopped} after it ran for {format_duration(job.ran)}"
+
+
 def _giving_way(job: Waiting, situation: Situation) -> str:
     """Say who gives way to jobs of this class, and how long that takes at most."""
     service, now = situation.snapshot.qos.get(job.qos), situation.now
-    leaving = [held for held in situation.snapshot.holding if service and held.leaving and held.qos in service.preempts]
+    below = service.preempts | ({job.qos} if service.rotate else set()) if service is not None else frozenset()
+    leaving = [held for held in situation.snapshot.holding if held.leaving and held.qos in below]
     if not leaving:
         return ""
     classes = " and ".join(f'"{name}"' for name in sorted({held.qos for held in leaving}))

@@ -66,6 +66,10 @@ class Order:
         """The rest of what counts: the smallest of this plus `offset` is the first in line."""
         return job.submitted_at + job.late_by - job.priority * self.age_weight
 
+    def place(self, job: Waiting) -> float:
+        """Both together: who has the smaller one stands before the other."""
+        return self.late(job) + self.offset(job.owner, job.account, job.qos, job.resources.total_gpus)
+
 
 def order_of(weights: Snapshot | LabRules, standing: Mapping[tuple[str, str], float]) -> Order:
     """Return the order of a queue, by these weights and by who has used less of their share."""

@@ -21,7 +21,7 @@ PATIENCE = 10.0
 
 #: What choosing somebody costs, smallest first: whether work is lost, how much (GPU-seconds), how many give way, how urgent
 #: they are, which they are.
-Cost = tuple[bool, float, int, int, tuple[int, ...]]
+Cost = tuple[bool, float, int, float, tuple[int, ...]]
 
 
 def preempt(picture: Snapshot, job: Waiting, now: float) -> tuple[Preempt, ...]:
@@ -40,7 +40,7 @@ def preempt(picture: Snapshot, job: Waiting, now: float) -> tuple[Preempt, ...]:
         return ()
     for stops in (True, False):
         # Who is stopped keeps its memory. Where that is too little, all who give way are requeued.
-        chosen = _Choice(picture, job, victims, now, stops=stops).cheapest()
+        chosen = Choice(picture, job, victims, now, stops=stops).cheapest()
         if chosen is not None:
             modes = {held.id: _mode(held, stops=stops) for held in chosen}
             return tuple(
@@ -78,14 +78,25 @@ def _mode(held: Holding, *, stops: bool) -> PreemptMode:
     return PreemptMode.SUSPEND if stops and held.suspendable else PreemptMode.REQUEUE
 
 
-class _Choice:
+class Choice:
     """Who might give way to one job, and what that would make room for."""
 
-    def __init__(self, picture: Snapshot, job: Waiting, victims: Sequence[Holding], now: float, *, stops: bool) -> None:
+    def __init__(
+        self,
+        picture: Snapshot,
+        job: Waiting,
+        victims: Sequence[Holding],
+        now: float,
+        *,
+        stops: bool,
+        urgency: Callable[[Holding], float] | None = None,
+    ) -> None:
+        """`urgency` says who of several gives way last; without it the priority of their classes does."""
         self._wanted = job.resources
         self._now = now
         self._stops = stops
-        self._priority = {name: service.priority for name, service in picture.qos.items()}
+        priority = {name: service.priority for name, service in picture.qos.items()}
+        self._urgency = urgency or (lambda held: priority.get(held.qos, 0))
         rooms = rooms_of(picture.nodes, picture.holding, picture.withheld, picture.moves)
         self._rooms = [room for room in rooms if room.could_hold(job.resources) and may_run(picture, job, room.name, now)]
         self._there: dict[str, list[Holding]] = {room.name: [] for room in self._rooms}
@@ -151,7 +162,7 @@ class _Choice:
             bool(lost),
             sum(_ran(held, self._now) * max(1, held.resources.total_gpus) for held in lost),
             len(victims),
-            sum(self._priority.get(held.qos, 0) for held in victims),
+            sum(map(self._urgency, victims)),
             tuple(sorted(held.id for held in victims)),
         )
 

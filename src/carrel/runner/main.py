@@ -29,7 +29,7 @@ from carrel.runner.process import Command, LaunchError, become_subreaper, image_
 from carrel.runner.report import Doorbell, Reporter
 from carrel.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
 from carrel.runner.variables import base_variables, command_variables, seeds, with_python, without_network
-from carrel.spool import AttemptDirectory, LogWriter, note_begun, take_claim
+from carrel.spool import AttemptDirectory, LogWriter, note_begun, present_devices, take_claim
 
 if TYPE_CHECKING:
     from carrel.domain.ports import Clock
@@ -363,7 +363,12 @@ class Life:
             self._lease = None
 
     def take_again(self) -> bool:
-        """Wait until the devices are the command's own again; False when somebody wants its end or its place meanwhile."""
+        """Wait until the devices are the command's own again; False when somebody wants its end or its place meanwhile.
+
+        They may be others than before: the program has no state on them.
+        """
+        devices = present_devices(self._directory.devices, self._launch.devices)
+        self._launch = replace(self._launch, devices=devices)
         self._take_lease(lambda _message: None, self._around.monotonic() + self._launch.limits.prepare)
         return not self._signals.wanted_elsewhere()
 

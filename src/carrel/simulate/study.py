@@ -28,7 +28,7 @@ from carrel.simulate.notebooks.modes import (
     Mode as NotebookMode,
 )
 from carrel.simulate.outcome import Outcome
-from carrel.simulate.policies import CARREL, run_policy
+from carrel.simulate.policies import CARREL, MOVE_TIME, run_policy
 from carrel.simulate.report import Comparison, NotebookRow, words
 from carrel.simulate.together.mode import MODES as TOGETHER
 from carrel.simulate.together.mode import Lent, Mode, States
@@ -53,13 +53,17 @@ def compare_policies(
     *,
     facts: Mapping[str, str],
     progress: Progress = _silent,
+    move: float = MOVE_TIME,
 ) -> Comparison:
-    """Run `trace` under each of `policies`. Raises `Invalid` for a policy that there is not."""
+    """Run `trace` under each of `policies`; who was stopped has its GPUs for `move` seconds before it goes on.
+
+    Raises `Invalid` for a policy that there is not.
+    """
     outcomes, pieces, notes = [], {}, list(trace.notes)
     for number, policy in enumerate(policies):
         ran: list[Piece] = []
         told = _part(progress, policy, number, len(policies))
-        outcome = run_policy(policy, trace, nodes, rules, progress=told, pieces=ran.append, note=notes.append)
+        outcome = run_policy(policy, trace, nodes, rules, progress=told, pieces=ran.append, note=notes.append, move=move)
         outcomes.append(outcome)
         if ran:
             pieces[policy] = ran
@@ -78,13 +82,14 @@ def compare_change(
     *,
     facts: Mapping[str, str],
     progress: Progress = _silent,
+    move: float = MOVE_TIME,
 ) -> Comparison:
     """Run `trace` under the lab's own policy twice, with these nodes and rules; `change` says what is different."""
     outcomes: list[Outcome] = []
     notes = list(trace.notes)
     for number, ((nodes, rules), label) in enumerate(((before, f"{CARREL} now"), (after, f"{CARREL} with {change}"))):
         told = _part(progress, label, number, 2)
-        outcomes.append(simulate_lab(rules, trace, nodes, policy=label, progress=told, note=notes.append))
+        outcomes.append(simulate_lab(rules, trace, nodes, policy=label, progress=told, note=notes.append, move=move))
     title = f"What if {change}: {trace.name}, on {words.count(outcomes[0].gpus, 'GPU')}"
     trace = replace(trace, notes=notes)
     # The same part for both, or a change of the machines would change what is fair.

@@ -1,13 +1,15 @@
-"""The word that a job gives way: the engine leaves it for the runner, and takes it away when the job may go on."""
+"""The word that a job gives way: the engine leaves it for the runner, and takes it away when the job may go on, and with what."""
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from carrel.domain.job import Preemption
+from carrel.domain.node import Device
 from carrel.domain.qos import PreemptMode
 from carrel.domain.serial import from_plain, to_plain
 
@@ -17,11 +19,41 @@ _UNREADABLE = Preemption(mode=PreemptMode.REQUEUE, by=0, qos="another", at=0.0, 
 
 def write_preempt(path: Path, preemption: Preemption) -> None:
     """Leave the word; it is there whole or not at all. On a full disk it says to end and go back to the queue."""
+    _write(path, json.dumps(to_plain(preemption)))
+
+
+def write_devices(path: Path, devices: Sequence[str]) -> None:
+    """Say with which devices a job goes on that was stopped, before the word that it gives way is taken away.
+
+    Raises `OSError` on a full disk: with others than these it must not go on.
+    """
+    _write(path, json.dumps(list(devices)), whole=True)
+
+
+def present_devices(path: Path, given: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Return the devices of an attempt that began with those `given`: others once it has gone on elsewhere.
+
+    What is on a real GPU stays there, so only simulated ones change.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return given
+    if not isinstance(found, list) or len(found) != len(given) or not all(device.simulated for device in given):
+        return given
+    return tuple(replace(device, uuid=str(uuid)) for device, uuid in zip(given, found, strict=True))
+
+
+def _write(path: Path, text: str, *, whole: bool = False) -> None:
+    """Raises `OSError` where the `whole` of it finds no room."""
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        with suppress(OSError):
-            os.write(fd, json.dumps(to_plain(preemption)).encode())
+        try:
+            os.write(fd, text.encode())
+        except OSError:
+            if whole:
+                raise
         draft.rename(path)
     finally:
         os.close(fd)

@@ -54,6 +54,8 @@ class Desk:
             if identity.role == KERNEL and not identity.reserved:
                 row.sees = self._suggest(row, row.gpus)
             self.book.add_tenant(row)
+        elif identity.role == RUNNER and not self.book.leases_of(row.id):
+            row.assigned = identity.assigned  # a task that was stopped may go on on other devices
         row.kernel, row.label = text_of(hello, "kernel"), text_of(hello, "label")
         self.book.touch(row)
         return row

@@ -170,7 +170,14 @@ class DeputyEngine:
             self._send(followed.cancel_frame())
             self._changed.notify_all()
 
-    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+    def preempt(
+        self,
+        job_id: int,
+        attempt: int,
+        preemption: Preemption | None,
+        *,
+        devices: Sequence[str] = (),  # noqa: ARG002 - Slurm's are as they are
+    ) -> None:
         """Make the job give way, or go on where `preemption` is None."""
         with self._changed:
             followed = self._followed.get((job_id, attempt))

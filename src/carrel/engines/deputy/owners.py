@@ -77,7 +77,14 @@ class OwnersEngine:
         if engine := self._of(job_id, attempt):
             engine.cancel(job_id, attempt, by=by)
 
-    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+    def preempt(
+        self,
+        job_id: int,
+        attempt: int,
+        preemption: Preemption | None,
+        *,
+        devices: Sequence[str] = (),  # noqa: ARG002 - Slurm's are as they are
+    ) -> None:
         """Ask the job to give way, or to go on."""
         if engine := self._of(job_id, attempt):
             engine.preempt(job_id, attempt, preemption)

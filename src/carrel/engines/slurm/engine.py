@@ -221,7 +221,14 @@ class SlurmEngine:
         followed.cancelled = True
         self._reconciler.cancel(followed)
 
-    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+    def preempt(
+        self,
+        job_id: int,
+        attempt: int,
+        preemption: Preemption | None,
+        *,
+        devices: Sequence[str] = (),  # noqa: ARG002 - Slurm's are as they are
+    ) -> None:
         """Make the job give way, or go on where `preemption` is None. Unknown attempts are ignored.
 
         One that is stopped keeps what Slurm has given it: Slurm does not know that it could be lent on.

@@ -23,9 +23,10 @@ class Piece(NamedTuple):
 class Course:
     """How it goes for one job: what it has run and what is left."""
 
-    __slots__ = ("_pieces", "_since", "ends", "first", "job", "left", "preemptions", "ran")
+    __slots__ = ("_move", "_pieces", "_since", "ends", "first", "job", "left", "preemptions", "ran")
 
-    def __init__(self, job: TraceJob, pieces: Callable[[Piece], None] | None) -> None:
+    def __init__(self, job: TraceJob, pieces: Callable[[Piece], None] | None, move: float = 0.0) -> None:
+        self._move = move
         self.job = job
         self._pieces = pieces
         self._since = 0.0
@@ -52,7 +53,7 @@ class Course:
     def stop(self, now: float) -> None:
         """It has lost its GPUs and none of its work."""
         self._pause(now)
-        self.left = max(self.ends - now, 0.0)
+        self.left = max(self.ends - now, 0.0) + self._move
         self.ends = float("inf")
         self.preemptions += 1
 

@@ -54,12 +54,14 @@ def simulate_baseline(
     *,
     progress: Callable[[float], None] | None = None,
     pieces: Callable[[Piece], None] | None = None,
+    move: float = 0.0,
 ) -> Outcome:
     """Run `trace` on `cluster` under the policy `name` of `BASELINES`.
 
     Only GPUs bind; cpus, memory, walltimes and accounts are not looked at. A job without GPUs has nothing to wait for: it runs
     when it is submitted. One that asks for more GPUs than there are is refused. `progress` is told the fraction of jobs that
     have ended, about `STEPS` times; `pieces` every stretch for which a job had its GPUs, when the stretch is over.
+    A job that was stopped has its GPUs for `move` seconds before it goes on.
 
     Raises `Invalid` when there is no such policy and when the jobs of the trace are not in the order of submission.
     """
@@ -73,7 +75,7 @@ def simulate_baseline(
         if job.gpus == 0:
             runs[job.id] = Run(job.id, job.user, 0, job.submitted, job.submitted, job.submitted + job.duration, job.duration)
         elif job.gpus <= cluster.gpus:
-            courses.append(Course(job, pieces))
+            courses.append(Course(job, pieces, move))
     total = len(runs) + len(courses)
     step = -(-total // STEPS)
     for run in BASELINES[name].schedule(courses, cluster):

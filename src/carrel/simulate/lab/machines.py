@@ -73,11 +73,13 @@ class Story:
 class VirtualMachines:
     """An engine (`carrel.domain.ports.Engine`) whose time stands in `now`.
 
-    A job that gives way does so at once. One that is requeued begins anew: that it writes checkpoints is not assumed.
+    A job that gives way does so at once. One that is requeued begins anew: that it writes checkpoints is not assumed. One that
+    was stopped has its GPUs for a while before it goes on.
     """
 
-    def __init__(self, nodes: tuple[Node, ...], durations: Mapping[int, float]) -> None:
-        """`durations` are the seconds that each job runs unless its walltime ends it."""
+    def __init__(self, nodes: tuple[Node, ...], durations: Mapping[int, float], *, move: float = 0.0) -> None:
+        """`durations` are the seconds that each job runs unless its walltime ends it, `move` what it takes to go on."""
+        self._move = move
         self.now = 0.0
         #: By job.
         self.stories: dict[int, Story] = {}
@@ -87,6 +89,8 @@ class VirtualMachines:
         #: End, job, attempt, turn.
         self._ends: list[tuple[float, int, int, int]] = []
         self._said: list[Observation] = []
+        #: Who goes on, when: moment, job, attempt.
+        self._moving: list[tuple[float, int, int]] = []
 
     @property
     def next_end(self) -> float | None:
@@ -95,10 +99,17 @@ class VirtualMachines:
             return self.now
         while self._ends and not self._is_due(self._ends[0]):
             heappop(self._ends)
-        return self._ends[0][0] if self._ends else None
+        return min((entries[0][0] for entries in (self._ends, self._moving) if entries), default=None)
 
     def ended(self) -> list[Observation]:
         """News of all attempts that have ended by `now`, or gave way: that they started, and what happened."""
+        while self._moving and self._moving[0][0] <= self.now:
+            at, job_id, attempt = heappop(self._moving)
+            piece = self._pieces[job_id, attempt]
+            self._said.append(self._say(job_id, attempt, at, Resumed(seconds=at - piece.since)))
+            self.stories[job_id].ran += self._move
+            piece.paused = False
+            self._run_on(job_id, attempt)
         news, self._said = self._said, []
         while self._ends and self._ends[0][0] <= self.now:
             end, job_id, attempt, turn = heappop(self._ends)
@@ -165,7 +176,14 @@ class VirtualMachines:
     def cancel(self, job_id: int, attempt: int, *, by: str) -> None:
         """Nobody cancels anything in a trace."""
 
-    def preempt(self, job_id: int, attempt: int, preemption: Preemption | None) -> None:
+    def preempt(
+        self,
+        job_id: int,
+        attempt: int,
+        preemption: Preemption | None,
+        *,
+        devices: Sequence[str] = (),  # noqa: ARG002 - nothing is on them
+    ) -> None:
         """Done at once; the news of it is there at the same moment."""
         key = (job_id, attempt)
         piece = self._pieces.get(key)
@@ -173,9 +191,7 @@ class VirtualMachines:
             return
         if preemption is None:
             if piece.paused:
-                self._said.append(self._say(*key, self.now, Resumed(seconds=self.now - piece.since)))
-                piece.paused = False
-                self._run_on(*key)
+                heappush(self._moving, (self.now + self._move, *key))
             return
         self.stories[job_id].preemptions += 1
         if preemption.mode is PreemptMode.SUSPEND:

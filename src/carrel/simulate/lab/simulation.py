@@ -46,6 +46,7 @@ def simulate_lab(
     note: Callable[[str], None] | None = None,
     answer: Callable[[Hold, float], None] | None = None,
     asks: Callable[[int], bool] = lambda _job_id: True,
+    move: float = 0.0,
 ) -> Outcome:
     """Run `trace` on `nodes` under `rules`, and name what comes out `policy`.
 
@@ -56,7 +57,7 @@ def simulate_lab(
 
     `progress` is told the share of jobs that are over, some hundred times; `note` is told who went to another class; `answer`
     what the lab would answer at its submission to the owner of each job that has to wait, with the moment (this takes time); or
-    of those whose number `asks` says yes to.
+    of those whose number `asks` says yes to. A job that was stopped has its GPUs for `move` seconds before it goes on.
     """
     admission = _Admission(rules, nodes)
     jobs, refused = [], []
@@ -68,7 +69,7 @@ def simulate_lab(
     for (wanted, given), many in admission.moved.items():
         if note is not None:
             note(f'{policy}: jobs that QoS "{wanted}" does not let in and "{given}" does: {many:,}.')
-    replay = _Replay(rules, nodes, jobs, {job.id: job for job in trace.jobs}, progress, answer, asks)
+    replay = _Replay(rules, nodes, jobs, {job.id: job for job in trace.jobs}, progress, answer, asks, move)
     with uncollected():
         runs = replay.run()
     return Outcome(
@@ -176,13 +177,14 @@ class _Replay:
         progress: Callable[[float], None] | None,
         answer: Callable[[Hold, float], None] | None,
         asks: Callable[[int], bool],
+        move: float,
     ) -> None:
         self._jobs = jobs
         self._answer = answer
         self._asks = asks
         self._progress = progress
         self._store = MemoryStore()
-        self._machines = VirtualMachines(nodes, {job.id: job.duration for job in traced.values()})
+        self._machines = VirtualMachines(nodes, {job.id: job.duration for job in traced.values()}, move=move)
         self._scheduler = Scheduler(
             jobs=self._store,
             events=self._store,
