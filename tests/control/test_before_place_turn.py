@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from carrel.control.stage_in import StageIn
+from carrel.control.before_place import BeforePlace
 from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.launch import Ended, InputsReady, Journaled, Launch, LaunchPaths, Observation
+from carrel.domain.launch import Ended, InputsReady, Journaled, Launch, LaunchLimits, LaunchPaths, Observation
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
 from carrel.domain.task import InputSpec, TaskSpec
@@ -26,7 +26,8 @@ def job(number: int) -> Job:
 def launch_of(one: Job, task: TaskSpec) -> Launch:
     return Launch(
         job_id=one.id, attempt=0, kind=one.kind, owner=one.owner, name="job", account="default", qos="normal", node="", task=task,
-        resources=one.resources, devices=(), paths=LaunchPaths(environments="", snapshots="", blobs=""),
+        resources=one.resources, devices=(), paths=LaunchPaths(environments="", snapshots="", blobs="", inputs="kept"),
+        limits=LaunchLimits(input_cache=1024**2),
     )  # fmt: skip
 
 
@@ -49,11 +50,12 @@ class Played:
         return lambda *_words, **_more: None
 
 
-def two_that_wait() -> tuple[StageIn, Played]:
+def two_that_wait() -> tuple[BeforePlace, Played]:
     played: Any = Played()
-    found = StageIn(
-        jobs=played, events=played, engine=played, begin=launch_of, token=lambda _job: "", withdrawal=lambda _job, _task: ()
-    )
+    found = BeforePlace(
+        jobs=played, events=played, engine=played, here=lambda _job: True, launch=launch_of, built=lambda _launch: False,
+        token=lambda _job: "", withdrawal=lambda _job, _task: (),
+    )  # fmt: skip
     assert [found.keeps(job(number), 0.0) for number in (1, 2)] == [True, True]
     assert list(found.turn(0.0, None)) == []
     assert played.started == [1]
