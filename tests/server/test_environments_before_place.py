@@ -113,6 +113,19 @@ def test_the_jobs_of_a_sweep_build_once(client: Client, index: PackageIndex, tmp
     assert index.asked["alpha"] == 1
 
 
+def test_an_environment_and_inputs_come_one_after_the_other(client: Client, index: PackageIndex, tmp_path: Path) -> None:
+    data = f"carrel:\n  inputs: {{data.txt: '{index.publish('data.txt', b'5')}'}}\n"
+    code = project(tmp_path / "a", "alpha", command="cat data.txt", inputs=data)
+    job = client.submit_project(code, resources=GPU)
+    wait_until(lambda: index.asked["alpha"] == 1)
+    assert (client.job(job.id).reason, index.asked["data.txt"]) == ("BuildEnvironment", 0)
+    index.open.set()
+    assert ended(client, job.id)[1] == "5"
+    assert index.asked["data.txt"] == 1
+    told = [str(event.data.get("reason")) for event in client.events(job.id) if event.type == "progress"]
+    assert list(dict.fromkeys(told))[:2] == ["BuildEnvironment", "StageIn"]
+
+
 def test_a_build_ends_with_the_last_job_that_waits_for_it(
     client: Client, home: Path, index: PackageIndex, tmp_path: Path
 ) -> None:

@@ -176,6 +176,8 @@ class LocalEngine:
         watched = self._observer.find(key)
         self._observer.forget(key)
         directory = watched.directory if watched else self._spool.attempt(job_id, attempt)
+        if attempt == 0 and not directory.path.is_dir():
+            return
         clear(directory)
         if attempt == 0 and not over:
             shutil.rmtree(directory.path, ignore_errors=True)

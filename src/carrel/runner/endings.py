@@ -201,9 +201,10 @@ def disk_notes(ending: Ending, directory: Path) -> list[str]:
     return [f"At its end the disk of its working directory was full ({disk.describe()})."]
 
 
-def said_of_build(log: Path) -> bytes:
-    """Return what the tools said that build environments: the last of it, where that is long."""
+def said_of_build(log: Path, *, beyond: str) -> bytes:
+    """Return what the tools said that build environments, the last of it where that is long; b"" if all of it is in `beyond`."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _SAID))
-        return file.read()
+        said = file.read()
+        return b"" if said.strip() in beyond.encode() else said
     return b""

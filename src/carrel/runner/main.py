@@ -206,7 +206,7 @@ class Life:
             return blocked_before_start(error.message)
         code = _REASONS.get(error.code if isinstance(error, CarrelError) else "", "LaunchFailed")
         if code == "EnvironmentFailed" and self._log is not None:
-            self._log.write(said_of_build(self._directory.environment_log))
+            self._log.write(said_of_build(self._directory.environment_log, beyond=str(error)))
         return failed(code, str(error))
 
     def _take_lease(self, report: Callable[[str], None], deadline: float, *, elsewhere: bool = False) -> None:

@@ -44,7 +44,7 @@ class PackageIndex:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         directory.mkdir()
-        #: Wheels that were asked for, by the name of their packages.
+        #: How often wheels were asked for, by the name of their packages, and other files by theirs.
         self.asked: Counter[str] = Counter()
         #: While it is not set, whoever asks for a wheel waits.
         self.open = threading.Event()
@@ -80,6 +80,11 @@ class PackageIndex:
         """Publish a package of one module."""
         file = make_wheel(self._directory, name, version)
         self._metadata[f"{file.name}.metadata"] = _metadata(name, version, ()).encode()
+
+    def publish(self, name: str, content: bytes) -> str:
+        """Hand out any other file in the same way; return its address."""
+        (self._directory / name).write_bytes(content)
+        return f"http://127.0.0.1:{self._server.server_port}/files/{name}"
 
     def _find(self, path: str) -> bytes | None:
         place, _, name = path.strip("/").partition("/")
