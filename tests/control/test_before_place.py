@@ -247,9 +247,12 @@ def test_who_fails_of_a_build_has_its_log_or_is_told_where_it_is() -> None:
     assert (played.kept_logs, played.told.count("log")) == ([1], 1)
 
 
-def test_a_build_whose_runner_is_lost_is_left_to_the_attempts() -> None:
+def test_a_build_whose_runner_is_lost_is_begun_again_and_then_left_to_the_attempts() -> None:
     played = Played(builds("alpha"), builds("alpha"))
     found = played.waits(1, 2)
-    found.hear([Observation(job_id=1, attempt=0, gone=True)], 1.0)
-    assert [one.id for one in found.turn(1.0, None)] == [1, 2]
+    gone = Observation(job_id=1, attempt=0, gone=True)
+    found.hear([gone], 1.0)
+    assert (list(found.turn(1.0, None)), played.started) == ([], [1, 1])
+    found.hear([gone], 2.0)
+    assert [one.id for one in found.turn(2.0, None)] == [1, 2]
     assert played.kept_logs == []

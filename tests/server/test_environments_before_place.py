@@ -191,16 +191,40 @@ def test_a_killed_server_finds_its_builds_again(lab: LabProcess, home: Path, ind
         again.stop()
 
 
-def test_a_build_whose_runner_is_killed_is_made_in_the_jobs_place(
+def test_a_build_that_failed_while_there_was_no_server_is_told(
+    lab: LabProcess, home: Path, index: PackageIndex, tmp_path: Path
+) -> None:
+    with Client(home=home) as client:
+        job = client.submit_project(project(tmp_path / "a", "alpha"), resources=GPU)
+    wait_until(lambda: index.asked["alpha"] == 1)
+    lab.kill()
+    index.withdraw("alpha")
+    index.open.set()
+    again = start_lab(home, "--port", lab.url.rpartition(":")[2], simulate_gpus=1, variables=index.variables)
+    try:
+        with Client(home=home) as client:
+            found, log = ended(client, job.id)
+        assert (found.state, found.reason, found.attempt) == ("FAILED", "EnvironmentFailed", 0)
+        assert "404" in log
+    finally:
+        again.stop()
+
+
+def test_a_build_whose_runner_is_killed_is_begun_again_and_then_made_in_the_jobs_place(
     client: Client, home: Path, index: PackageIndex, tmp_path: Path
 ) -> None:
     job = client.submit_project(project(tmp_path / "a", "alpha"), resources=GPU)
     wait_until(lambda: index.asked["alpha"] == 1)
-    claim = read_claim(home / "spool" / str(job.id) / "0" / "claim")
-    assert claim is not None
-    os.kill(claim.pid, signal.SIGKILL)
+    killed = 0
+    for message in ("installing 1 package.", "another job builds this environment; waiting for it."):
+        wait_until(lambda told=message: told in client.job(job.id).message)
+        claim = read_claim(home / "spool" / str(job.id) / "0" / "claim")
+        assert claim is not None
+        assert claim.pid != killed
+        killed = claim.pid
+        os.kill(killed, signal.SIGKILL)
     wait_until(lambda: client.job(job.id).attempt == 1)
-    index.open.set()
+    index.open.set()  # what the first one had started still builds: nobody else may at the same time
     found, log = ended(client, job.id)
     assert (found.state, log, found.attempt) == ("COMPLETED", "1.0\n", 1)
 

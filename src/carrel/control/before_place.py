@@ -242,6 +242,9 @@ class BeforePlace:
             if not errand.waiting:
                 del self._errands[need]
             return  # somebody else's turn to carry it
+        if ended is None and errand.builds and errand.waiting and not errand.lost:
+            errand.message, errand.lost = "", True
+            return  # perhaps the machine was started anew
         self._let_go(need, errand, failed, carrier)
 
     def _let_go(self, need: Need, errand: Errand, failed: Reason | None = None, carrier: int = 0) -> None:

@@ -54,6 +54,8 @@ class Errand:
     found: InputsReady | None = None
     #: Bytes of its runner's log.
     log_size: int = 0
+    #: True when a runner was lost while it built: that is tried once more.
+    lost: bool = False
 
 
 def need_of(job: Job, task: TaskSpec, *, keeps_inputs: bool) -> Need:
