@@ -153,6 +153,16 @@ def test_an_environment_that_is_there_is_looked_for_once_in_a_while_and_nothing_
     assert (played.started, played.looks) == ([], 2)
 
 
+def test_a_recipe_that_cannot_be_looked_up_is_left_to_who_builds_it() -> None:
+    def broken(_launch: Launch) -> bool:
+        raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+    played = Played(builds("alpha"))
+    played.built = broken  # type: ignore[method-assign]
+    played.waits(1)
+    assert played.started == [1]
+
+
 def test_jobs_with_one_environment_wait_for_one_build_whoever_of_them_is_cancelled() -> None:
     played = Played(builds("alpha"), builds("alpha", source="other.txt"), builds("beta"))
     found = played.waits(1, 2, 3)

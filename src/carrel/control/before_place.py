@@ -180,9 +180,16 @@ class BeforePlace:
     def _missing(self, need: Need, launch: Launch, now: float) -> tuple[bool, bool]:
         """Return whether its environment has to be built, and its inputs to be fetched."""
         there = not need.environment or now < self._seen.get(need.environment_alone, -_SEEN) + _SEEN
-        if not there and (there := self._built(launch)):
+        if not there and (there := self._is_built(launch)):
             self._see(need, now)
         return not there, bool(need.inputs) and self._found(need, now) is None
+
+    def _is_built(self, launch: Launch) -> bool:
+        try:
+            return self._built(launch)
+        except Exception:  # noqa: BLE001 - one recipe must not hold up everybody; who builds it meets the same, and says so
+            _log.exception("Whether the environment of job %d is there cannot be said.", launch.job_id)
+            return False
 
     def _found(self, need: Need, now: float) -> InputsReady | None:
         fresh = self._fresh.get(need.inputs_alone) if need.inputs else None
@@ -215,7 +222,7 @@ class BeforePlace:
             return
         launch = self._launch(job, task)
         build, fetch = self._missing(need, launch, now)
-        errand.builds, errand.found = build, self._found(need, now)
+        errand.builds, errand.found, errand.log_size = build, self._found(need, now), 0
         if not (build or fetch):  # another one has seen to it
             self._let_go(need, errand)
             return
