@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import shlex
-import zipfile
 from pathlib import Path
 
 import uv
 
 from carrel.domain.task import EnvironmentRecipe
 from carrel.environments import Environment, EnvironmentSettings, EnvironmentStore
+from carrel.testing.package_index import make_wheel
 
 
 class Lab:
@@ -53,25 +51,8 @@ class Lab:
         self.pip_conf(own.read_text() if own.exists() else "")
 
     def wheel(self, name: str, version: str = "1.0", *, requires: tuple[str, ...] = (), where: Path | None = None) -> Path:
-        """Make a wheel of one module (PyPA, "Binary distribution format")."""
-        file = (where or self.wheels) / f"{name}-{version}-py3-none-any.whl"
-        info = f"{name}-{version}.dist-info"
-        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + "".join(
-            f"Requires-Dist: {item}\n" for item in requires
-        )
-        files = {
-            f"{name}.py": f"version = {version!r}\n",
-            f"{info}/METADATA": metadata,
-            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        }
-        record = ""
-        with zipfile.ZipFile(file, "w") as archive:
-            for path, text in files.items():
-                digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-                record += f"{path},sha256={digest},{len(text.encode())}\n"
-                archive.writestr(path, text)
-            archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
-        return file
+        """Make a wheel of one module."""
+        return make_wheel(where or self.wheels, name, version, requires=requires)
 
     def uv(self, before: str = "") -> Path:
         """Make a uv that notes each call, runs the shell text `before` ("$*" is the call), and then is the real one."""

@@ -230,6 +230,21 @@ def test_a_job_tells_everything_about_itself_and_nothing_in_it_is_markup(site: S
         assert "<html" not in live
 
 
+def test_who_could_not_be_given_a_place_has_the_log_of_what_failed_before(site: Site) -> None:
+    holder = site.submit(resources={"gpus": 2})
+    site.rig.engine.run(holder)
+    job = site.submit(resources={"gpus": 1})
+    log = site.rig.engine.spool.attempt(job, 0).log
+    log.parent.mkdir(parents=True)
+    log.write_text("No such package.\n")
+    with site.browser("ada") as http:
+        assert "No such package." not in http.get(f"/jobs/{job}").text  # the stream tells it when it is whole
+        reason = Reason(code="EnvironmentFailed", message="It could not be built.")
+        site.rig.store.jobs.fail(job, reason=reason, now=1.0, outbox=lambda _job, _task: ())
+        assert "No such package." in http.get(f"/jobs/{job}").text
+        assert http.get(f"/jobs/{job}/log").text == "No such package.\n"
+
+
 def test_buttons_need_the_form_of_a_page_of_the_same_session(site: Site) -> None:
     holder = site.submit(resources={"gpus": 2})
     job = site.submit(resources={"gpus": 1})

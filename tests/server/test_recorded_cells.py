@@ -38,6 +38,7 @@ def lab(tmp_path: Path) -> Iterator[list[LabProcess]]:
     """The lab that runs now, in a list: a test may replace it. It has one GPU."""
     box = [start_lab(tmp_path / "lab", "--cpus", "16", simulate_gpus=1)]
     yield box
+    box[0].end_jobs()
     box[0].stop()
 
 
@@ -190,4 +191,3 @@ def test_cells_that_end_while_server_or_broker_are_away(lab: list[LabProcess], t
             assert second.returned_at is None, "nobody saw when it ended"
             assert second.seen_at <= granted
             assert next(iter(client.cells("all"))).missing == 0
-    lab[0].end_jobs()

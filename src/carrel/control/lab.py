@@ -329,10 +329,10 @@ class Lab:
         return self.loop.hold_of(job_id)
 
     def as_told(self, job: Job) -> Job:
-        """The job with the reason that people are told while its owner is suspended, or its inputs are being fetched."""
+        """The job with the reason that people are told while its owner is suspended, or what it needs is not here."""
         reason = None
         if job.state is JobState.PENDING:
-            reason = self.held().get(job.owner) or self.loop.stage_in_of(job.id)
+            reason = self.held().get(job.owner) or self.loop.kept_back(job.id)
         return job if reason is None else replace(job, reason=reason)
 
     def attempts(self, caller: Caller, job_id: int) -> Sequence[AttemptRow]:

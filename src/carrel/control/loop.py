@@ -94,9 +94,9 @@ class ControlLoop:
         """Where a waiting job stood when the last cycle looked, or None."""
         return self._scheduler.outlook.hold_of(job_id)
 
-    def stage_in_of(self, job_id: int) -> Reason | None:
-        """How far the inputs of a job are that is not in line before they are here, or None."""
-        return self._scheduler.stage_in.reason(job_id)
+    def kept_back(self, job_id: int) -> Reason | None:
+        """Why a job is not in line before its environment and inputs are here, and how far they are; or None."""
+        return self._scheduler.before_place.reason(job_id)
 
     @property
     def coverage(self) -> Coverage:

@@ -54,6 +54,11 @@ def progress_event(job: Job) -> NewEvent:
     return _event(job, "progress", {"message": job.reason.message, "reason": job.reason.code})
 
 
+def log_event(job: Job, size: int) -> NewEvent:
+    """The event that tells of the log, of so many bytes, of what was done for the job before it had a place."""
+    return _event(job, "log", {"attempt": 0, "offset": 0, "size": size})
+
+
 def queue_event(job: Job, hold: Hold) -> NewEvent:
     """The event that tells where a waiting job stands."""
     data = {

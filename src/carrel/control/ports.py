@@ -41,8 +41,10 @@ class NewJob:
 
     @property
     def stage_in(self) -> bool:
-        """True when inputs of it lie elsewhere."""
-        return any(item.lies_elsewhere for item in self.task.all_inputs)
+        """True when inputs of it lie elsewhere, or it has an environment to build."""
+        return any(item.lies_elsewhere for item in self.task.all_inputs) or (
+            self.task.session is None and self.task.environment.wanted
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from carrel.control.before_place import BeforePlace
 from carrel.control.dependents import Dependents
 from carrel.control.history import learn
 from carrel.control.inbox import News
@@ -21,7 +22,6 @@ from carrel.control.ports import AttemptChange, EventLog, OutboxEntry, Scheduler
 from carrel.control.preempting import Preempting
 from carrel.control.queue import Queue, kept_id
 from carrel.control.rules import RuleBook
-from carrel.control.stage_in import StageIn
 from carrel.control.submit_limits import SubmitLimits, is_refused
 from carrel.control.usage import REMEMBERED, UsageBook
 from carrel.domain.dependency import Verdict, describe_dependency, read_dependency
@@ -53,8 +53,6 @@ _REFUSED_SECONDS = 5.0
 _WITHHELD_SECONDS = 5.0
 #: Seconds between two messages about a position in the queue.
 _TELL_SECONDS = 1.0
-#: Bytes of inputs that are kept where a lab wants to keep none.
-_KEEPS_NONE = 1024
 #: How many jobs at the head of the queue have their position told as it changes; the others are told when they ask.
 _TOLD = 25
 
@@ -82,6 +80,8 @@ class LoopSettings:
     held: Callable[[], Mapping[str, Reason]] = dict
     #: Says why nothing may start at the moment (a disk is full), or None.
     halted: Callable[[], Reason | None] = lambda: None
+    #: Says whether the environment of a launch is there; where nobody does, environments are built in their jobs' places.
+    built: Callable[[Launch], bool] = lambda _launch: True
     #: False where nobody asks why a job waits: then no picture of the queue is kept for the answer.
     tells: bool = True
 
@@ -104,11 +104,13 @@ class Scheduler:
         #: Whose jobs are set aside, as the last cycle saw it, and these jobs.
         self._held: Mapping[str, Reason] = {}
         self._aside: dict[int, Job] = {}
-        self.stage_in = StageIn(
+        self.before_place = BeforePlace(
             jobs=jobs,
             events=events,
             engine=engine,
-            begin=self._to_stage_in,
+            here=self._is_here,
+            launch=lambda job, task: self._build(job, task, ()),
+            built=settings.built,
             token=lambda job: job_token(settings.secret, job.id, 0),
             withdrawal=settings.withdrawal,
         )
@@ -217,7 +219,7 @@ class Scheduler:
             self._take_in(news.jobs[0], now)
             del news.jobs[0]
         self._hold_back(now)
-        self.stage_in.hear(news.observations, now)
+        self.before_place.hear(news.observations, now)
         self._record(news.observations, now)
         news.observations.clear()
         self._launch(now)
@@ -232,7 +234,7 @@ class Scheduler:
                 self._put(job, now)
                 self._newcomers.append(job.id)
             self._freed.popleft()
-        for job in self.stage_in.turn(now, self._settings.halted()):
+        for job in self.before_place.turn(now, self._settings.halted()):
             self._put(job, now)
             self._newcomers.append(job.id)
 
@@ -367,7 +369,7 @@ class Scheduler:
             self._set_aside(job)
             return
         self._aside.pop(job.id, None)
-        if self.stage_in.keeps(job, now):
+        if self.before_place.keeps(job, now):
             self._queue.set_aside(job.id)
             self._placer.forget(job.id)
             return
@@ -612,16 +614,13 @@ class Scheduler:
 
     def _build(self, job: Job, task: TaskSpec, nodes: Sequence[Node]) -> Launch:
         launch = build_launch(job, task, nodes, self._settings.launch, self._settings.rules.current.qos.get(job.qos))
-        staged = self.stage_in.found(job.id)
+        staged = self.before_place.found(job.id)
         return launch if staged is None else replace(launch, staged=staged)
 
-    def _to_stage_in(self, job: Job, task: TaskSpec) -> Launch | None:
-        """What fetches the job's inputs before it is placed; None where its nodes are Slurm's, or nothing of inputs is kept."""
+    def _is_here(self, job: Job) -> bool:
+        """False where the job's nodes are Slurm's."""
         partition = self._settings.rules.current.partitions.get(job.partition)
-        if partition is not None and partition.slurm is not None:
-            return None
-        launch = self._build(job, task, ())
-        return launch if launch.paths.inputs and launch.limits.input_cache > _KEEPS_NONE else None
+        return partition is None or partition.slurm is None
 
     def _not_started(self, job: Job, state: JobState, reason: Reason, now: float) -> None:
         """The engine has started nothing: the attempt is over; a job that goes on is placed again a little later."""

@@ -99,6 +99,7 @@ REASONS: dict[str, str] = {
     "MaxJobCount": "Slurm's controller keeps no more jobs than it has now.",
     "ReqNodeNotAvail": "The nodes or GPUs that could run it are drained, withheld, reserved for others or unreachable.",
     "BeginTime": "Its earliest start has not come yet (the pause before a retry).",
+    "BuildEnvironment": "Its environment is being built; it is placed when that is there.",
     "StageIn": "Inputs that lie elsewhere are being fetched; it is placed when they are here.",
     "Dependency": "It starts after other jobs, and what it waits for has not happened yet.",
     "DependencyNeverSatisfied": "What it waited for can never happen any more.",
@@ -208,7 +209,7 @@ class Job:
     #: False: it cannot be interrupted, and nobody takes its place while it runs.
     preemptible: bool = True
     visible: Visible = Visible.OWNER
-    #: True when inputs of it lie elsewhere: where the lab can keep them, they are fetched before it is placed.
+    #: True when there is something to see to before it is placed: inputs that lie elsewhere, an environment.
     stage_in: bool = False
     #: Set while it has to give way to another job, and until it has its devices again.
     preemption: Preemption | None = None

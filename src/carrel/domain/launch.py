@@ -88,6 +88,8 @@ class LaunchLimits:
 
     #: Seconds for building the environment and staging inputs.
     prepare: int = 3600
+    #: Seconds for fetching inputs before the job is placed: that holds nothing, and data may have to come from tape.
+    fetch: int = 7 * 86400
     #: Seconds before the end of the walltime at which SIGTERM warns the job, beside that at the end; 0: not at all.
     warning: int = 0
     #: Seconds between SIGTERM and SIGKILL, when the job is cancelled and when its walltime is over.
@@ -146,8 +148,10 @@ class Launch:
     session_ports: str = ""
     #: None: the lab has none.
     rucio: LaunchRucio | None = None
-    #: True: nothing is started. Its inputs that lie elsewhere are fetched, and kept for its attempts (attempt 0).
+    #: What is done for the job before it has a place, under the number 0, where nothing is started: its inputs that lie elsewhere
+    #: are fetched, and kept for its attempts; its environment is built.
     stage_in: bool = False
+    build: bool = False
     #: What such a fetch has found; None: there was none, or nobody knows any more.
     staged: InputsReady | None = None
     #: None: it sees what the process that starts it sees.
@@ -158,6 +162,11 @@ class Launch:
     more_elements: bool = False
     #: Environment variables that the lab sets for the command, beyond those of the task.
     variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def before_place(self) -> bool:
+        """True when nothing is started: only what the job's attempts will need is seen to."""
+        return self.stage_in or self.build
 
     @property
     def is_group(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +15,8 @@ from carrel.domain.slurm import SlurmRequest
 #: Schemes of what the lab keeps itself.
 LAB_SCHEMES = ("job", "runs", "models", "mlflow-artifacts")
 _HERE = frozenset({"", "file", "git+file", *LAB_SCHEMES})
+#: An option that names a place for packages inside the code.
+_LOCAL_OPTION = re.compile(r"^\s*(?:-f|--find-links)[\s=]+(?!\S*://)(?!/)", re.MULTILINE)
 
 
 class EnvironmentKind(StrEnum):
@@ -48,6 +51,16 @@ class EnvironmentRecipe:
     as_of: str | None = None
     #: True when a requirement points into the code directory (``-e .``, ``./pkg``): the code is then part of the key.
     local: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """True when there is an environment to build; else the command has the machine's own Python."""
+        return self.kind is not EnvironmentKind.NONE or self.python is not None
+
+    @property
+    def needs_code(self) -> bool:
+        """True when building takes files from the code directory, so that the code is part of the environment."""
+        return self.local or any(_LOCAL_OPTION.search(line) for line in self.requirements)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

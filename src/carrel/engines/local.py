@@ -174,14 +174,17 @@ class LocalEngine:
     def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
         """The end of the attempt is recorded: stop watching it, and remove its token and temporary files.
 
-        With the job itself `over`, what its attempts kept for each other goes too.
+        With the job itself `over`, what its attempts kept for each other goes too. Attempt 0, which started no command, leaves
+        its log to a job that it was the end of, and else nothing.
         """
         key: Key = (job_id, attempt)
         watched = self._observer.find(key)
         self._observer.forget(key)
         directory = watched.directory if watched else self._spool.attempt(job_id, attempt)
+        if attempt == 0 and not directory.path.is_dir():
+            return
         clear(directory)
-        if attempt == 0:  # only inputs were fetched
+        if attempt == 0 and not over:
             shutil.rmtree(directory.path, ignore_errors=True)
         if over:
             shutil.rmtree(directory.checkpoint, ignore_errors=True)

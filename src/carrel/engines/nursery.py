@@ -73,7 +73,7 @@ class NurseryLink:
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=messages,
-                    env=_passed(environ),
+                    env=passed(environ),
                     cwd="/",
                     start_new_session=True,
                 )
@@ -203,7 +203,8 @@ class Nursery:
             link.close()
 
 
-def _passed(environ: Mapping[str, str]) -> dict[str, str]:
+def passed(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what runners, and so builds of environments, get of the server's variables."""
     return {
         name: value
         for name, value in environ.items()

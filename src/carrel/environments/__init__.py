@@ -8,6 +8,7 @@ from carrel.environments.confinement import Builds
 from carrel.environments.errors import EnvironmentFailed, EnvironmentStopped, EnvironmentTimeout
 from carrel.environments.guards import Hold
 from carrel.environments.inventory import EnvironmentInfo
+from carrel.environments.launches import is_built, store_of
 from carrel.environments.store import Environment, EnvironmentSettings, EnvironmentStore
 
 __all__ = [
@@ -21,4 +22,6 @@ __all__ = [
     "EnvironmentTimeout",
     "Hold",
     "activate",
+    "is_built",
+    "store_of",
 ]

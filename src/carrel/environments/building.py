@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.environments.errors import EnvironmentFailed
 from carrel.environments.pythons import Interpreter
-from carrel.environments.records import LOCK, needs_code, write_text
+from carrel.environments.records import LOCK, write_text
 from carrel.environments.tools import Workshop
 
 _PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[^\]]*\])?\s*===?\s*[0-9][^\s;,\\]*")
@@ -70,7 +70,7 @@ def resolve(recipe: EnvironmentRecipe, interpreter: Interpreter, bench: Bench) -
         base = stage(recipe, bench.scratch / "resolve", bench)
         project = base / _project(recipe)
         arguments = ["export", "--frozen", "--format", "requirements-txt", *_LOCK_FORMAT, "--python", str(interpreter.path)]
-        arguments += [] if needs_code(recipe) else ["--no-emit-project"]
+        arguments += [] if recipe.needs_code else ["--no-emit-project"]
         output = bench.workshop.run(
             [str(bench.uv), *arguments, *bench.options],
             cwd=project,
@@ -93,7 +93,7 @@ def resolve(recipe: EnvironmentRecipe, interpreter: Interpreter, bench: Bench) -
 def build(recipe: EnvironmentRecipe, lock: str, interpreter: Interpreter, target: Path, bench: Bench, guard: int) -> None:
     """Make the virtual environment `target` from a lock. `guard` is the lock descriptor that uv inherits."""
     make_venv(interpreter, target, bench.workshop, bench, guard)
-    local = needs_code(recipe)
+    local = recipe.needs_code
     # Editable installs point to their source: it has to stay where the environment stays.
     source = target / "source"
     if requirements_in(lock):
@@ -215,7 +215,7 @@ def _sync_requirements(
 
 def _sync_project(recipe: EnvironmentRecipe, base: Path, seen: Path, target: Path, bench: Bench, guard: int) -> None:
     arguments = ["sync", "--frozen", "--python", str(target / "bin/python"), *bench.options, *bench.index_options]
-    arguments += [] if needs_code(recipe) else ["--no-install-project"]
+    arguments += [] if recipe.needs_code else ["--no-install-project"]
     arguments += ["--compile-bytecode"] if bench.compile_bytecode else []
     extra = {"UV_PROJECT_ENVIRONMENT": str(target)}
     doing, project = "Installing the packages", seen / _project(recipe)
@@ -228,7 +228,7 @@ def stage(recipe: EnvironmentRecipe, base: Path, bench: Bench) -> Path:
 
     A copy, because building a package writes beside its sources and the job's directory is not ours.
     """
-    if needs_code(recipe):
+    if recipe.needs_code:
         try:
             shutil.copytree(bench.code, base, symlinks=True)
         except shutil.Error as error:

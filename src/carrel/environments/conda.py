@@ -17,7 +17,6 @@ from carrel.domain.task import EnvironmentRecipe
 from carrel.environments.building import Bench, installed_packages, stage
 from carrel.environments.equipment import CONDA_TOOLS
 from carrel.environments.errors import EnvironmentFailed
-from carrel.environments.records import needs_code
 from carrel.environments.words import without_userinfo
 
 #: Private channels carry a token in the path: https://host/t/<token>/channel.
@@ -41,7 +40,7 @@ def build_conda(recipe: EnvironmentRecipe, tool: Path, target: Path, bench: Benc
     """Make a conda environment in `target`; return its prefix, its lock and the version of its Python."""
     if recipe.source not in recipe.files:
         raise EnvironmentFailed(f"The text of {recipe.source or 'the conda file'} is missing.", remedy="Submit the task again.")
-    if needs_code(recipe):
+    if recipe.needs_code:
         raise EnvironmentFailed(
             f"{recipe.source} names conda packages and installs code of the task itself; carrel does not do both.",
             remedy="Take the line with the path out of it, and set PYTHONPATH in the task, or use packages that pip has.",

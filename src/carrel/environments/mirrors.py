@@ -189,9 +189,10 @@ def _pip_configuration(environ: Mapping[str, str], site: Path) -> dict[str, str]
         files += [site / "pip.conf", *([Path(named)] if named else [])]
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}}
     for file in files:
-        parser = configparser.RawConfigParser()
         try:
-            parser.read_string(file.read_text(encoding="utf-8", errors="replace"))
+            text = file.read_text(encoding="utf-8", errors="replace")
+            parser = configparser.RawConfigParser()
+            parser.read_string(text)
         except (OSError, configparser.Error):
             continue
         for section, options in sections.items():

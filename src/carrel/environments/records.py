@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -21,7 +20,6 @@ MARKER = "carrel-environment.json"
 LOCK = "carrel.lock"
 #: Changes when environments are built in another way, so that none of the old ones is taken for the new.
 _FORMAT = 1
-_LOCAL_OPTION = re.compile(r"^\s*(?:-f|--find-links)[\s=]+(?!\S*://)(?!/)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +117,6 @@ def text_digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def needs_code(recipe: EnvironmentRecipe) -> bool:
-    """True when building takes files from the code directory, so that the code is part of the environment."""
-    return recipe.local or any(_LOCAL_OPTION.search(line) for line in recipe.requirements)
-
-
 def recipe_key(
     recipe: EnvironmentRecipe,
     *,
@@ -141,7 +134,7 @@ def recipe_key(
     plain = to_plain(recipe)
     del plain["source"]
     python = recipe.python or list(lab)
-    return digest_of("recipe", plain, python, platform, mirrors, code_digest if needs_code(recipe) else "", locked, *_by(maker))
+    return digest_of("recipe", plain, python, platform, mirrors, code_digest if recipe.needs_code else "", locked, *_by(maker))
 
 
 def _by(maker: str) -> tuple[str, ...]:
@@ -153,7 +146,7 @@ def environment_digest(
 ) -> str:
     """Return the digest of an environment: the same lock, Python, platform and maker make the same one, whatever was asked."""
     kind = recipe.kind.value if recipe.kind in (EnvironmentKind.CONDA, EnvironmentKind.IMAGE) else "uv"
-    return digest_of("environment", kind, lock, version, platform, code_digest if needs_code(recipe) else "", *_by(maker))
+    return digest_of("environment", kind, lock, version, platform, code_digest if recipe.needs_code else "", *_by(maker))
 
 
 def read_lock(path: Path) -> LockEntry | None:

@@ -152,6 +152,18 @@ class EnvironmentStore:
         except OSError as error:
             raise from_os_error(error, str(self._layout.root)) from error
 
+    def has(self, recipe: EnvironmentRecipe, *, code_digest: str, locked: str | None = None) -> bool:
+        """True when `prepare` would find the environment now. Some small files are read for that, and no process is started."""
+        try:
+            entry = read_lock(self._layout.lock(self._request(recipe, Path(), code_digest, locked).key))
+            if entry is None or not is_current(entry):
+                return False
+            directory = self._layout.environment(entry.environment)
+            marker = read_marker(directory)
+            return marker is not None and marker.digest == entry.environment and is_sound(directory, marker)
+        except OSError:  # who builds it meets the same, and says so
+            return False
+
     def check(self, recipe: EnvironmentRecipe) -> None:
         """Return when this machine has what building a recipe takes; raise `EnvironmentFailed` with the remedy if not.
 

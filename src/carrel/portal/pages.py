@@ -131,7 +131,7 @@ class JobPages:
         values: dict[str, Any] = {}
         may = {action.name: bool(allowed(caller, action, of_job(job))) for action in _OF_A_JOB}
         if not part and may["READ_JOB"]:
-            chunk = self._log_tail(caller, job_id, attempts)
+            chunk = self._log_tail(caller, job, attempts)
             text, end = log_tail(chunk.data, chunk.offset)
             values = {"log": text, "log_end": end, "log_cut": chunk.offset > 0, "last_event": last_event}
         return self._look.page(
@@ -220,13 +220,15 @@ class JobPages:
     def _form_secret(self, request: Request) -> str | None:
         return self._sessions.form_secret(session_in(request.headers.get("cookie", "")) or "")
 
-    def _log_tail(self, caller: Caller, job_id: int, attempts: Any) -> LogChunk:
+    def _log_tail(self, caller: Caller, job: Job, attempts: Any) -> LogChunk:
         """The last of the log up to where the events have told it, so that the stream goes on exactly there."""
+        if not attempts and job.state.ended:  # what it needed before its place could not be had
+            return self._lab.log_range(caller, job.id, offset=-_TAIL, limit=_TAIL)
         if not attempts:
             return LogChunk(attempt=0, offset=0, data=b"", size=0)
         last: AttemptRow = attempts[-1]
         start = max(0, last.log_size - _TAIL)
-        return self._lab.log_range(caller, job_id, attempt=last.number, offset=start, limit=last.log_size - start)
+        return self._lab.log_range(caller, job.id, attempt=last.number, offset=start, limit=last.log_size - start)
 
     def _array_goes_on(self, caller: Caller, job: Job) -> bool:
         """True when the job is an element of an array of which not all have ended."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from carrel.spool.disk import disk_of
 
 #: A disk of which less than this part is free counts as full when a command has failed.
 _FULL_PART = 1000
+#: Bytes of what tools said of a build that failed, in the job's log.
+_SAID = 4 * 1024**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,3 +199,12 @@ def disk_notes(ending: Ending, directory: Path) -> list[str]:
     if disk.takes_files and disk.free >= disk.total // _FULL_PART:
         return []
     return [f"At its end the disk of its working directory was full ({disk.describe()})."]
+
+
+def said_of_build(log: Path, *, beyond: str) -> bytes:
+    """Return what the tools said that build environments, the last of it where that is long; b"" if all of it is in `beyond`."""
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _SAID))
+        said = file.read()
+        return b"" if said.strip() in beyond.encode() else said
+    return b""

@@ -169,8 +169,10 @@ class Life:
         )
         try:
             self._signals.check()
-            if self._launch.stage_in:
-                return _staged_in(preparation)
+            if self._launch.before_place:
+                from carrel.runner.before_place import make_ready
+
+                return make_ready(preparation, fetched_by=self._around.monotonic() + self._launch.limits.fetch)
             prepared = preparation.run()
             if self._log is not None:
                 self._log.hide(prepared.secrets.values())
@@ -187,6 +189,7 @@ class Life:
             cancelled_before_start,
             failed,
             preempted_before_start,
+            said_of_build,
             storage_full,
         )
 
@@ -195,14 +198,16 @@ class Life:
         if isinstance(error, Preempted):
             return preempted_before_start(self._signals.preemption())
         if isinstance(error, PreparationTimeout):
-            seconds = self._launch.limits.prepare
+            seconds = self._launch.limits.fetch if self._launch.stage_in else self._launch.limits.prepare
             return failed("InputFailed", f"Preparing took longer than the {seconds} s that the lab allows.")
         if isinstance(error, StorageFull):
             return storage_full(str(error))
         if isinstance(error, CarrelError) and error.details.get("code") == "blocked":  # `leases.protocol.BLOCKED`
             return blocked_before_start(error.message)
-        code = error.code if isinstance(error, CarrelError) else ""
-        return failed(_REASONS.get(code, "LaunchFailed"), str(error))
+        code = _REASONS.get(error.code if isinstance(error, CarrelError) else "", "LaunchFailed")
+        if code == "EnvironmentFailed" and self._log is not None:
+            self._log.write(said_of_build(self._directory.environment_log, beyond=str(error)))
+        return failed(code, str(error))
 
     def _take_lease(self, report: Callable[[str], None], deadline: float, *, elsewhere: bool = False) -> None:
         if not self._launch.devices or not self._launch.paths.broker:
@@ -422,7 +427,7 @@ class Life:
         from carrel.runner.outputs import StoredOutputs, store_outputs
 
         launch = self._launch
-        if launch.task.session is not None or launch.stage_in:
+        if launch.task.session is not None or launch.before_place:
             return StoredOutputs()
         cwd = self._directory.work / launch.task.directory
         # The job may have put a link in the place of its directory.
@@ -518,18 +523,6 @@ _REASONS = {
     "conflict": "EnvironmentFailed",
     "invalid": "EnvironmentFailed",
 }
-
-
-def _staged_in(preparation: Preparation) -> Ending:
-    from carrel.runner.endings import Ending
-    from carrel.staging.failed import NotKept
-
-    message = "Its inputs were fetched."
-    try:
-        preparation.stage_in()
-    except NotKept as error:
-        message = f"Its inputs are fetched when it has its place: {error.message}"
-    return Ending(state=JobState.COMPLETED, reason=Reason(code="Completed", message=message))
 
 
 def _unexpected(error: Exception, directory: AttemptDirectory) -> Ending:

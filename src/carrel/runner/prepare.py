@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.launch import EnvironmentReady, InputsReady, Launch, Preparing
 from carrel.domain.session import SessionSpec
-from carrel.domain.task import EnvironmentKind, InputSpec
+from carrel.domain.task import InputSpec
 from carrel.runner.report import Reporter
 from carrel.runner.signals import Cancelled, Signals
 from carrel.runner.variables import Places
@@ -206,16 +206,13 @@ class Preparation:
 
     def _environment(self, code: Path) -> Environment | None:
         recipe = self.launch.task.environment
-        if recipe.kind is EnvironmentKind.NONE and recipe.python is None:
+        if not recipe.wanted:
             return None
-        from carrel.environments import Builds, EnvironmentSettings, EnvironmentStopped, EnvironmentStore
+        from carrel.environments import EnvironmentStopped, store_of
 
         self.signals.check()
         try:
-            settings = EnvironmentSettings(download_python=self.launch.download_python)
-            walls = self.launch.walls
-            builds = Builds(owner=self.launch.owner, walls=walls) if walls is not None else None
-            environment = EnvironmentStore(Path(self.launch.paths.environments), settings=settings, builds=builds).prepare(
+            environment = store_of(self.launch).prepare(
                 replace(recipe, lock=None),
                 locked=recipe.lock,
                 code=code,
@@ -242,6 +239,15 @@ class Preparation:
             ring=environment.built,
         )
         return environment
+
+    def build(self) -> None:
+        """Build the environment for the job's attempts. Raises as `run` does."""
+        task = self.launch.task
+        code = self.directory.work
+        if task.environment.needs_code:
+            with self._interruptible():
+                code = _below(self._unpack(), task.directory)
+        self._environment(code)
 
     def stage_in(self) -> None:
         """Fetch the inputs that lie elsewhere into what is kept for the owner's jobs. Raises as `run` does, and `NotKept`."""

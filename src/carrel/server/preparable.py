@@ -34,8 +34,7 @@ class Preparable:
                 check_uri(uri, self.rucio)
             if task.environment.kind is EnvironmentKind.IMAGE:
                 _check_image(task, partition)
-            wanted = task.environment.kind is not EnvironmentKind.NONE or task.environment.python is not None
-            if wanted and (partition is None or partition.slurm is None):
+            if task.environment.wanted and (partition is None or partition.slurm is None):
                 self.environments.check(task.environment)
         except (InputFailed, EnvironmentFailed) as error:
             raise Impossible(error.message, remedy=error.remedy, details=error.details) from error

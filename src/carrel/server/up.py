@@ -43,7 +43,8 @@ from carrel.domain.units import format_size
 from carrel.domain.user import Role, User
 from carrel.engines.hybrid import HybridEngine
 from carrel.engines.local import LocalEngine
-from carrel.environments import EnvironmentSettings, EnvironmentStore
+from carrel.engines.nursery import passed
+from carrel.environments import EnvironmentSettings, EnvironmentStore, is_built
 from carrel.environments.named import NamedEnvironments
 from carrel.gateway.app import create_app
 from carrel.gateway.context import TrackingStatus
@@ -277,6 +278,7 @@ def open_lab(
             withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
             halted=storage.halted,
             held=held.current,
+            built=partial(is_built, environ=passed(os.environ)),
         ),
         make_room=storage.make_room,
         describe=describer.change if settings.tracking else None,

@@ -47,6 +47,7 @@ from carrel.store.database import Database
 from carrel.store.events import EventTable, insert_events
 from carrel.store.outbox import insert_entries
 from carrel.store.rows import attempt_of, dump, job_of
+from carrel.store.specs import Specs
 from carrel.store.tables import ACTIVE_ONLY, attempts, jobs, leases, outputs, submissions
 
 _ACTIVE = sorted(state.value for state in ACTIVE)
@@ -70,6 +71,7 @@ class JobTable:
     def __init__(self, database: Database, events: EventTable) -> None:
         self._database = database
         self._events = events
+        self._specs = Specs()
 
     def submit(
         self,
@@ -93,6 +95,7 @@ class JobTable:
             insert_events(connection, [state_event(job) for job in made], now)
             for job in made:
                 insert_entries(connection, job.id, outbox(job), now)
+        self._specs.add((job.id for job in made), new.task)
         self._events.announce()
         return Submitted(job=made[0], created=True, made=made)
 
@@ -125,9 +128,11 @@ class JobTable:
 
     def task(self, job_id: int) -> TaskSpec | None:
         """What the job was asked to do, or None."""
+        if (known := self._specs.get(job_id)) is not None:
+            return known
         with self._database.read() as connection:
             spec = connection.execute(sa.select(jobs.c.spec).where(jobs.c.id == job_id)).scalar()
-        return None if spec is None else from_plain(TaskSpec, json.loads(spec))
+        return None if spec is None else self._specs.read(job_id, spec)
 
     def list(self, which: JobFilter, *, before: int | None, limit: int) -> Sequence[Job]:
         """Newest first, ids smaller than `before`; one index range, however many jobs there are."""
@@ -179,7 +184,7 @@ class JobTable:
                 connection.execute(sa.insert(attempts), attempt_row(job, now))
                 insert_leases(connection, job, now)
                 news.append(state_event(job))
-                started.append((job, from_plain(TaskSpec, json.loads(row.spec))))
+                started.append((job, self._specs.read(job.id, row.spec)))
             insert_events(connection, news, now)
         self._events.announce()
         return started

@@ -79,7 +79,7 @@ def get_log(
     job_id: JobId,
     ctx: Ctx,
     who: Who,
-    attempt: Annotated[int | None, Query(ge=1, le=LARGEST, description="Default: the last.")] = None,
+    attempt: Annotated[int | None, Query(ge=0, le=LARGEST, description="Default: the last. 0: before its place.")] = None,
     offset: Annotated[int, Query(ge=-LARGEST, le=LARGEST, description="In bytes; a negative one counts from the end.")] = 0,
     limit: Annotated[int, Query(ge=0, le=16 * MIB)] = MIB,
 ) -> Response:
