@@ -626,6 +626,18 @@ def test_a_task_goes_on_when_the_cell_is_over() -> None:
     assert not while_it_comes.lends, "what is just coming can move once it is there"
 
 
+@pytest.mark.parametrize(("foreign", "goes_on"), [(11, True), (12, False), (14, False)])
+def test_a_task_goes_on_only_where_programs_of_others_leave_room_for_its_state(foreign: int, goes_on: bool) -> None:
+    """They came while it was paused. Its state of 4 GiB would be lost on the way back."""
+    paused = lease("task", "gpu0", state=LeaseState.PAUSED, exclusive=True, lends=True)
+    asks = request("task", devices=("gpu0",), exclusive=True, resumes=paused.id)
+    found = lend(snapshot([device(0, foreign=foreign * GIB)], [suspended("task", size=4)], [asks], [paused]), 100.0)
+    assert [one.request for one in found.lends] == ([asks.id] if goes_on else [])
+    if not goes_on:
+        (waits,) = found.queue
+        assert "programs outside of the lab fill it" in waits.reason.message
+
+
 def test_of_tasks_that_give_way_the_one_that_gives_up_the_fewest_gpus_does() -> None:
     wide = lease("wide", "gpu0", "gpu1", since=NOW - 500, began=NOW - 500, exclusive=True, lends=True)
     narrow = lease("narrow", "gpu2", since=NOW - 90, began=NOW - 90, exclusive=True, lends=True)

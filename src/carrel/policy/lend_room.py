@@ -201,7 +201,8 @@ class Rooms:
             alone = self._clear(tenant, devices)
             beside = tenant.elastic or (alone.obstacle is not None and not self._is_coming(tenant, devices))
             if request.resumes is None or not beside:
-                return self._by_host_memory(tenant, alone)
+                blocked = alone.obstacle is None and any(self.shortage(tenant, uuid) is None for uuid in devices)
+                return Plan(obstacle=Obstacle.FOREIGN) if blocked else self._by_host_memory(tenant, alone)
             # It lent its devices, and goes on: beside what is there, where that cannot move or need not.
         plan = self._room(tenant, devices, least=False)
         if plan.obstacle in (Obstacle.HOST, Obstacle.FIXED):
