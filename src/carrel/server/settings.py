@@ -16,6 +16,7 @@ from carrel.server.identity import deputy_command, read_identity
 from carrel.server.isolation import check_isolation
 from carrel.server.network import check_network
 from carrel.server.oidc_settings import check_oidc
+from carrel.server.packages import without_missing
 from carrel.server.preload import check_choice
 from carrel.server.rucio import rucio_of
 from carrel.server.rules import TABLES, read_rules
@@ -134,6 +135,8 @@ class Settings:
 
     values: Mapping[str, Any]
     rules: LabRules
+    #: What is off because a package is missing: sentences.
+    left_out: tuple[str, ...] = ()
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -151,11 +154,13 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
     ruled = {name: tables.pop(name) for name in TABLES if name in tables}
     values = {setting.name: setting.default for setting in SETTINGS}
     values["sign_in"] = read_sign_in(tables.pop("sign_in", {}), str(file))
+    said = {*tables, *(setting.name for setting in SETTINGS if environment.get(_variable(setting)))}
+    said |= {name for name, value in options.items() if value is not None}
     for name, value in tables.items():
         setting = _BY_NAME[known(name, _BY_NAME, str(file))]
         values[name] = convert(setting, value, f"{file}: {name}")
     for setting in SETTINGS:
-        variable = f"CARREL_{setting.name.upper()}"
+        variable = _variable(setting)
         if environment.get(variable):
             values[setting.name] = convert(setting, environment[variable], variable)
     for name, value in options.items():
@@ -175,9 +180,14 @@ def read_settings(file: Path, environment: Mapping[str, str], options: Mapping[s
     deputy_command(values["slurm_deputy"], "somebody")
     read_ports(values["slurm_session_ports"])
     rucio_of(values)
+    values, left_out = without_missing(values, said)
     if values["sessions"]:
         _check_host(values["session_host"])
-    return Settings(values=values, rules=rules)
+    return Settings(values=values, rules=rules, left_out=left_out)
+
+
+def _variable(setting: Setting) -> str:
+    return f"CARREL_{setting.name.upper()}"
 
 
 def _check_host(host: str) -> None:

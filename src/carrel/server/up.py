@@ -502,6 +502,9 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None], author
     _log.info("The lab is up at %s.", running.url)
     say(f"  home      {running.home.path}")
     say(f"  this node {node.cpus} CPU{'' if node.cpus == 1 else 's'}, {format_size(node.memory)}, {node.describe_gpus()}")
+    for line in running.settings.left_out:
+        say(f"  without   {line}")
+        _log.info("Without %s.", line)
     for line in warnings(running.settings.host, tls=running.settings.tls_own or bool(running.settings.tls_certificate)):
         say(f"  warning   {line}")
         _log.warning("%s", line)

@@ -17,7 +17,7 @@ from carrel.domain.units import GIB, format_size
 #: Below these many free bytes in the home directory it warns, and fails.
 _LITTLE, _TOO_LITTLE = 10 * GIB, 1 * GIB
 #: Packages without which this machine can only be a client.
-_SERVER = ("alembic", "fastapi", "fsspec", "jinja2", "mlflow", "sqlalchemy", "uvicorn")
+_SERVER = ("alembic", "fastapi", "fsspec", "jinja2", "sqlalchemy", "uvicorn")
 
 
 def backends() -> Check:
