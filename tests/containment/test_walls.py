@@ -23,7 +23,7 @@ from carrel.containment.filters import filter_program
 from carrel.containment.trial import attack, run_inside, try_walls
 from carrel.containment.walls import Bind, Walls
 from carrel.domain.launch import LaunchWalls
-from carrel.runner.prepare import Prepared
+from carrel.runner.prepared import Prepared
 from carrel.runner.process import Command, LaunchError, start
 from carrel.runner.variables import Places
 from carrel.runner.walls import walls_of

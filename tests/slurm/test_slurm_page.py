@@ -13,7 +13,7 @@ from carrel.engines.slurm.passed import PASSED
 from carrel.engines.slurm.states import STATES
 from carrel.server.identity import FORMS, deputy_command
 from carrel.server.settings import read_settings
-from carrel.server.slurm import KEYS
+from carrel.server.slurm_partitions import KEYS
 from carrel.server.whose_code import check_safe
 
 pytestmark = pytest.mark.quick

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 from urllib.parse import quote
 
-from carrel.client.transport import Transport, error_of_problem, read_lines
+from carrel.client.problems import error_of_problem
+from carrel.client.transport import Transport, read_lines
 from carrel.domain.errors import Unavailable
 from carrel.wire import v1
 

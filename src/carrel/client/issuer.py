@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import httpx
 
 from carrel.client.credential import Credential
+from carrel.client.problems import error_of
 from carrel.domain.errors import CarrelError, Denied, Unauthenticated, Unavailable
 
 #: By which the lab knows this program.
@@ -174,8 +175,6 @@ def refusal(response: httpx.Response) -> CarrelError:
         return Denied(words, remedy="Nothing is kept here.")
     if error:
         return Unauthenticated(words, remedy="Run `carrel login` again.")
-    from carrel.client.transport import error_of
-
     return error_of(response)
 
 

@@ -14,6 +14,7 @@ from carrel.client import stored_tokens
 from carrel.client.credential import Credential
 from carrel.client.issuer import BUSY, CLIENT_ID, oauth_error, read_tokens
 from carrel.client.locate import kept_credential
+from carrel.client.problems import error_of
 from carrel.domain.errors import CarrelError, Denied, Unauthenticated
 
 #: Seconds between tries at a lab that is asked too often, by all who share our address.
@@ -111,8 +112,6 @@ class Renewing(httpx.Auth):
             return Denied(words)
         if error:
             return Unauthenticated(words, remedy=_remedy(self._url))
-        from carrel.client.transport import error_of
-
         return error_of(response)
 
 

@@ -16,26 +16,12 @@ import httpx
 from pydantic import BaseModel
 
 from carrel.client.locate import Lab
+from carrel.client.problems import error_of
 from carrel.client.renewing import Fixed, Renewing
 from carrel.domain import errors
-from carrel.wire.v1 import API, STORAGE_HEADER, HealthView, Problem
+from carrel.wire.v1 import API, STORAGE_HEADER, HealthView
 
 M = TypeVar("M", bound=BaseModel)
-_ERRORS: Mapping[str, type[errors.CarrelError]] = {
-    cls.code: cls
-    for cls in (
-        errors.Invalid,
-        errors.Impossible,
-        errors.Unauthenticated,
-        errors.Denied,
-        errors.NotFound,
-        errors.Conflict,
-        errors.Unavailable,
-        errors.StorageFull,
-        errors.TooMany,
-        errors.Misdirected,
-    )
-}
 #: How OpenSSL begins to say why a certificate is not believed.
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 _LOOPBACK = ("localhost", "127.", "::1")
@@ -219,23 +205,6 @@ class Untrusted(errors.Unavailable):
 
 class LabUnreachable(errors.Unavailable):
     """No answer at all: the request may be sent again if it is safe to repeat."""
-
-
-def error_of_problem(problem: Problem) -> errors.CarrelError:
-    """The error that a problem describes."""
-    cls = _ERRORS.get(problem.type.rpartition(":")[2], errors.CarrelError)
-    return cls(problem.detail, remedy=problem.remedy, details=dict(problem.details))
-
-
-def error_of(response: httpx.Response) -> errors.CarrelError:
-    """The error that a response describes (RFC 9457), or the nearest one when something else than a lab answered."""
-    try:
-        problem = Problem.model_validate_json(response.content)
-    except ValueError:
-        return errors.Unavailable(
-            f"{response.url.host} answered {response.status_code} and not as a lab does.", remedy="Is CARREL_URL right?"
-        )
-    return error_of_problem(problem)
 
 
 def read_lines(response: httpx.Response) -> Iterator[str]:

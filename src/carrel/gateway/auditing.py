@@ -20,8 +20,7 @@ from carrel.domain.ports import Clock
 from carrel.domain.user import Caller
 from carrel.gateway.actions import action_of
 from carrel.gateway.gate import Zone, Zones
-from carrel.policy.access import Action, Verdict
-from carrel.policy.heard import HEARD
+from carrel.policy.access import HEARD, Action, Verdict
 from carrel.wire.v1 import API
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})

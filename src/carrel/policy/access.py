@@ -7,6 +7,7 @@ that is less than its person is good for. `docs/api.md` has the same in words.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,7 +15,6 @@ from carrel.domain.errors import CarrelError, Denied
 from carrel.domain.job import Job
 from carrel.domain.user import Caller, Role
 from carrel.domain.visible import Visible
-from carrel.policy.heard import HEARD
 
 
 class Action(StrEnum):
@@ -105,6 +105,11 @@ class Verdict:
         if self.hidden and missing is not None:
             raise missing
         raise Denied(self.words, remedy=self.remedy)
+
+
+#: Which verdicts were asked for while something was carried out, for whoever writes down by which rule it was: the last on each
+#: action, in the order in which they were first asked for. None: nobody wants to know.
+HEARD: ContextVar[dict[Action | None, Verdict] | None] = ContextVar("heard", default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from carrel.runner.walls import private_temporary
 from carrel.spool import AttemptDirectory
 
 if TYPE_CHECKING:
-    from carrel.runner.prepare import Prepared
+    from carrel.runner.prepared import Prepared
 
 #: Directory entries that are counted before the watch looks after other things again.
 _PART = 10_000

@@ -24,7 +24,8 @@ from carrel.domain.launch import Claimed, Ended, Launch, LaunchTracking, Started
 from carrel.domain.network import Network, least
 from carrel.domain.serial import from_plain
 from carrel.runner.cgroups import CgroupParent, JobCgroup
-from carrel.runner.prepare import Preparation, Prepared, is_inside, remove_temporary
+from carrel.runner.prepare import Preparation, is_inside, remove_temporary
+from carrel.runner.prepared import Prepared
 from carrel.runner.process import Command, LaunchError, become_subreaper, image_shell, shell, start
 from carrel.runner.report import Doorbell, Reporter
 from carrel.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
@@ -276,7 +277,8 @@ class Life:
 
             self._group = group = write_group(self._directory, launch, prepared.directory, variables, self._around)
             arguments, started_with = group.arguments, group.variables
-        self._sampler = sampler = sampler_of(launch, self._cgroup, self._group, cluster=self._around.allocate is not None)
+        elsewhere = self._group.use if self._group is not None and self._group.across else None
+        self._sampler = sampler = sampler_of(launch, self._cgroup, elsewhere, cluster=self._around.allocate is not None)
         if self._signals.cancelled_by() is not None:
             return self._not_prepared(Cancelled())
         if self._signals.preemption() is not None:

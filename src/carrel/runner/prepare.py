@@ -14,6 +14,7 @@ from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.launch import EnvironmentReady, InputsReady, Launch, Preparing
 from carrel.domain.session import SessionSpec
 from carrel.domain.task import InputSpec
+from carrel.runner.prepared import Prepared
 from carrel.runner.report import Reporter
 from carrel.runner.signals import Cancelled, Signals
 from carrel.runner.variables import Places
@@ -32,24 +33,6 @@ class CodeFailed(CarrelError):
     """The code could not be put into the working directory."""
 
     code = "code_failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What the command needs, ready."""
-
-    command: str
-    #: Where it runs.
-    directory: Path
-    places: Places
-    #: The base variables, with the environment activated.
-    activated: Mapping[str, str]
-    #: The environment's lock as text, "" without one.
-    lock: str
-    #: The files of the image that is the environment; None: the machine's own.
-    root: Path | None = None
-    #: Values of the owner's secrets by name; in variables and nowhere else.
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

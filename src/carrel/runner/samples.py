@@ -13,7 +13,6 @@ from carrel.runner.tree import descendants, measure
 
 if TYPE_CHECKING:
     from carrel.devices.sampler import GpuSampler
-    from carrel.runner.group.start import Group
 
 
 class GpuWatch:
@@ -44,12 +43,11 @@ def gpus_on(node: str, visible: Sequence[str]) -> dict[str, str]:
     return {f"{node}/gpu{position}": name for position, name in enumerate(visible)}
 
 
-def sampler_of(launch: Launch, cgroup: JobCgroup | None, group: Group | None, *, cluster: bool) -> Sampler:
-    """What samples an attempt's use; with its processes `across` nodes, their agents do it for each node."""
+def sampler_of(launch: Launch, cgroup: JobCgroup | None, elsewhere: Callable[[], Usage] | None, *, cluster: bool) -> Sampler:
+    """What samples an attempt's use; where its processes are on several nodes, agents do it, and `elsewhere` tells."""
     uuids = [device.uuid for device in launch.devices if not device.simulated]
     names = gpus_on(launch.node, uuids) if cluster else {uuid: uuid for uuid in uuids}
-    across = group is not None and group.across
-    return Sampler(GpuWatch({} if across else names), cgroup, elsewhere=group.use if group is not None and across else None)
+    return Sampler(GpuWatch(names if elsewhere is None else {}), cgroup, elsewhere=elsewhere)
 
 
 class Sampler:

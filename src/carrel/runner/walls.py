@@ -17,7 +17,7 @@ from carrel.domain.network import Network
 from carrel.spool import AttemptDirectory
 
 if TYPE_CHECKING:
-    from carrel.runner.prepare import Prepared
+    from carrel.runner.prepared import Prepared
 
 #: Nodes that every program on a GPU opens (NVIDIA's open kernel modules, nvidia-modprobe(1)).
 _OF_ALL_GPUS = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")

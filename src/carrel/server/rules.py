@@ -16,8 +16,8 @@ from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, Lends, PreemptMode, QoS
 from carrel.domain.rules import BACKFILL_TIMES, LabRules
 from carrel.policy.qos import choose_qos
-from carrel.server.slurm import KEYS as SLURM_KEYS
-from carrel.server.slurm import read_slurm
+from carrel.server.slurm_partitions import KEYS as SLURM_KEYS
+from carrel.server.slurm_partitions import read_slurm
 from carrel.server.toml import Setting, convert, known, read_toml
 
 #: Tables of `carrel.toml` that are rules.

@@ -1,4 +1,4 @@
-"""The lab's way to Slurm: partitions in `carrel.toml`, and the engine that `carrel up` makes for them."""
+"""The lab's way to Slurm: the engine that `carrel up` makes for partitions of a cluster."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from carrel.control.launching import LaunchSettings
 from carrel.control.rules import RuleBook
 from carrel.control.sessions import NodeNews, no_nodes
-from carrel.domain.errors import Invalid, Unavailable
+from carrel.domain.errors import Unavailable
 from carrel.domain.job import Job
 from carrel.domain.launch import Launch
-from carrel.domain.partition import HOLD_TIME, SlurmPartition, partition_on_cluster
+from carrel.domain.partition import partition_on_cluster
 from carrel.domain.ports import Engine
 from carrel.domain.serial import to_plain
 from carrel.domain.slurm import read_options
@@ -30,57 +30,21 @@ from carrel.engines.slurm.immediate import short_or_session
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.rest import rest_of
 from carrel.engines.slurm.shared import SharedListing
-from carrel.engines.slurm.site import ClusterNodes, check_request, options_in, site_options
+from carrel.engines.slurm.site import ClusterNodes, check_request, options_in
 from carrel.policy.task_shards import task_shards
 from carrel.server.home import LabHome
 from carrel.server.identity import UnixUsers, deputy_command, read_identity
 from carrel.server.signing import LabKey
-from carrel.server.toml import Setting, convert
 from carrel.server.whose_code import WhoseCode
 from carrel.spool import Spool
 
 if TYPE_CHECKING:
     from carrel.server.settings import Settings
 
-__all__ = ["SlurmSide", "check_request", "launch_on_cluster", "missing_programs", "read_slurm"]
+__all__ = ["SlurmSide", "check_request", "launch_on_cluster", "missing_programs"]
 
-#: Keys of a partition that speak of Slurm.
-KEYS = ("engine", "slurm_partition", "slurm_qos", "slurm_account", "slurm_options", "slurm_immediate", "slurm_hold_time")
 #: Programs of Slurm's that the lab runs.
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sacct")
-
-
-def read_slurm(name: str, table: Mapping[str, Any], where: str) -> SlurmPartition | None:
-    """Return what the table of a partition says about Slurm; None for one of the lab's own machine. Raises `Invalid`."""
-    engine = table.get("engine", "local")
-    if engine not in ("local", "slurm"):
-        raise Invalid(f"{where}.engine is {engine!r}.", remedy='It must be "local" or "slurm".')
-    if engine == "local":
-        for key in KEYS[1:]:
-            if key in table:
-                raise Invalid(f"{where}: {key} is for partitions of a Slurm cluster.", remedy='Write engine = "slurm" too.')
-        return None
-    if "nodes" in table:
-        raise Invalid(f"{where}: Slurm knows which nodes its partition has.", remedy="Leave nodes out.")
-    texts = {
-        key: convert(Setting(key, "text", None, ""), table.get(f"slurm_{key}", default), f"{where}.slurm_{key}")
-        for key, default in (("partition", name), ("qos", ""), ("account", ""))
-    }
-    options = table.get("slurm_options", [])
-    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-        raise Invalid(f"{where}.slurm_options is {options!r}.", remedy='It must be a list such as ["--constraint=a100"].')
-    immediate = convert(
-        Setting("slurm_immediate", "flag", False, ""), table.get("slurm_immediate", False), f"{where}.slurm_immediate"
-    )
-    hold = HOLD_TIME
-    if (given := table.get("slurm_hold_time")) is not None:
-        hold = 0 if given == "0s" else convert(Setting("slurm_hold_time", "duration", 0, ""), given, f"{where}.slurm_hold_time")
-    part = SlurmPartition(**texts, options=tuple(options), immediate=immediate, hold_time=hold)
-    try:
-        site_options(part, qos="lab", account="lab")
-    except Invalid as error:
-        raise Invalid(f"{where}: Slurm: {error.message}", remedy=error.remedy) from error
-    return part
 
 
 def missing_programs(environ: Mapping[str, str]) -> list[str]:

@@ -1,0 +1,43 @@
+"""What a lab answers when something is wrong, as the errors of `carrel.domain.errors` (RFC 9457)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import httpx
+
+from carrel.domain import errors
+from carrel.wire.v1 import Problem
+
+_ERRORS: Mapping[str, type[errors.CarrelError]] = {
+    cls.code: cls
+    for cls in (
+        errors.Invalid,
+        errors.Impossible,
+        errors.Unauthenticated,
+        errors.Denied,
+        errors.NotFound,
+        errors.Conflict,
+        errors.Unavailable,
+        errors.StorageFull,
+        errors.TooMany,
+        errors.Misdirected,
+    )
+}
+
+
+def error_of_problem(problem: Problem) -> errors.CarrelError:
+    """The error that a problem describes."""
+    cls = _ERRORS.get(problem.type.rpartition(":")[2], errors.CarrelError)
+    return cls(problem.detail, remedy=problem.remedy, details=dict(problem.details))
+
+
+def error_of(response: httpx.Response) -> errors.CarrelError:
+    """The error that a response describes (RFC 9457), or the nearest one when something else than a lab answered."""
+    try:
+        problem = Problem.model_validate_json(response.content)
+    except ValueError:
+        return errors.Unavailable(
+            f"{response.url.host} answered {response.status_code} and not as a lab does.", remedy="Is CARREL_URL right?"
+        )
+    return error_of_problem(problem)
