@@ -65,10 +65,9 @@ class Loopback:
     def _take(self, query: str) -> bool:
         found = {name: values[0] for name, values in parse_qs(query, max_num_fields=10).items()}
         right = hmac.compare_digest(found.get("state", "").encode(), self._state.encode()) and bool(self._state)
-        if not right or self._came.is_set() or found.get("iss", self._issuer) != self._issuer:
+        if not right or self._found or self._came.is_set() or found.get("iss", self._issuer) != self._issuer:
             return False
         self._found = found
-        self._came.set()
         return True
 
     def _handler(loopback) -> type[BaseHTTPRequestHandler]:
@@ -85,7 +84,14 @@ class Loopback:
                 title = "Go back to the terminal" if taken else "Nothing is expected here"
                 text = "You can close this page." if taken else "This is not the answer that <code>carrel login</code> waits for."
                 body = _PAGE.format(title=title, text=text).encode()
-                self.send_response(200 if taken else 400)
+                try:
+                    self._answer(200 if taken else 400, body)
+                finally:
+                    if taken:  # not before: this program may end at once, and the person would see a broken page
+                        loopback._came.set()
+
+            def _answer(self, status: int, body: bytes) -> None:
+                self.send_response(status)
                 for name, value in (
                     ("Content-Type", "text/html; charset=utf-8"),
                     ("Content-Length", str(len(body))),
