@@ -90,7 +90,7 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
     elif kind.plain in (list, dict):
         plain = list[str] | None
     elif kind.plain is int:
-        shown |= {"min": kind.least, "max": None}
+        shown["min"] = kind.least
     if option.help.rstrip().endswith("]"):
         shown["show_default"] = False
     annotation = Annotated[plain, typer.Option(*option.flags, **shown)]

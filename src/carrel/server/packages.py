@@ -30,7 +30,10 @@ ABILITIES = (
 
 def is_installed(package: str) -> bool:
     """Return whether a package can be imported, without importing it."""
-    return find_spec(package) is not None
+    try:
+        return find_spec(package) is not None
+    except ImportError:
+        return False
 
 
 def without_missing(

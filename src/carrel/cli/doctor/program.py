@@ -7,12 +7,12 @@ import shutil
 import stat
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 from carrel.cli.doctor.check import Check
 from carrel.domain.errors import Unavailable
 from carrel.domain.units import GIB, format_size
+from carrel.server.packages import is_installed
 
 #: Below these many free bytes in the home directory it warns, and fails.
 _LITTLE, _TOO_LITTLE = 10 * GIB, 1 * GIB
@@ -38,14 +38,7 @@ def backends() -> Check:
 
 def missing() -> list[str]:
     """Packages of the server that are not installed."""
-    return [name for name in _SERVER if not _installed(name)]
-
-
-def _installed(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ImportError:
-        return False
+    return [name for name in _SERVER if not is_installed(name)]
 
 
 def python() -> Check:
