@@ -79,7 +79,9 @@ def faults(limited: SlurmSite, tmp_path) -> SlurmFaults:
 
 @pytest.mark.slurm
 @pytest.mark.xdist_group("slurm-engine")
-def test_whom_slurm_refuses_is_given_back_and_those_behind_it_without_asking(faults: SlurmFaults, tmp_path) -> None:
+def test_whom_slurm_refuses_is_given_back_and_those_behind_it_without_asking(
+    limited: SlurmSite, faults: SlurmFaults, tmp_path
+) -> None:
     home = LabHome(tmp_path)
     place = {"spool": home.spool, "run_dir": home.run, "lab": "room", "environ": faults.environ, "interval": 0.3}
     commands = SlurmCommands(environ=faults.environ, json=False, timeout=60)
@@ -114,7 +116,9 @@ def test_whom_slurm_refuses_is_given_back_and_those_behind_it_without_asking(fau
             assert ear.ended(launch).state is JobState.COMPLETED
             engine.forget(launch.job_id, 1)
         assert len(faults.calls("sbatch")) == asked
-        # An end is a reason to ask again, for another attempt of the next one.
+        # An end is a reason to ask again, for another attempt of the next one. This engine has heard of no refusal: it does not wait
+        # until Slurm, too, has heard of the ends.
+        wait_until(lambda: not limited.run("squeue", "-h", "-o", "%i").out.split())
         again = make_launch(home, f"echo 4 >> {home.root}/ran", job_id=4, attempt=2)
         engine.start(again, token=TOKEN)
         assert ear.ended(again).state is JobState.COMPLETED
