@@ -55,13 +55,34 @@ class TestRoom:
             self.room.taken(PLACE)
         assert self.room.closed(PLACE) == (WORD, "so many")
 
-    def test_after_an_end_slurm_is_asked_twice_at_most(self):
+    def test_after_an_end_slurm_is_asked_three_times_at_most(self):
         self.refused()
         self.room.ended()
         self.now += SETTLES
+        for seconds in AGAIN:
+            assert self.refused()
+            assert self.room.settles(PLACE) == self.now + seconds
+            self.now += seconds
+            assert self.room.closed(PLACE) is None
+        assert not self.refused()
+
+    def test_an_end_counts_for_a_place_where_nobody_was_refused_before(self):
+        """As after a restart of the lab, when three end and the next three come before Slurm has heard of it."""
+        for _ in range(3):
+            self.room.ended()
+        assert self.room.settles(PLACE) is None
         assert self.refused()
-        self.now += AGAIN
-        assert self.room.closed(PLACE) is None
+        for _ in range(3):
+            assert self.room.closed(PLACE) is None
+            assert self.room.settles(PLACE) in (None, 100.0 + AGAIN[0])
+            self.now = 100.0 + AGAIN[0]
+            self.room.taken(PLACE)
+        assert not self.refused()
+        assert self.room.closed(PLACE) == (WORD, "so many")
+
+    def test_an_end_of_long_ago_is_no_reason_to_ask_again(self):
+        self.room.ended()
+        self.now += 60.0
         assert not self.refused()
 
     def test_once_slurm_takes_one_again_nothing_is_known(self):

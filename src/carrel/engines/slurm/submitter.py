@@ -30,7 +30,7 @@ from carrel.engines.slurm.listing import SlurmJob, find, slurm_name
 from carrel.engines.slurm.numbers import indices_text
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.pilots import Pilots
-from carrel.engines.slurm.room import AGAIN, Place, Room
+from carrel.engines.slurm.room import Place, Room
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import end_of, is_live
 from carrel.engines.slurm.transport import Transport
@@ -228,9 +228,7 @@ class Submitter:
         number = self._limits.of_submitted(code, account=options.account, qos=options.qos)
         words = "; ".join(part for part in (meaning, number) if part)
         words = f"{code} ({words})" if words else code
-        if self._room.refused(place, code, words):
-            self._ask_by(self._monotonic() + AGAIN, elements)
-        else:
+        if not (self._room.refused(place, code, words) and self._settles(place, elements)):
             self._give_back(elements, code, words)
 
     def _give_back(self, elements: Sequence[Followed], code: str, words: str) -> None:
