@@ -4,9 +4,11 @@
 #   make test    set up and pass every check and test
 #   make check   only lint, types and import contracts
 #   make soak    kill everything for minutes, under load; many random examples
+#   make coverage  what the tests run of each room (TESTS=tests/policy: what these do)
+#   make matrix  the built wheel on every Python from 3.11 to 3.14 that is here
 #   make bench   the figures that Carrel promises, measured here
 .POSIX:
-.PHONY: help setup demo quick test check types lint contracts unit soak bench lock clean
+.PHONY: help setup demo quick test check types lint contracts unit soak coverage matrix bench lock clean
 
 BIN = .venv/bin
 
@@ -46,6 +48,19 @@ unit: setup
 soak: setup
 	$(BIN)/python -m pytest -m soak
 	CARREL_EXAMPLES=20 $(BIN)/python -m pytest -m "hypothesis and not soak"
+
+TESTS = tests
+COVERAGE = COVERAGE_FILE=$(CURDIR)/.venv/coverage/data $(BIN)/coverage
+
+coverage: setup
+	rm -rf .venv/coverage
+	mkdir .venv/coverage
+	$(COVERAGE) run -m pytest -q -n 4 --dist loadgroup $(TESTS)
+	$(COVERAGE) combine -q
+	$(COVERAGE) json -q -o - | $(BIN)/python tools/coverage_by_room.py
+
+matrix: setup
+	sh tools/matrix
 
 bench: setup
 	$(BIN)/python benchmarks/run.py
