@@ -1,4 +1,6 @@
-"""`make coverage`: how much of each room the tests ran, lines and branches together, from coverage.py's JSON report on standard input.
+"""`make coverage`: how much of each room the tests ran, lines and branches together.
+
+Reads the JSON report of coverage.py on standard input.
 
     coverage json -q -o - | python tools/coverage_by_room.py [--files ROOM]
 """
