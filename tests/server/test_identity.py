@@ -20,7 +20,7 @@ def users(text: str, **options: float) -> UnixUsers:
 
 def test_only_the_owner_of_the_lab_is_somebody_if_nothing_else_is_said() -> None:
     assert users("owner").of(getpass.getuser()) == ""
-    with pytest.raises(Denied, match="alice has no user on the cluster: only whoever runs this lab has one"):
+    with pytest.raises(Denied, match="alice has no user on the cluster: only the person who runs this lab has one"):
         users("owner").of("alice")
     assert users("lab").of("alice") == ""
 

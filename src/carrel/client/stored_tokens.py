@@ -151,7 +151,7 @@ def usable_keyring(environment: Mapping[str, str]) -> Any | None:
     try:
         found: Any = importlib.import_module("keyring")
         return found if found.get_keyring().priority > 0 else None
-    except Exception:  # noqa: BLE001 - whatever is wrong with it: there is none
+    except Exception:  # noqa: BLE001 - any error of it means: there is none
         return None
 
 

@@ -64,7 +64,7 @@ def stage_inputs(
 ) -> dict[str, str]:
     """Put every input where it belongs below `directory` and return the digests by path.
 
-    Where an address names what changes (a branch), `resolved` is told the path, and the address of what was taken.
+    Where an address names what changes (a branch), `resolved` gets the path, and the address of what was taken.
 
     What comes from elsewhere is kept in `cache` and taken from there, where it is still the same. What was `staged` for the job
     before is what it gets, as long as that is kept.

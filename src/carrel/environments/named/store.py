@@ -172,7 +172,7 @@ class NamedEnvironments:
                 find(self.layout, caller, name)
 
     def make_usable(self, opened: Opened, work: Work) -> Path:
-        """See that a kernel can run in what was opened, whatever its users did to it; return its prefix."""
+        """See that a kernel can run in what was opened, although users may have changed it; return its prefix."""
         with storage(self.layout):
             prefix, record = opened.prefix, opened.record
             if record.kind is Kind.REFERENCE:

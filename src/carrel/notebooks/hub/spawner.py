@@ -312,7 +312,7 @@ class CarrelSpawner(Spawner):  # type: ignore[misc]
         return str(url_path_join(f"{hub.scheme}://{hub.netloc}", self.user.base_url, url_escape_path(self.name), "/"))
 
     async def _host(self) -> str:
-        """Where the hub's proxy reaches the session: at the address that it was told to listen on, else where the lab is."""
+        """Where the hub's proxy reaches the session: at the address that it listens on, else where the lab is."""
         if self.ip not in _EVERYWHERE:
             return str(self.ip)
         return str(await self._ask(lambda lab: urlsplit(lab.url).hostname))
