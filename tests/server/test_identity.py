@@ -67,7 +67,7 @@ def test_a_map_that_others_could_write_is_not_believed(tmp_path: Path) -> None:
     assert who.of("alice") == "games"
     file.chmod(0o666)
     with pytest.raises(
-        Unavailable, match=r"Who is who on the cluster is not believed: .*people\.toml may be written by everybody"
+        Unavailable, match=r"The mapping of users to the cluster.s is not trusted: .*people\.toml may be written by everybody"
     ):
         who.of("alice")
     tmp_path.chmod(0o777)

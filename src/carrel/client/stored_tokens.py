@@ -68,7 +68,8 @@ def keep_authority(url: str, certificate: str, environment: Mapping[str, str]) -
         _write(path, certificate.strip())
     except OSError as error:
         raise Unavailable(
-            f"Whom to trust cannot be kept in {path}: {error.strerror}.", remedy="Set CARREL_CA_FILE to the file instead."
+            f"The trusted certificate cannot be kept in {path}: {error.strerror}.",
+            remedy="Set CARREL_CA_FILE to the file instead.",
         ) from error
 
 

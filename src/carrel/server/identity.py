@@ -176,4 +176,4 @@ class UnixUsers:
 
 def _untrusted(error: Denied) -> Unavailable:
     """Somebody who can change this mapping can act as any user on the cluster."""
-    return Unavailable(f"Who is who on the cluster is not believed: {error.message}", remedy=error.remedy)
+    return Unavailable(f"The mapping of users to the cluster's is not trusted: {error.message}", remedy=error.remedy)

@@ -41,7 +41,7 @@ class Closed:
             return
         if any(real.is_relative_to(os.path.realpath(place)) for place in self.places):
             raise InputFailed(
-                f"The input {called} lies in the lab's own directory, and is nobody's to read by its path.",
+                f"The input {called} lies in the lab's own directory, and no job may read it by its path.",
                 remedy="Outputs of your jobs are job:ID/outputs/NAME.",
             )
 

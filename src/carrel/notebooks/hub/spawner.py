@@ -163,7 +163,7 @@ class CarrelSpawner(Spawner):  # type: ignore[misc]
             self.log.warning("Session %d of %s cannot be looked at: %s", known, self._log_name, error)
             return None
         if self._attempt and session.job.attempt != self._attempt and not session.job.ended:
-            self.log.warning("Session %d of %s was started anew by the lab; the hub starts another.", known, self._log_name)
+            self.log.warning("Session %d of %s was started again by the lab; the hub starts another.", known, self._log_name)
             await self._ask(lambda lab: lab.cancel(known))
             return 1
         return exit_code(session)
