@@ -61,12 +61,12 @@ def test_the_lab_stays_fresh_without_loading_the_page_again(site: Site, seat: Se
     expect(seat.page.get_by_text("Live", exact=True)).to_be_visible()
     job = site.submit(name="appears", resources={"gpus": 1})
     row = seat.page.get_by_role("row").filter(has_text="appears")
-    expect(row).to_contain_text("Preparing")
+    expect(row).to_contain_text("CONFIGURING")
     site.rig.engine.run(job)
-    expect(row).to_contain_text("Running")
+    expect(row).to_contain_text("RUNNING")
     expect(seat.page.locator(".device.held")).to_have_count(1)
     site.rig.engine.end(job)
-    expect(row).to_contain_text("Completed")
+    expect(row).to_contain_text("COMPLETED")
     expect(seat.page.locator(".device.held")).to_have_count(0)
 
 
@@ -96,7 +96,7 @@ def test_the_log_runs_along_and_stays_where_the_reader_looks(site: Site, seat: S
     assert text.count("line 299\n") == 1
     assert text.endswith("red <b>no markup</b>\nmore\n")
     site.rig.engine.end(job, log=b"bye\n")
-    expect(seat.page.locator("[data-part=head]")).to_contain_text("Completed")
+    expect(seat.page.locator("[data-part=head]")).to_contain_text("COMPLETED")
     expect(log).to_contain_text("bye")
     expect(seat.page.get_by_role("heading", name="Outputs")).to_be_visible()
 

@@ -259,7 +259,7 @@ def test_buttons_need_the_form_of_a_page_of_the_same_session(site: Site) -> None
         assert site.rig.store.jobs.get(job).state is JobState.PENDING  # type: ignore[union-attr]
         page = http.post(f"/jobs/{job}/cancel", data={"form_secret": secret})
         assert (page.status_code, page.url.path) == (200, f"/jobs/{job}")
-        assert "Cancelled" in page.text
+        assert "CANCELLED" in page.text
         again = http.post(f"/jobs/{job}/rerun", data={"form_secret": secret})
         assert again.url.path == f"/jobs/{job + 1}"
         assert f"job {job}" in again.text

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,11 @@ pytestmark = pytest.mark.quick
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def test_every_state_has_a_word() -> None:
+def test_every_state_is_explained_as_on_the_page_of_states() -> None:
     assert set(words.STATES) == {state.value for state in JobState}
+    page = (Path(__file__).parents[2] / "docs" / "states.md").read_text()
+    for state, (meaning, _, _) in words.STATES.items():
+        assert f"| `{state}` | {meaning}" in page
 
 
 @pytest.mark.parametrize(

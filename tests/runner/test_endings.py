@@ -108,7 +108,7 @@ def test_what_dies_of_the_warning_is_a_timeout(lab):
     assert verdict(ended) == (JobState.TIMEOUT, "TimeLimit")
     assert ended.signal == signal.SIGTERM
     # The real moment, and not that of the walltime.
-    assert re.fullmatch(r"It ended after \d+ s, when it was told that its walltime of 16 s would end\.", ended.reason.message)
+    assert re.fullmatch(r"It ended after \d+ s, warned that its walltime of 16 s would end\.", ended.reason.message)
 
 
 def test_too_much_memory(any_lab):

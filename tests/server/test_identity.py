@@ -20,7 +20,7 @@ def users(text: str, **options: float) -> UnixUsers:
 
 def test_only_the_owner_of_the_lab_is_somebody_if_nothing_else_is_said() -> None:
     assert users("owner").of(getpass.getuser()) == ""
-    with pytest.raises(Denied, match="alice has no user on the cluster: only whoever runs this lab has one"):
+    with pytest.raises(Denied, match="alice has no user on the cluster: only the person who runs this lab has one"):
         users("owner").of("alice")
     assert users("lab").of("alice") == ""
 
@@ -67,7 +67,7 @@ def test_a_map_that_others_could_write_is_not_believed(tmp_path: Path) -> None:
     assert who.of("alice") == "games"
     file.chmod(0o666)
     with pytest.raises(
-        Unavailable, match=r"Who is who on the cluster is not believed: .*people\.toml may be written by everybody"
+        Unavailable, match=r"The mapping of users to the cluster.s is not trusted: .*people\.toml may be written by everybody"
     ):
         who.of("alice")
     tmp_path.chmod(0o777)

@@ -1,7 +1,7 @@
 """The chain of the audit log: each line has a number, the digest of the line before it, and its own.
 
 A digest is SHA-256 over the line's JSON without it: keys in order, no spaces. So a line that was changed, removed, added or put
-elsewhere is seen by whoever knows the line after it, and everything by whoever knows the last digest.
+elsewhere is seen by a reader who knows the line after it, and any change by a reader who knows the last digest.
 """
 
 from __future__ import annotations

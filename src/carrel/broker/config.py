@@ -1,4 +1,4 @@
-"""What a broker is told at its start: one JSON file, without secrets (it names the file that holds the lab's)."""
+"""The configuration of a broker: one JSON file, without secrets (it names the file that holds the lab's)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class BrokerConfig:
     grace: float = 10.0
     #: How long the place of a process in the line is kept when it does not connect again (the broker was restarted).
     reconnect_time: float = 60.0
-    #: True: GPU state is never moved (tier hold), whatever the driver can do.
+    #: True: GPU state is never moved (tier hold), with any driver.
     never_suspend: bool = False
     #: True on a node of a cluster: Slurm says which devices a session has a share of, and kernels belong to many users.
     shared: bool = False

@@ -30,7 +30,7 @@ _LONG = 1024**2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A piece of the pool that a process has. The inode is the memory's own, whoever has a descriptor of it."""
+    """A piece of the pool that a process has. The inode is the memory's own, for every holder of a descriptor."""
 
     number: int
     size: int

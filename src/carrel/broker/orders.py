@@ -13,7 +13,7 @@ from carrel.suspension.ports import Ending, Moved
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a process is told to do. It is answered with the process' message, or None when it gave none."""
+    """An order to a process. It is answered with the process' message, or None when it gave none."""
 
     member: str
     op: str
@@ -41,7 +41,7 @@ class Outcome:
     seconds: float = 0.0
     #: Its state is not anywhere any more.
     lost: bool = False
-    #: It was told to do something, and gave no answer: nobody knows.
+    #: It got an order, and gave no answer: unknown.
     silent: bool = False
 
 

@@ -105,7 +105,7 @@ class HostPool:
         given: GivenPieces | None = None,
         lives: Callable[[str], bool] = lambda _holder: True,
     ) -> None:
-        """At most `limit` bytes in pieces of `piece` bytes, of which `ready` are kept touched and clean for whoever comes.
+        """At most `limit` bytes in pieces of `piece` bytes, of which `ready` are kept touched and clean for the next process.
 
         `first`: number of the first piece, larger than any that an earlier broker gave out. `available`: bytes of memory that the
         machine can still give; nothing more is taken where less than `floor` would be left, and what is free is let go of.

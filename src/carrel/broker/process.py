@@ -167,7 +167,7 @@ class BrokerProcess:
             (os.POSIX_SPAWN_DUP2, log, 2),
         ]
         try:
-            # Not subprocess: it outlives us, and whoever drops a `Popen` of what still runs is warned about it.
+            # Not subprocess: it outlives us, and dropping a `Popen` of what still runs causes a warning.
             child = os.posix_spawn(sys.executable, words, os.environ, file_actions=actions, setsid=True)
         finally:
             os.close(log)
@@ -181,7 +181,7 @@ class BrokerProcess:
         try:
             pid, status = os.waitpid(child, os.WNOHANG)
         except ChildProcessError:
-            return BUSY  # reaped before: it is not there any more, whoever asks
+            return BUSY  # reaped before: it is not there any more
         if pid == 0:
             return None
         self._children.remove(child)

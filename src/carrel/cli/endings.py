@@ -120,7 +120,7 @@ def _tell(code: str, message: str, remedy: str, *, as_json: bool, details: Mappi
         return
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     start, end = ("\x1b[31m", "\x1b[0m") if colours else ("", "")
-    # Names and messages come from others, and a terminal obeys what it is told.
+    # Names and messages come from others, and a terminal obeys control characters.
     print(f"{start}error:{end} {_visible(message)}", file=sys.stderr)
     if remedy:
         print(f"       {_visible(remedy)}", file=sys.stderr)

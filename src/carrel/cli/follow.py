@@ -76,7 +76,7 @@ class Follower:
             self._line.note(f"\nLeft job {self._job_id}{self._request_to_end()}. See how it goes: carrel logs -f {self._job_id}")
             return None
         except BrokenPipeError:
-            if self._cancels and not self._as_json:  # whoever looks at a job that was there before knows that it goes on
+            if self._cancels and not self._as_json:  # a user who follows an older job knows that it goes on
                 self._line.note(f"Nobody reads the log any more; job {self._job_id} goes on. carrel show {self._job_id}")
             raise
         finally:
@@ -111,7 +111,7 @@ class Follower:
     def _say_outputs(self, job: JobDetail) -> None:
         try:
             outputs = self._client.outputs(job.id)
-        except CarrelError:  # the end is told all the same
+        except CarrelError:  # the end is reported all the same
             return
         if outputs:
             self._line.note(f"  outputs  {words.count(len(outputs), 'file')}: carrel outputs {job.id} DIR")

@@ -78,7 +78,7 @@ def _print(lending: LendingView, now: float, *, history: bool) -> None:
     for node in lending.nodes:
         print()
         print(paint(f"Node {node.node}", "bold"), paint(_age(node), "dim" if node.current else "yellow"))
-        # Everything as of then, on the clock of whoever said it.
+        # Everything as of then, on the clock of the broker that said it.
         _print_machine(node, now - node.age, history=history)
 
 

@@ -36,7 +36,7 @@ def hour_lines(lending: Lending, device: LentDevice, now: float) -> tuple[str, s
 
 
 def hour_sums(lending: Lending, now: float) -> list[tuple[str, str, str, str, str, str]]:
-    """For each GPU and whoever was on it within the hour: device, who, computed, kept, paused, moved."""
+    """For each GPU and each owner on it within the hour: device, owner, computed, kept, paused, moved."""
     sums: dict[tuple[str, str], list[float]] = {}
     columns = {"computes": 0, "holds": 1, "paused": 2, "leaves": 3, "returns": 3}
     indexes = {device.uuid: str(device.index) for device in lending.devices}

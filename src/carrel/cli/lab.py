@@ -200,8 +200,8 @@ def _start_ranges(found: StartRangesView | None) -> str:
     if found is None:
         return ""
     if not found.starts:
-        return "no job has started yet that waited and was told a range"
-    share = f"{found.held / found.starts:.0%} of the last {found.starts} starts within the range that was told"
+        return "no job with a range has started yet"
+    share = f"{found.held / found.starts:.0%} of the last {found.starts} starts within the range that was shown"
     return f"{share} ({found.early} before it, {found.late} after it); it should be 80%"
 
 

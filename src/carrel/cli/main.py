@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         # typer ends so when it finds the pipe broken before we do, and after shell completion.
         return _unheard() if isinstance(stop.__context__, BrokenPipeError) else stop.code if isinstance(stop.code, int) else OK
-    except Exception as error:  # noqa: BLE001 - the last word: a bug is told in one line, with its details in a file
+    except Exception as error:  # noqa: BLE001 - a bug is reported in one line, with its details in a file
         return report_bug(error, words, as_json=as_json)
 
 
@@ -181,7 +181,7 @@ def _refuse_what_is_no_text(words: Sequence[str]) -> None:
 
 
 def _unheard() -> int:
-    """Whoever read our output has gone: there is nobody to complain to."""
+    """The reader of our output has gone: there is nobody to report it to."""
     _forget_output()
     return OK
 

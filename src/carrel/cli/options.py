@@ -97,7 +97,7 @@ def open_client(home: Path | None) -> Client:
 
 
 class StorageNotice:
-    """Says once on stderr that a disk of the lab's has no room, whatever the command."""
+    """Says once on stderr that a disk of the lab's has no room, under every command."""
 
     def __init__(self) -> None:
         self._told = ""

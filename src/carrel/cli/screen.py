@@ -42,7 +42,7 @@ def paint(text: str, style: str, stream: TextIO | None = None) -> str:
 
 
 def clean(text: str) -> str:
-    """`text` on one line without control characters: names come from users, and a terminal obeys what it is told."""
+    """`text` on one line without control characters: names come from users, and a terminal obeys control characters."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 

@@ -37,7 +37,7 @@ def make_next(home: Home = None, as_json: AsJson = False) -> int:
 
     place = _home(home)
     LabKey(place, following=True)
-    _print(place, as_json, "When deputies know both: carrel signing-key use-next, and start the lab anew.")
+    _print(place, as_json, "When deputies know both: carrel signing-key use-next, and restart the lab.")
     return OK
 
 
@@ -46,7 +46,7 @@ def use_next(home: Home = None, as_json: AsJson = False) -> int:
     """Put the next key in the place of the present one, which is gone. The lab signs with it when it starts again."""
     place = _home(home)
     place.use_next_signing_key()
-    _print(place, as_json, "Start the lab anew; then take the old key out of the deputies' file.")
+    _print(place, as_json, "Restart the lab; then take the old key out of the deputies' file.")
     return OK
 
 

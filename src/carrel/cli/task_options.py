@@ -1,4 +1,4 @@
-"""What `carrel run` and `carrel submit` are told about a task; typer reads it from signatures.
+"""The options of a task for `carrel run` and `carrel submit`; typer reads them from signatures.
 
 The options are those of `carrel.submission`; here stands where the code comes from, and what is written differently on a
 command line than elsewhere.

@@ -142,7 +142,7 @@ def remove(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
 
 
 class _Address:
-    """Where the lab is, and what `carrel login` on another machine has to be told for it to be believed."""
+    """Where the lab is, and what `carrel login` on another machine needs to trust it."""
 
     def __init__(self, client: Client) -> None:
         self.url = client.url

@@ -1,7 +1,7 @@
 """What a bare script takes along: the modules of its directory that it imports, and the files that its arguments name.
 
 Only the text is read, nothing is run. What code names only in a string does not travel by itself: a string is not always the
-name of a file, and a file in a directory that is no project is not always for others to see. It is told instead.
+name of a file, and a file in a directory that is no project is not always for others to see. It is named instead.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Search:
         return {path: by for path, by in self._named.items() if path not in self.taken and path not in around}
 
     def take_argument(self, word: str) -> None:
-        """A file that an argument names travels (``data.csv``, ``--data=data.csv``); a directory is told."""
+        """A file that an argument names is sent (``data.csv``, ``--data=data.csv``); a directory is named to the user."""
         for text in dict.fromkeys((word, word.partition("=")[2])):
             path = _inside(text)
             if path is None:

@@ -68,7 +68,8 @@ def keep_authority(url: str, certificate: str, environment: Mapping[str, str]) -
         _write(path, certificate.strip())
     except OSError as error:
         raise Unavailable(
-            f"Whom to trust cannot be kept in {path}: {error.strerror}.", remedy="Set CARREL_CA_FILE to the file instead."
+            f"The trusted certificate cannot be kept in {path}: {error.strerror}.",
+            remedy="Set CARREL_CA_FILE to the file instead.",
         ) from error
 
 
@@ -151,7 +152,7 @@ def usable_keyring(environment: Mapping[str, str]) -> Any | None:
     try:
         found: Any = importlib.import_module("keyring")
         return found if found.get_keyring().priority > 0 else None
-    except Exception:  # noqa: BLE001 - whatever is wrong with it: there is none
+    except Exception:  # noqa: BLE001 - any error of it means: there is none
         return None
 
 

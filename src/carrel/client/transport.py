@@ -95,7 +95,7 @@ class Transport:
             try:
                 response = self._http.request(method, API + path, headers=headers, **request)
             except httpx.ConnectError:
-                # Nothing was sent, so that whatever it is may be sent to where the lab is now.
+                # Nothing was sent, so the request may be sent to where the lab is now.
                 if not self.look_again():
                     raise
                 response = self._http.request(method, API + path, headers=headers, **request)

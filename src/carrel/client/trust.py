@@ -38,7 +38,7 @@ def _fetch(address: str) -> str:
     from urllib.error import HTTPError
     from urllib.request import HTTPSHandler, build_opener
 
-    # Not believed yet, so nothing is told: no token, no name. What comes is judged by its fingerprint.
+    # Not trusted yet, so nothing is sent: no token, no name. The answer is judged by its fingerprint.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

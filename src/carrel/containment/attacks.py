@@ -54,7 +54,7 @@ def attempt(kind, name):
 #: Among the attempts behind walls are some that would harm a machine on which they succeed.
 _ONLY_INSIDE = r"""
 if os.readlink("/proc/self/ns/mnt") == about["outside"] or os.readlink("/proc/self/ns/user") == about["outside_user"]:
-    # Whatever follows would be done to the machine itself.
+    # The next steps would be done to the machine itself.
     print(json.dumps({"the walls": "there are none"}))
     sys.exit()
 """
@@ -412,7 +412,7 @@ print(json.dumps(through))
 ATTACKS = _BEGIN + _ONLY_INSIDE + _ANYWHERE + _OWN_NETWORK + _INSIDE + _END
 #: For jobs that other Unix users keep apart: nothing of it changes a machine, and root does not run it.
 ATTACKS_AS_USER = _BEGIN + _NEVER_AS_ROOT + _ANYWHERE + _END
-#: What the programs expect to be told, with nothing to attack.
+#: The settings that the programs expect, with nothing to attack.
 NOTHING = {
     **{"files": {}, "directories": [], "scratch": [], "processes": [], "sockets": [], "addresses": [], "devices": []},
     **{

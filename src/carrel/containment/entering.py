@@ -47,8 +47,8 @@ def contain(
 ) -> None:
     """In a process of its own: build the walls, let `become` become the command inside, end as it ends. Never returns normally.
 
-    `lifeline` is readable when whoever started this is gone. `close_first` are descriptors that only the command keeps. With
-    `whole` nothing that the command leaves behind outlives it, and this process ends after all of it.
+    `lifeline` is readable when the process that started this is gone. `close_first` are descriptors that only the command keeps.
+    With `whole` nothing that the command leaves behind outlives it, and this process ends after all of it.
     Raises `OSError` while nothing runs yet.
     """
     user, group = os.geteuid(), os.getegid()
@@ -244,7 +244,7 @@ def _mount_proc(processes: int) -> None:
 
 
 def _limit_processes(most: int) -> None:
-    """Let there be so many processes and threads in here at once, whatever runs outside.
+    """Let there be so many processes and threads in here at once; those outside do not count.
 
     The limit of setrlimit(2) counts those of this user namespace alone (since Linux 5.14), but never holds for root; how many
     numbers this process namespace has (since 6.14) holds for everybody. Before, that number was the whole machine's.

@@ -1,6 +1,6 @@
 """A network of a contained process' own: its loopback, and *doors* on it that lead to one address outside each.
 
-A door listens inside, at the address that the process was told, and is served by a *porter* outside, which hands every connection
+A door listens inside, at the address that the process got, and is served by a *porter* outside, which hands every connection
 on. A socket stays in the network in which it was made (network_namespaces(7)), so a listener that was made inside and is given to
 the porter takes connections from inside, while the connections that the porter makes leave from outside. Nothing else leads out.
 """
@@ -72,7 +72,7 @@ def _listen(address: str, port: int, alias: int) -> socket.socket:
 
 
 def _add_address(address: str, alias: int) -> None:
-    """Give the loopback one more address, so that what is told to connect there finds it."""
+    """Give the loopback one more address, so that programs inside can connect to it."""
     if ":" in address:
         with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as about:
             index = socket.if_nametoindex(_LOOPBACK.decode())
@@ -92,7 +92,7 @@ class Porter:
 
     def __init__(self, doors: Sequence[Door], lifeline: int) -> None:
         self._doors = tuple(doors)
-        #: What whoever is inside holds; when nobody does any more the porter ends. -1: there is none.
+        #: The processes inside hold it; when none does any more the porter ends. -1: there is none.
         self.held = -1
         self._pid = 0
         if not doors:

@@ -1,7 +1,7 @@
 """A program behind walls, started from a process that may have threads: a build's tool, or what fetches an input.
 
 It is started by an interpreter of its own, because what a process with threads may do after fork(2) is little. When it ends, or
-whoever started it does, nothing that it started is left.
+the process that started it does, nothing that it started is left.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _become_contained(walls: Walls, arguments: Sequence[str], output: int, lifel
             os.execve(arguments[0], list(arguments), {"PATH": os.defpath, "LANG": "C.UTF-8"})
 
         contain(walls, lifeline, become, (output,))
-    except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a second caller
+    except BaseException as error:  # noqa: BLE001 - after any error, this process must not go on as a second caller
         about = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         with suppress(OSError):
             os.write(output, f"{about}{getattr(error, 'strerror', None) or error}".encode())

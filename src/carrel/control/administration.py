@@ -134,7 +134,7 @@ class Administration:
         self.look_again()
 
     def list_reservations(self, caller: Caller) -> Sequence[Reservation]:
-        """Those that are in force and those to come. Whom they are for is told to those, operators, administrators."""
+        """Those that are in force and those to come. Only those whom they are for, operators and administrators see for whom."""
         now = self.clock()
         shown = []
         for one in self.reservations.all():

@@ -25,7 +25,7 @@ from carrel.domain.task import TaskSpec
 
 _log = logging.getLogger(__name__)
 
-#: Jobs that wait for one runner and are told how far it is.
+#: Jobs that wait for one runner and get events of how far it is.
 _TOLD = 25
 #: Fetches that are remembered, and for how many seconds: the jobs of a sweep come one after the other.
 _REMEMBERED, _FRESH = 1000, 600.0
@@ -128,7 +128,7 @@ class BeforePlace:
             if not errand.waiting:
                 del self._errands[need]
         elif not errand.waiting or (errand.carrier == job.id and need.inputs):
-            # A build goes on for whoever is left. A fetch asks the lab as its job, which has an end.
+            # A build goes on for the jobs that are left. A fetch asks the lab as its job, which has an end.
             self._engine.cancel(errand.carrier, 0, by=job.cancelled_by or "the lab")
 
     def hear(self, observations: Iterable[Observation], now: float) -> None:

@@ -2,7 +2,7 @@
 
 One thread owns the queue. It sleeps until there is news (a submission, a cancellation, an observation), writes down what
 the news means, asks the placement policy once for all of it, writes down what it decided, and only then tells the engine.
-Whatever dies in between is picked up from the store: a start that was written down but not carried out is carried out by
+What is interrupted in between is picked up from the store: a start that was written down but not carried out is carried out by
 `Engine.adopt`, and an observation that was not written down is still in its journal.
 """
 
@@ -100,7 +100,7 @@ class ControlLoop:
 
     @property
     def coverage(self) -> Coverage:
-        """How often the ranges of start times held that people were told."""
+        """How often the ranges of start times held that people saw."""
         return self._scheduler.calibration.coverage
 
     def holding(self) -> tuple[Holding, ...]:

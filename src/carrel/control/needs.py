@@ -1,4 +1,4 @@
-"""What a job needs before it has a place, who waits for it with whom, and what they are told meanwhile."""
+"""What a job needs before it has a place, who waits for it with whom, and what they read meanwhile."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Need:
 
     @property
     def environment_alone(self) -> Need:
-        """The same environment, whatever the inputs."""
+        """The same environment, with any inputs."""
         return replace(self, inputs=(), secrets=())
 
     @property
     def inputs_alone(self) -> Need:
-        """The same inputs, whatever the environment."""
+        """The same inputs, with any environment."""
         return replace(self, environment=())
 
     @property

@@ -8,7 +8,7 @@ from carrel.domain.rules import LabRules
 
 
 class RuleBook:
-    """Holds the rules that are in force. Thread-safe: whoever reads `current` has one whole set of them."""
+    """Holds the rules that are in force. Thread-safe: a reader of `current` has one whole set of them."""
 
     def __init__(self, rules: LabRules, *, reread: Callable[[], LabRules] | None = None) -> None:
         """`reread` makes the rules anew from where the administrator wrote them, and raises `Invalid` for what is wrong."""

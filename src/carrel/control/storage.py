@@ -190,5 +190,5 @@ class StorageWatch:
         while not self._over.wait(LOOK_SECONDS):
             try:
                 self.look()
-            except Exception:  # noqa: BLE001 - whatever it was this time, the next look may see
+            except Exception:  # noqa: BLE001 - after any error, the next look may see
                 _log.exception("The disks could not be looked at.")

@@ -89,7 +89,7 @@ class Tokens:
         return Caller(user=user, scopes=frozenset(known.scopes), token_id=known.id, account=known.account)
 
     def is_valid(self, token: str) -> bool:
-        """True when it opens anything, whoever's it is."""
+        """True when it opens anything, for any owner."""
         found = self.store.find(token_digest(token))
         return found is not None and found[0].valid(self.clock())
 
@@ -222,7 +222,7 @@ def _scopes(caller: Caller, words: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_state(user: User) -> None:
-    """Raise what somebody is told who is suspended or removed."""
+    """Raise the error for a user who is suspended or removed."""
     if user.state is UserState.ACTIVE:
         return
     since = f" since {day(user.state_since)}" if user.state_since is not None else ""
@@ -237,7 +237,7 @@ def check_state(user: User) -> None:
 
 
 def _void(token: Token, user: User) -> Unauthenticated:
-    """What the bearer of a token is told that was valid once."""
+    """The error for the bearer of a token that was valid once."""
     called = f'The token "{token.name}" (number {token.id})'
     if INVITATION in token.scopes:
         ask = f"Ask an administrator for another: `carrel user invite {user.subject}`."

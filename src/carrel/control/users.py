@@ -63,7 +63,7 @@ class Users:
     ) -> tuple[User, Token, str]:
         """Add a person and return them with their token, which is not shown again.
 
-        `without_isolation`: whoever they are, they may be trusted with the whole lab.
+        `without_isolation`: they may be trusted with the whole lab.
         """
         allowed(caller, Action.MANAGE_USERS).check()
         user = self._new(name, role, without_isolation=without_isolation)

@@ -131,7 +131,7 @@ class LocalSignIn:
         return self.store.password(caller.user.subject) is not None
 
     def change_password(self, caller: Caller, old: str, new: str) -> None:
-        """Put `new` in the place of `old`, which is asked of whoever has one."""
+        """Put `new` in the place of `old`, which a user who has one must give."""
         subject = caller.user.subject
         may_change(caller)
         known = self.confirm_password(caller, old)

@@ -125,7 +125,7 @@ class Passkeys:
                 credential_current_sign_count=0,  # looked at below, once the signature is known to be right
                 require_user_verification=True,
             )
-        except Exception as error:  # whatever is wrong with what a stranger sent
+        except Exception as error:  # any error in what a stranger sent
             _log.info("A passkey of %s was refused: %s", known.subject, error)
             raise Unauthenticated(_REFUSED) from error
         count = verified.new_sign_count
@@ -215,7 +215,7 @@ class Passkeys:
         return party
 
     def _handle(self, subject: str) -> bytes:
-        """The authenticators' name for a user: it tells nobody who that is (section 14.6.1)."""
+        """The authenticators' name for a user: it does not show who that is (section 14.6.1)."""
         return hmac.new(self.key, f"carrel passkeys\0{subject}".encode(), hashlib.sha256).digest()
 
     def _ask_new(self, user: User, purpose: str) -> str:
@@ -249,7 +249,7 @@ class Passkeys:
                 expected_origin=party.origin,
                 require_user_verification=True,
             )
-        except Exception as error:  # whatever is wrong with what a browser sent
+        except Exception as error:  # any error in what a browser sent
             _log.info("A new passkey was refused: %s", error)
             raise Invalid(_REFUSED, remedy="Try again, with an authenticator that asks for a PIN or a fingerprint.") from error
         return NewPasskey(

@@ -74,7 +74,7 @@ class Hashes:
         tried = normal(password[: LONGEST + 1]).encode("utf-8", "surrogatepass")
         with self._turn():
             with self._guard:
-                if self._nobodys is None:  # whoever comes first waits for it, known or not
+                if self._nobodys is None:  # the first sign-in waits for it, known or not
                     self._nobodys = self._hasher.hash(secrets.token_bytes(32))
             try:
                 self._hasher.verify(known or self._nobodys, tried[: LONGEST + 1])

@@ -17,7 +17,7 @@ from pathlib import Path
 from carrel.domain.errors import Unavailable
 from carrel.domain.node import Device
 
-#: Tried in this order; the same for every user of the machine, whatever their TMPDIR.
+#: Tried in this order; the same for every user of the machine, with any TMPDIR.
 STANDARD_DIRECTORIES = (Path("/var/lock/carrel"), Path("/tmp/carrel-locks"))
 
 

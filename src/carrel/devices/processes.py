@@ -27,7 +27,7 @@ class DeviceProcesses:
     """Keeps NVML open for the devices `uuids` (default: all). Without a driver every device is unread.
 
     A driver that stops answering is asked anew, with new handles, at the next reading. Calls can block for as long as the driver
-    likes: whoever cannot bear that makes them in a process that can be ended.
+    likes: a caller that cannot wait makes them in a process that can be ended.
     """
 
     def __init__(self, uuids: Iterable[str] | None = None) -> None:

@@ -38,7 +38,7 @@ class Standing:
 
     account: str
     user: str
-    #: 1 for whoever goes first, above 0 for all: what the weight of fair share is multiplied with.
+    #: 1 for the user who goes first, above 0 for all: the factor of the weight of fair share.
     factor: float
     #: Part of the lab that is theirs by shares, and part of what was used that they used; both from 0 to 1.
     share: float

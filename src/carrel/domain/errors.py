@@ -22,7 +22,7 @@ def in_words(error: BaseException) -> str:
 
 
 class CarrelError(Exception):
-    """Something that a person has to be told.
+    """An error with a message for a person.
 
     `message` is the fact with its value; `remedy` is what the reader can do about it (may be empty).
     """

@@ -64,7 +64,7 @@ def wait_length(seconds: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How often the ranges of start times held that people were told."""
+    """How often the ranges of start times held that people saw."""
 
     #: Starts that were compared, and how many of them were before their range, and after it.
     of: int = 0

@@ -106,7 +106,7 @@ REASONS: dict[str, str] = {
     "JobHeldAdmin": "An administrator has suspended its owner, and it is not placed.",
     "PartitionDown": "Its partition does not exist in this lab any more.",
     "InvalidQOS": "Its QoS does not exist in this lab any more.",
-    "Preempting": "It gives way to another job: it is being ended or stopped.",
+    "Preempting": "Another job preempts it: it is being ended or stopped.",
     "Preempted": "A job that goes before it took its place; it is in line again.",
     "Suspended": "It is stopped while a job of another QoS, or one of its own that has had less, has its place; it goes on.",
     "GpuLent": "Cells of notebooks have its GPUs for a while. Its walltime stands still meanwhile; Slurm's does not.",
@@ -132,7 +132,7 @@ REASONS: dict[str, str] = {
     "Deadline": "It reached the deadline that was set for it.",
     "GpuBlocked": "Its GPU could not be cleared of GPU state or cells; it is in line again, and loses no retry by it.",
     "DeviceBusy": "Another lab on the same machine holds the GPU.",
-    "JournalDamaged": "The disk has lost or changed a part of what is known of it; only events say so.",
+    "JournalDamaged": "The disk has lost or changed a part of the job's journal; only events say so.",
     "Requeued": "An attempt ended and another one follows: retries are left, or it goes on from its checkpoint.",
 }
 

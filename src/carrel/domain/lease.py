@@ -332,7 +332,8 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
-    """Decision: this request waits no longer. Nothing has helped it for so long that it is told why, and what would help."""
+    """Decision: this request waits no longer. Nothing has helped it for so long that it ends, with the reason and what would
+    help."""
 
     request: str
     #: Why it waited, as in `Queued`.

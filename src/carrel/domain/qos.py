@@ -57,11 +57,11 @@ class QoS:
     idle_time: int | None = None
     #: Larger goes first. One point is worth `Snapshot.age_weight` seconds of waiting.
     priority: int = 0
-    #: Classes of service whose jobs give way to jobs of this one.
+    #: Classes of service whose jobs this one preempts.
     preempts: frozenset[str] = frozenset()
-    #: What happens to a job of this class when it gives way.
+    #: How a job of this class is preempted.
     preempt_mode: PreemptMode = PreemptMode.NONE
-    #: Seconds that a job of this class has run before it can be made to give way (Slurm's PreemptExemptTime).
+    #: Seconds that a job of this class has run before it can be preempted (Slurm's PreemptExemptTime).
     preempt_exempt_time: int = 0
     #: Seconds between SIGTERM and SIGKILL for a job of this class that is requeued (Slurm's GraceTime).
     preempt_grace: int = 60

@@ -1,4 +1,4 @@
-"""Disks that work is written to: how much room is left, in the words that everybody is told."""
+"""Disks that work is written to: how much room is left, in words for everybody."""
 
 from __future__ import annotations
 

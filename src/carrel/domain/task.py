@@ -150,7 +150,7 @@ class TaskSpec:
     warning: int | None = None
     #: What it wants of the network, where it is less than the lab gives; None: what the lab gives.
     network: Network | None = None
-    #: What the submitter has to be told about what was asked for; also the first lines of the log.
+    #: Notes for the submitter about what was asked for; also the first lines of the log.
     notes: tuple[str, ...] = ()
 
     @property

@@ -53,7 +53,7 @@ class Watched:
     over: bool = False
     #: Times in a row that the disk did not let the journal be read.
     unreadable: int = 0
-    #: True when there is word for the runner that it may not have been told of: somebody wants its end, or its place.
+    #: True when there is a message for the runner that it may not have got: somebody wants its end, or its place.
     wanted: bool = False
 
     @property

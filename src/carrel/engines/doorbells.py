@@ -59,8 +59,8 @@ class Doorbells:
 class NetworkDoorbells:
     """A UDP socket for runners on other machines, which reach no unix socket here.
 
-    A ring says that there is something to read, and nothing else; it may get lost, and whoever has seen the word may send one. So
-    it is neither encrypted nor answered. Port and word stay the same from one engine to the next.
+    A ring says that there is something to read, and nothing else; it may get lost, and a process that has seen the word may send
+    one. So it is neither encrypted nor answered. Port and word stay the same from one engine to the next.
     """
 
     def __init__(self, file: Path, host: str) -> None:
@@ -83,7 +83,7 @@ class NetworkDoorbells:
     def rings(self) -> set[Key]:
         """Return whose bell was rung since the last time."""
         found: set[Key] = set()
-        for _ in range(1000):  # whoever sends without end keeps nobody from other work
+        for _ in range(1000):  # a process that sends without end keeps no thread from other work
             try:
                 words = self._socket.recv(128).split()
             except OSError:

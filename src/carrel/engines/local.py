@@ -156,7 +156,7 @@ class LocalEngine:
         self._observer.call(watched.tell)
 
     def preempt(self, job_id: int, attempt: int, preemption: Preemption | None, *, devices: Sequence[str] = ()) -> None:
-        """Make the job give way, or go on where `preemption` is None, with `devices` where some are named.
+        """Preempt the job, or let it go on where `preemption` is None, with `devices` where some are named.
 
         Unknown attempts are ignored.
         """

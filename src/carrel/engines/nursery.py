@@ -54,7 +54,7 @@ class Answer:
 
     #: The attempt's directory, as in the request.
     directory: str
-    #: Refers to the runner (pidfd_open(2)); whoever takes the answer closes it. -1 when there is none.
+    #: Refers to the runner (pidfd_open(2)); the receiver of the answer closes it. -1 when there is none.
     pidfd: int = -1
     #: Why there is no runner, or "".
     error: str = ""

@@ -205,7 +205,7 @@ def _pip_configuration(environ: Mapping[str, str], site: Path) -> dict[str, str]
 
 
 def _uv_files(environ: Mapping[str, str]) -> list[tuple[str, frozenset[str]]]:
-    """Return text and keys (those of [pip] too) of each uv.toml that uv will read whatever the working directory is."""
+    """Return text and keys (those of [pip] too) of each uv.toml that uv will read in any working directory."""
     if environ.get("UV_NO_CONFIG", "").lower() in _TRUE:
         return []
     home = Path(environ.get("HOME") or Path.home())

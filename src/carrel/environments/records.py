@@ -144,7 +144,7 @@ def _by(maker: str) -> tuple[str, ...]:
 def environment_digest(
     recipe: EnvironmentRecipe, *, lock: str, version: str, platform: str, code_digest: str, maker: str = ""
 ) -> str:
-    """Return the digest of an environment: the same lock, Python, platform and maker make the same one, whatever was asked."""
+    """Return the digest of an environment: the same lock, Python, platform and maker make the same one, for any request."""
     kind = recipe.kind.value if recipe.kind in (EnvironmentKind.CONDA, EnvironmentKind.IMAGE) else "uv"
     return digest_of("environment", kind, lock, version, platform, code_digest if recipe.needs_code else "", *_by(maker))
 

@@ -23,7 +23,7 @@ _LARGEST = 1024**2
 def relocate(root: Path, before: Path) -> None:
     """Make the environments below `root` their own again, which were below `before`. Nobody may be using them. Again is harmless.
 
-    Those of tasks go: they are built from their locks when they are needed. Named ones stay, and are told where they are.
+    Those of tasks go: they are built from their locks when they are needed. Named ones stay, and get their new paths.
     """
     if root.is_symlink():  # they lie elsewhere, and have not moved
         return

@@ -93,7 +93,7 @@ class Workshop:
         extra: Mapping[str, str] | None = None,
         writable: Mapping[Path, Path] = MappingProxyType({}),
     ) -> Finished:
-        """Run a tool and return how it ended, whatever that is."""
+        """Run a tool and return how it ended, well or not."""
         self.patience.check()
         try:
             process, program = self._start(arguments, cwd, guard, {**self.variables, **(extra or {})}, writable)

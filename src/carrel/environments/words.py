@@ -20,7 +20,7 @@ _FIRST, _LAST = 10, 20
 
 
 class Redactor:
-    """Takes secrets out of text: these literal ones, and whatever stands before the @ of an address."""
+    """Takes secrets out of text: these literal ones, and all that stands before the @ of an address."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         # Longest first, so that no part of a secret survives because a shorter one was replaced in it.

@@ -39,7 +39,7 @@ _MINUTE = 60.0
 #: Who is counted apart; all others together.
 _COUNTED = 1000
 _LONGEST = 500
-#: Where `tell_audit` leaves what it was told, in the request's state.
+#: Where `tell_audit` leaves its facts, in the request's state.
 _TOLD = "audit"
 
 
@@ -123,7 +123,7 @@ class Auditing:
         async def tell(message: Message) -> None:
             nonlocal answered
             if message["type"] == "http.response.start" and not answered:
-                answered = True  # before the answer goes out: who was told that it is done finds it here
+                answered = True  # before the answer goes out: after the answer, its line is here
                 self._note(scope, zone, heard, message, changes=changes)
             await send(message)
 

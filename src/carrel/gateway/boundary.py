@@ -1,4 +1,4 @@
-"""What holds for every request, whoever makes it: size limits, security headers, and no failure without a number."""
+"""What holds for every request of every caller: size limits, security headers, and no failure without a number."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _HEADERS: Mapping[Zone, Mapping[str, str]] = {
 
 
 def storage_header(storage: Storage) -> Mapping[str, str]:
-    """What every client of the API is told while a disk of the lab's has no room: how it is, and a sentence."""
+    """The headers of every answer while a disk of the lab's has no room: how it is, and a sentence."""
     short = storage.short()
     return {} if short is None else {STORAGE_HEADER: f"{short.room.value}; {quote(short.message)}"}
 

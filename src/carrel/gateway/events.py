@@ -40,7 +40,7 @@ class Which:
     job_id: int | None = None
     #: None: of every type.
     types: frozenset[str] | None = None
-    #: False: whoever asks may see the job, and not read its log.
+    #: False: the caller may see the job, and not read its log.
     log: bool = True
 
     def wants(self, event: Event) -> bool:

@@ -1,4 +1,4 @@
-"""The one authorization gate: whatever is not public needs somebody who is signed in, before anything else looks at it.
+"""The one authorization gate: every path that is not public needs a signed-in user, before any other code sees the request.
 
 It stands in front of the router, so a route that is added tomorrow is closed until somebody opens it here. What a
 signed-in user may do is decided by the lab itself; here is only decided that there is one, and what their token is good for.

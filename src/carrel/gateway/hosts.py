@@ -27,7 +27,7 @@ class Hosts:
         """Pass on or answer."""
         if scope["type"] == "http":
             hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-            # Of two hosts (RFC 9112, 3.2) whoever stands in front may have read the other one.
+            # Of two hosts (RFC 9112, 3.2) a proxy in front may have read the other one.
             if len(hosts) > 1 or not self._ours(hosts[0] if hosts else ""):
                 shown = ", ".join(hosts)[:100]
                 error = Misdirected(

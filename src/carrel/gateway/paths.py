@@ -1,4 +1,4 @@
-"""Names of files in addresses: whatever a job has called its outputs, they can be asked for."""
+"""Names of files in addresses: outputs with any name can be asked for."""
 
 from __future__ import annotations
 

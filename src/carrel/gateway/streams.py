@@ -104,7 +104,7 @@ class Doorbell:
             self._listeners.discard(listener)
 
     def _ring(self) -> None:
-        # Called in the thread of whoever wrote the events, at every commit: rings that nobody has answered are one ring.
+        # Called in the thread that wrote the events, at every commit: rings that nobody has answered are one ring.
         if self._rung or self._loop is None:
             return
         self._rung = True

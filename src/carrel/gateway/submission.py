@@ -47,7 +47,7 @@ class Submissions:
         self._described: OrderedDict[Hashable, TaskDescription] = OrderedDict()
 
     def submit(self, caller: Caller, request: TaskRequest, key: str | None) -> tuple[Submitted, tuple[str, ...]]:
-        """Make the job; return it with what its submitter has to be told.
+        """Make the job; return it with notes for its submitter.
 
         Raises `Invalid` for what is wrong with request or code, `Impossible` for what can never run here.
         """

@@ -36,7 +36,7 @@ def moment(seconds: float | None) -> datetime | None:
 
 
 def job_fields(job: Job, hold: Hold | None, run_url: str | None) -> dict[str, object]:
-    """The fields of a `v1.JobView`. Of a waiting job the placement's reason is told, which has the present numbers."""
+    """The fields of a `v1.JobView`. A waiting job has the placement's reason, with the present numbers."""
     reason = hold.reason if hold is not None else job.reason
     resources = job.resources
     return {
@@ -210,7 +210,7 @@ def cluster_node_view(node: Node, partitions: Sequence[str]) -> v1.ClusterNodeVi
 
 
 def device_view(status: DeviceStatus) -> v1.DeviceView:
-    """One GPU; of somebody else's job neither number, name nor owner is told."""
+    """One GPU; without the number, name and owner of other users' jobs."""
     device, job = status.device, status.holder
     state = "held" if job is not None else "withheld" if status.withheld else "free"
     holder = None

@@ -105,7 +105,7 @@ class Reporter:
             self._trouble = ""
 
     def _next(self, file: Path) -> int:
-        """A number beyond those of all earlier reports, whoever wrote them."""
+        """A number beyond those of all earlier reports, of any writer."""
         if not self._number:
             try:
                 self._number = read_report(file.read_bytes(), self._key).number

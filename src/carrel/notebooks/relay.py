@@ -44,7 +44,7 @@ KEEP_ALIVE = (
 def main(words: Sequence[str]) -> int:
     """Relay until the standard input ends."""
     path, address, ports, lab = words
-    # Whoever ends the session signals all of its processes; while the notebook server still says goodbye, it is carried.
+    # The end of the session signals all of its processes; while the notebook server still says goodbye, it is carried.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     try:
@@ -218,7 +218,7 @@ class Outer(_End):
             if self.transport is not None:
                 self.transport.abort()
             return
-        if self.transport is None:  # whoever it was has gone
+        if self.transport is None:  # the client has gone
             inner.close()
         else:
             self.transport.resume_reading()

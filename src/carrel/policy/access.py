@@ -92,7 +92,7 @@ class Verdict:
     rule: str
     words: str = ""
     remedy: str = ""
-    #: True when the thing does not exist for them: whoever asks gets the answer about a thing that is not there.
+    #: True when the thing does not exist for them: the caller gets the answer about a thing that is not there.
     hidden: bool = False
 
     def __bool__(self) -> bool:
@@ -107,8 +107,8 @@ class Verdict:
         raise Denied(self.words, remedy=self.remedy)
 
 
-#: Which verdicts were asked for while something was carried out, for whoever writes down by which rule it was: the last on each
-#: action, in the order in which they were first asked for. None: nobody wants to know.
+#: Which verdicts were asked for while something was carried out, for the audit log, which says by which rule it was: the last on
+#: each action, in the order in which they were first asked for. None: nobody wants to know.
 HEARD: ContextVar[dict[Action | None, Verdict] | None] = ContextVar("heard", default=None)
 
 
@@ -206,7 +206,7 @@ SCOPES: Mapping[str, frozenset[Action]] = {
 #: Those that a person may choose for a token.
 CHOICES = tuple(scope for scope in SCOPES if scope not in (JOB, INVITATION))
 
-#: Of things that belong to somebody: what shows that such a thing is there. Who may not even this is told that there is none.
+#: Of things that belong to somebody: what shows that such a thing is there. Who may not even do this gets "there is none".
 _SHOWS: Mapping[Action, Action] = {
     **dict.fromkeys((Action.SEE_JOB, Action.READ_JOB, Action.CANCEL_JOB, Action.CHANGE_JOB, Action.REPEAT_JOB), Action.SEE_JOB),
     **dict.fromkeys((Action.ENTER_SESSION, Action.READ_SECRETS), Action.SEE_JOB),

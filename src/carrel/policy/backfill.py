@@ -59,7 +59,7 @@ def first_fit(wanted: Resources, room: Room, now: float, no_later: float = inf) 
 def is_plain(realm: Realm, promises: Promises) -> bool:
     """True when what is free in a realm's rooms only grows with time: nobody is promised anything there, and no window comes.
 
-    Where more than one job gets a promise, this is not asked: theirs follow from one rule, whoever is first.
+    Where more than one job gets a promise, this is not asked: theirs follow from one rule, in any order.
     """
     if promises.most > 1 or realm.windows:
         return False

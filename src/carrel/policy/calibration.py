@@ -1,4 +1,4 @@
-"""How often ranges held that people were told, and what follows for the next ones.
+"""How often ranges held that people saw, and what follows for the next ones.
 
 A range of scenarios knows how long jobs may run. It does not know what is submitted later, whose standing changes, or that a
 model errs. All that shows in the end: each start is compared with what had been foreseen, and the quantiles of the errors move
@@ -6,7 +6,7 @@ the ends of the next ranges out, or in (conformalized quantile regression: Y. Ro
 Quantile Regression", NeurIPS 2019; in logarithms here, because a wait of days is off by hours). Errors of the future need not be
 like those of the past, so the share that is left outside is moved as well, against what was missed (I. Gibbs and E. Candès,
 "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021). Waits of one length learn from waits of that length alone:
-in a crowd that waits for days nobody starts in time to correct what the others were told, and errors of minutes must not do so.
+in a crowd that waits for days nobody starts in time to correct what the others saw, and errors of minutes must not do so.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ TRUST = 9
 OUTSIDE = 0.1
 #: How much one start changes the share that is aimed at, and between which two it stays.
 PACE, LEAST, MOST = 0.02, 0.01, 0.3
-#: Seconds by which a start may be outside of a range and still be told right.
+#: Seconds by which a start may be outside of a range and still count as right.
 CLOSE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one owner was told. Unix seconds; `foreseen` is before the correction: lower end, middle, upper end."""
+    """What one owner saw. Unix seconds; `foreseen` is before the correction: lower end, middle, upper end."""
 
     at: float
     foreseen: tuple[float, float, float]
@@ -42,7 +42,7 @@ class _Answer:
 
 
 class Calibration:
-    """Compares starts with what was told before, and says by what to correct it. Used by one thread; its results by any."""
+    """Compares starts with what owners saw before, and says by what to correct it. Used by one thread; its results by any."""
 
     def __init__(self) -> None:
         #: What the next ranges are to be corrected by, and how often those of the newest starts held.
@@ -53,12 +53,12 @@ class Calibration:
         self._lengths: dict[int, _Length] = {}
 
     def told(self, hold: Hold, now: float) -> None:
-        """The owner of a job that waits was told this at `now` (Unix seconds). What a job is told first counts."""
+        """The owner of a job that waits saw this at `now` (Unix seconds). What they see first counts."""
         if hold.foreseen is not None and hold.estimated_range is not None:
             self._answers.setdefault(hold.job_id, _Answer(now, hold.foreseen, *hold.estimated_range))
 
     def started(self, job_id: int, now: float) -> None:
-        """A job has started. Of one that nobody was told anything about, nothing is learned."""
+        """A job has started. One whose owner saw nothing teaches nothing."""
         answer = self._answers.pop(job_id, None)
         if answer is None:
             return
@@ -84,7 +84,7 @@ class _Length:
         self._before = self._after = OUTSIDE
 
     def learn(self, answer: _Answer, start: float, side: int) -> None:
-        """A job started then, before (-1), within (0) or after (1) the range that was told."""
+        """A job started then, before (-1), within (0) or after (1) the range that its owner saw."""
         self._before = _steered(self._before, missed=side < 0)
         self._after = _steered(self._after, missed=side > 0)
         for errors, moment in zip(self._errors, answer.foreseen, strict=True):

@@ -1,8 +1,8 @@
 """Who has had less than their share: a tree of accounts and users, ranked as in Slurm's Fair Tree.
 
 Source: https://slurm.schedmd.com/fair_tree.html (the idea; R. Cox and L. Morrison). Of two accounts beside each other the one
-that has used less of its share goes first with all its users, whatever these have used themselves; inside an account the same
-holds of its users. Use fades away with a half-life, so nobody pays for ever.
+that has used less of its share goes first with all its users, independent of what these have used themselves; inside an account
+the same holds of its users. Use fades away with a half-life, so nobody pays for ever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When and where one kind of job first fits, kept up to date as nodes change: `backfill.earliest` for whoever asks often."""
+"""When and where one kind of job first fits, kept up to date as nodes change: `backfill.earliest` for callers that ask often."""
 
 from __future__ import annotations
 

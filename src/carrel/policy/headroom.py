@@ -14,9 +14,9 @@ from carrel.policy.promises import Promises
 
 
 def headroom(needs: Needs[Bulk], now: float, fit: Fit, promises: Promises) -> Sequence[Headroom]:
-    """Return what is free `now` for those who wait there: whoever fits in none of it cannot start.
+    """Return what is free `now` for those who wait there: a job that fits in none of it cannot start.
 
-    For jobs on one node whoever fits can start, but for what is free where something is promised. What is too little for all of
+    A job on one node that fits can start, but for what is free where something is promised. What is too little for all of
     them is left out.
     """
     wanted, realm = needs.wanted, needs.realm

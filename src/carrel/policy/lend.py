@@ -3,7 +3,7 @@
 One walk through the line (`lend_order`). A request whose devices are free and have room (`lend_room`) gets them. One whose
 devices are free but full has the least recently used states moved out of its way. One whose devices are in use waits for
 them: it is *first in line* for them, so they are kept for it, and cells whose time slice is over are suspended for it in
-mid-flight. Whoever is further back and wants the same devices waits behind it; whoever wants others is not held up.
+mid-flight. A request further back that wants the same devices waits behind it; one that wants others does not wait for it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LONGEST_TURN = 3
 def lend(snapshot: LendingSnapshot, now: float) -> Lending:
     """Return who gets devices, whose state moves, which held leases end, and why the others wait, at `now` (Unix seconds).
 
-    The same snapshot gives the same answer, in whatever order its sequences are.
+    The same snapshot gives the same answer, with its sequences in any order.
     """
     walk = _Walk(snapshot, now)
     for place in walk.line():
@@ -216,7 +216,7 @@ class _Walk:
         """Which of the `good` devices, the best first, or of those that tasks give up now.
 
         A session comes back to the devices of its first cell. To begin at once where others come back to, and to wait for them
-        each time, is worse than to have a task give way that is there alone.
+        each time, is worse than to pause a task that is there alone.
         """
         number = place.request.gpus
         rooms = self._rooms
@@ -240,7 +240,7 @@ class _Walk:
         if self._rooms.is_leaving(lease.tenant) or lease.pausing:
             return (-_NEVER, 0, 0.0, 0.0, uuid)
         due = self._due(place, lease)
-        # Of tasks that give way, one whose device few sessions come back to, and that gives up the fewest devices for it.
+        # Of tasks that lend, one whose device few sessions come back to, and that gives up the fewest devices for it.
         homes, wide = (self._rooms.homes(uuid), float(len(lease.devices))) if lease.exclusive else (0, 0.0)
         clears = self._outlook.clears(uuid, self._quantum(place))
         return (max(due, self._now), homes, wide, clears, f"{lease.since:020.6f}{uuid}")
@@ -416,7 +416,7 @@ class _Walk:
             or holder.residency is not Residency.RESIDENT
         ):
             return _NEVER
-        # Paused, it asks again at once: whoever would not come before it then gains nothing by its pause.
+        # Paused, it asks again at once: a request that would not come before it then gains nothing by its pause.
         again = self._patience * (self.held[holder.owner] - len(lease.devices) + 1)
         due = max(lease.since + self._quantum(place), place.turn - again)
         return due if lent is None else min(max(due, owed_from(lent, self._snapshot.rules)), back)

@@ -64,9 +64,9 @@ def in_line(snapshot: LendingSnapshot, held: Mapping[str, int]) -> list[InLine]:
     """The requests, first in line first.
 
     Owners take turns: each device that an owner holds, or gets by a request further ahead, puts them back by one time slice.
-    So whoever holds nothing comes first among those who asked at about the same time, and whoever has waited long enough
-    comes first in any case: that is why nobody waits for ever. Beside that, what should be short comes before what should be
-    long: each request is put back by what it should take, but by no more than one time slice.
+    So an owner who holds nothing comes first among those who asked at about the same time, and a request that has waited long
+    enough comes first in any case: that is why nobody waits for ever. Beside that, what should be short comes before what should
+    be long: each request is put back by what it should take, but by no more than one time slice.
     """
     weight, tenants = patience(snapshot), snapshot.tenants
     by_owner: dict[str, list[_Asking]] = {}

@@ -12,7 +12,7 @@ _UNLIMITED = float("inf")
 class Places:
     """Bytes that are left in host memory and on the disk, and whose states can go on from the one to the other.
 
-    Nothing is decided here: a plan takes its room in a `trial`, and whoever carries the plan out goes on with that.
+    Nothing is decided here: a plan takes its room in a `trial`, and the caller that carries the plan out goes on with that.
     """
 
     __slots__ = (

@@ -18,7 +18,7 @@ OWN_CELL = "OwnCell"
 #: Every code, with what it means. The documentation lists the same table.
 LENDING_REASONS: dict[str, str] = {
     IN_USE: "A cell computes on the GPU; it is next when that ends, or when the cell's time slice is over.",
-    TASK: "A task has the GPU until its turn is over, or until its end if it gives way to nobody; or a reserved session has it.",
+    TASK: "A task has the GPU until its turn is over, or until its end if it does not lend; or a reserved session has it.",
     HELD: "GPU state that cannot be moved, or that its owner asked to keep, is on the GPU; its idle timer runs.",
     KEPT: "The GPU is promised to somebody further ahead in the line.",
     MOVING: "GPU state is being moved to or from host memory to make room.",

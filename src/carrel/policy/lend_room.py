@@ -243,7 +243,8 @@ class Rooms:
         return True
 
     def fits_beside(self, tenant: Tenant, devices: Sequence[str]) -> bool:
-        """True when `tenant` finds all the room that it should have although nobody who computes on `devices` leaves them."""
+        """True when `tenant` finds all the room that it should have although no process that computes on `devices` leaves
+        them."""
         return self._room(tenant, devices, least=False).obstacle is None
 
     def _room(self, tenant: Tenant, devices: Sequence[str], *, least: bool) -> Plan:
@@ -275,7 +276,7 @@ class Rooms:
         kept_back = self._paused and (victims or tenant.residency is Residency.NONE)
         if kept_back and not places.covers(self._kept_back(tenant, devices, victims, self._paused)):
             return Plan(obstacle=Obstacle.HOST)
-        # Whoever is suspended empties its caches before.
+        # A process that is suspended empties its caches before.
         trims = [one for one in trims if one not in victims]
         return Plan(trims=tuple(trims), victims=tuple(victims), leaving=leaving, places=places)
 

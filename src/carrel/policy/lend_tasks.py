@@ -60,7 +60,7 @@ def owed_from(lease: Lent, rules: LendingRules) -> float:
 
 
 def back_by(lease: Lent, rules: LendingRules, moving: float = 0.0) -> float:
-    """Unix seconds at which a paused task has to be given its devices back, whoever has them; infinite where nothing says so.
+    """Unix seconds at which a paused task has to get its devices back, from any holder; infinite where nothing says so.
 
     `moving`: seconds from then on until it computes again. They are part of its pause.
     """

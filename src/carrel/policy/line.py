@@ -48,7 +48,7 @@ def kind_of(wanted: Resources, realm: Realm) -> Kind:
 
 
 class Entries:
-    """Groups in line, whoever is first at hand."""
+    """Groups in line, with the first at hand."""
 
     __slots__ = ("_entries", "groups", "number")
 

@@ -1,4 +1,4 @@
-"""What waits, by what it needs: a k-d tree, in which whoever has room finds the first in line that fits in it.
+"""What waits, by what it needs: a k-d tree, in which the first job in line is found that fits in some room.
 
 Each node knows the least that anybody below it needs of everything, so whole subtrees for which there is no room are passed over;
 and the first place in line that somebody below it may have, so the others are looked at in the order of the queue. (J. Bentley,
@@ -22,9 +22,9 @@ Headroom = tuple[int, int, int, float, float]
 #: Seconds and id of a job: the smallest is first in line.
 Key = tuple[float, int]
 
-#: So many are kept together before they are told apart.
+#: So many are kept together before they are separated.
 LEAF = 16
-#: Places in a `Need` by which they are told apart. The walltime mostly says the same as the expected time.
+#: Places in a `Need` by which they are separated. The walltime mostly says the same as the expected time.
 _AXES = 4
 #: Behind everybody.
 NOBODY: Key = (inf, 0)

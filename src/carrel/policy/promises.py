@@ -1,6 +1,6 @@
 """What blocked jobs are promised, and what that leaves for others.
 
-A promise says: these nodes, from this moment on, for as long as the job asks for. Whoever starts now on one of its nodes must
+A promise says: these nodes, from this moment on, for as long as the job asks for. A job that starts now on one of its nodes must
 be over by then or leave enough beside it. With one promise that is EASY backfill (D. Lifka, "The ANL/IBM SP Scheduling System",
 JSSPP 1995); with one for every job it is conservative backfill (A. Mu'alem and D. Feitelson, "Utilization, Predictability,
 Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 2001).
@@ -90,7 +90,7 @@ class Promises:
         return [promise for promise in self.made if room.index in promise.indexes]
 
     def headroom(self, room: Room, wanted: Resources) -> Iterable[tuple[int, int, int, float]]:
-        """Return what `room` has now for whoever asks for GPUs like those of `wanted`, and is over by some moment.
+        """Return what `room` has now for a job that asks for GPUs like those of `wanted`, and is over by some moment.
 
         GPUs, cpus, memory and the moment: less of all for those who stay for longer. `admits` lets nobody in who asks for more.
         """

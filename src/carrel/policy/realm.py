@@ -25,7 +25,7 @@ class Realm:
         self.key = key
         #: Name of the partition, or "" for the whole lab.
         self.partition = key[0]
-        #: What stands for the node where Slurm chooses it: then there are no rooms, and whoever may start does. Else "".
+        #: What stands for the node where Slurm chooses it: then there are no rooms, and each job that may start does. Else "".
         self.cluster = ""
         self.rooms: Sequence[Room] = ()
         #: Of the rooms; None when it has all.

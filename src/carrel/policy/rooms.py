@@ -105,7 +105,7 @@ class Room:
         return chosen
 
     def _moved(self, gpu_type: str, number: int) -> int:
-        """Bytes that are moved for whoever gets the first so many devices of a type."""
+        """Bytes that are moved for a job that gets the first so many devices of a type."""
         return sum(self.moves.get(uuid, 0) for uuid in self.free[gpu_type][:number]) if self.moves else 0
 
     def take(self, job_id: int, wanted: Resources, ends_by: float) -> tuple[str, ...]:

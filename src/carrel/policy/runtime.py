@@ -40,7 +40,7 @@ LEAST = 1.5
 #: Shares of walltimes have to vary so much less than seconds do before a name is taken to run for a share of its walltime.
 CLEARLY = 0.8
 _LOW, _HIGH = 0.1, 0.9
-#: Quantiles that are told beside these two.
+#: Quantiles that are shown beside these two.
 RUNGS = 20
 #: What jobs of a name, and all of the lab, have in common as long as nothing is known, and how many jobs that guess weighs as
 #: much as.
@@ -61,7 +61,7 @@ class RunTimes:
     the other.
 
     A job that was cut off by its walltime would have run for longer, nobody knows for how long. It counts with what it ran for in
-    `low`, and in `median` and `high` as if it ran to the end of whatever is asked for next.
+    `low`, and in `median` and `high` as if it ran to the end of all that is asked for next.
 
     Ranges depend on the order of observations only where a history is full, through which jobs are the first of their name, and
     through which keys are forgotten; what is common depends on it throughout.

@@ -2,7 +2,7 @@
 
 Ordered by predicted GPU time, jobs wait less on average (QSSF: Q. Hu et al., "Characterization and Prediction of Deep Learning
 Workloads in Large-Scale GPU Datacenters", SC 2021). Pure orders of that kind let long jobs starve. Here the prediction is a
-number of seconds of waiting, made once, and bounded: whoever has waited for long enough goes first in any case. Pure.
+number of seconds of waiting, made once, and bounded: a job that has waited for long enough goes first in any case. Pure.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Entrance:
 
     def by_ticket(self, request: Request) -> Response:
         """A one-time link."""
-        if request.method == "HEAD":  # whoever only looks at a link does not use it up
+        if request.method == "HEAD":  # a HEAD request for a link does not use it up
             return Response()
         if "ticket" not in request.query_params:
             if self._sessions.token(session_in(request.headers.get("cookie", "")) or "") is not None:

@@ -78,7 +78,7 @@ class NotebookPages:
             request,
             "notebook_live.html" if part else "notebook.html",
             session=self._show(caller, job_id_of(request)),
-            # Whoever has just started it wants to be in it.
+            # A user who has just started it wants to be in it.
             go=request.query_params.get("go") == "yes",
             last_event=last_event,
             form_secret=self._form_secret(request),
@@ -96,7 +96,7 @@ class NotebookPages:
             lending=lending,
             rows=device_rows(lending, now),
             moves=going(lending, now),
-            # Everything as of then, on the clock of whoever said it.
+            # Everything as of then, on the clock of the broker that said it.
             nodes=[(node, device_rows(node, now - node.age), going(node, now - node.age)) for node in lending.nodes],
             now=now,
             form_secret=self._form_secret(request),

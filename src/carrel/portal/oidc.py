@@ -71,7 +71,7 @@ class OidcPage:
         return _quiet(response)
 
     async def _back(self, request: Request, door: Admits) -> Response:
-        if request.method == "HEAD":  # whoever only looks uses nothing up
+        if request.method == "HEAD":  # a HEAD request uses nothing up
             return Response()
         tell_audit(request.scope, action="sign in")
         # Over https only the one that no other host name can have set.
@@ -109,7 +109,7 @@ def _name(secure: bool) -> str:
 
 
 def _quiet(response: Response) -> Response:
-    """No cache keeps it, and nobody is told from which address the browser comes: that has the code in it."""
+    """No cache keeps it, and no other site gets the address from which the browser comes: that has the code in it."""
     response.headers["Cache-Control"] = "no-store"
     response.headers["Referrer-Policy"] = "no-referrer"
     return response

@@ -11,7 +11,7 @@ from carrel.gateway.gate import Grant
 
 
 def caller_of(request: Request) -> Caller:
-    """Whoever is signed in."""
+    """The user who is signed in."""
     grant: Grant = request.state.grant
     return grant.caller
 

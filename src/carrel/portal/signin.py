@@ -42,7 +42,7 @@ class _Entry:
 
 
 class _Store:
-    """Secrets that end by themselves; the oldest give way when there are too many."""
+    """Secrets that end by themselves; the oldest are dropped when there are too many."""
 
     def __init__(self, clock: Clock, new_secret: NewSecret, lifetime: float, most: int) -> None:
         self._clock = clock

@@ -8,19 +8,19 @@ from datetime import UTC, datetime
 from carrel.domain.units import GIB, KIB, MIB, TIB, format_duration
 from carrel.gateway.events import boundary
 
-#: State -> (what people call it, sign, tone). The tone picks the colour; the sign is for those who do not see colours.
+#: State -> (what it means, sign, tone). The tone picks the colour; the sign is for those who do not see colours.
 STATES: dict[str, tuple[str, str, str]] = {
-    "PENDING": ("Waiting", "◷", "wait"),
-    "CONFIGURING": ("Preparing", "◔", "busy"),
-    "RUNNING": ("Running", "▶", "run"),
-    "SUSPENDED": ("Suspended", "‖", "wait"),
-    "COMPLETED": ("Completed", "✓", "good"),
-    "FAILED": ("Failed", "✕", "bad"),
-    "CANCELLED": ("Cancelled", "⊘", "off"),
-    "TIMEOUT": ("Time limit", "⧗", "bad"),
-    "OUT_OF_MEMORY": ("Out of memory", "✕", "bad"),
-    "NODE_FAIL": ("Lost", "✕", "bad"),
-    "PREEMPTED": ("Preempted", "⊘", "off"),
+    "PENDING": ("It waits.", "◷", "wait"),
+    "CONFIGURING": ("It has its place, and is being prepared.", "◔", "busy"),
+    "RUNNING": ("Its command runs.", "▶", "run"),
+    "SUSPENDED": ("It is stopped for a while, and goes on later.", "‖", "wait"),
+    "COMPLETED": ("The command ended with exit code 0.", "✓", "good"),
+    "FAILED": ("The command ended otherwise, or could not be started.", "✕", "bad"),
+    "CANCELLED": ("A user or the lab asked for its end.", "⊘", "off"),
+    "TIMEOUT": ("It reached its walltime.", "⧗", "bad"),
+    "OUT_OF_MEMORY": ("It used more memory than it asked for.", "✕", "bad"),
+    "NODE_FAIL": ("Its node or its runner is gone.", "✕", "bad"),
+    "PREEMPTED": ("Another job took its place.", "⊘", "off"),
 }
 
 # Control sequences of terminals (ECMA-48): CSI … final byte, OSC … BEL or ST, and two-byte escapes.

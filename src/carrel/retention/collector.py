@@ -137,7 +137,7 @@ class Collector:
     def collect(self, kinds: Collection[Kind] = tuple(Kind), *, dry_run: bool = False) -> list[Collected]:
         """Remove what the rules do not keep of these kinds; return what went. With `dry_run` nothing goes.
 
-        What fails in one kind is told there, and does not keep the others from being done.
+        An error in one kind is reported there, and the other kinds are still done.
         """
         work = {
             Kind.WORK: self._work,

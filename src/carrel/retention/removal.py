@@ -1,7 +1,7 @@
 """Removing files that others may begin to use at any moment.
 
-Whoever uses a content that is there already sets its time (`keep` of a blob, `has` of a snapshot). A collector takes the file
-away under another name, looks at its time again, and puts it back when somebody has used it meanwhile.
+A process that uses a content that is there already sets its time (`keep` of a blob, `has` of a snapshot). A collector takes the
+file away under another name, looks at its time again, and puts it back when somebody has used it meanwhile.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def _judge(outcome: Outcome, launch: Launch, cancelled_by: str | None, killings:
         return JobState.TIMEOUT, "TimeLimit", f"It reached its walltime of {walltime}{_killed(outcome)}."
     if outcome.warned and outcome.status != 0:
         ran = format_duration(outcome.seconds)
-        return JobState.TIMEOUT, "TimeLimit", f"It ended after {ran}, when it was told that its walltime of {walltime} would end."
+        return JobState.TIMEOUT, "TimeLimit", f"It ended after {ran}, warned that its walltime of {walltime} would end."
     if outcome.status == 0:
         lost = f" The kernel killed {killings.here} of its processes at its memory limit of {asked}." if killings.here else ""
         return JobState.COMPLETED, "Completed", f"Exit code 0 after {format_duration(outcome.seconds)}.{lost}"
@@ -151,7 +151,7 @@ def cancelled_before_start(by: str) -> Ending:
 
 
 def preempted_before_start(preemption: Preemption | None) -> Ending:
-    """Return the ending of an attempt that had to give way while it was being prepared."""
+    """Return the ending of an attempt that was preempted while it was being prepared."""
     return Ending(
         state=JobState.PREEMPTED, reason=Reason(code="Preempted", message=f"{_taken(preemption)} before its command started.")
     )

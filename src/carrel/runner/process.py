@@ -127,7 +127,7 @@ def _become(command: Command, parent: int, failed: int, lifeline: int) -> None:
             step = "contained"
             contain(command.walls, lifeline, lambda: _execute(command, failed), (failed,))
         _execute(command, failed)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, this process must not go on as a second runner
+    except BaseException as error:  # noqa: BLE001 - after any error, this process must not go on as a second runner
         _say_why_not(step, error, failed)
     os._exit(125)
 

@@ -133,7 +133,7 @@ class Reporter:
             self.doorbell.ring()
 
     def end(self, record: Ended, *, make_room: Callable[[], None]) -> None:
-        """Append the last record, whatever it takes: on a full disk call `make_room`, wait, and try again until it is written."""
+        """Append the last record in any case: on a full disk call `make_room`, wait, and try again until it is written."""
         self._unwritten.append((self._clock(), record))
         pause = 0.1
         while not self._flush():

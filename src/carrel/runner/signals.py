@@ -14,11 +14,11 @@ from carrel.spool import read_preempt
 
 
 class Cancelled(BaseException):
-    """Somebody asked for the end of the job; raised out of whatever the runner is doing."""
+    """Somebody asked for the end of the job; raised out of anything that the runner is doing."""
 
 
 class Preempted(BaseException):
-    """The job gives way to another; raised out of whatever the runner is doing."""
+    """The job is preempted; raised out of anything that the runner is doing."""
 
 
 class PreparationTimeout(BaseException):
@@ -53,7 +53,7 @@ class Signals:
             return "somebody"
 
     def preemption(self) -> Preemption | None:
-        """Return how the job has to give way now, or None. Its file, too, is written before the signal."""
+        """Return how the job is preempted now, or None. Its file, too, is written before the signal."""
         return read_preempt(self._preempt)
 
     def wanted_elsewhere(self) -> bool:
@@ -75,7 +75,7 @@ class Signals:
 
     @contextmanager
     def interruptible(self, seconds: float) -> Iterator[None]:
-        """Inside, at any point, a cancellation raises `Cancelled`, the word to give way `Preempted`, and `seconds` from now
+        """Inside, at any point, a cancellation raises `Cancelled`, a preemption `Preempted`, and `seconds` from now
         `PreparationTimeout` is raised."""
         self._interruptible = True
         signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))

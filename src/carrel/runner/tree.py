@@ -1,6 +1,6 @@
 """The processes of a job, as proc(5) shows them.
 
-The runner is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): whatever a job starts, daemons that forked twice included,
+The runner is a subreaper (PR_SET_CHILD_SUBREAPER, prctl(2)): all that a job starts, daemons that forked twice included,
 is a descendant of the runner until it is dead and reaped. wait4(2) with ECHILD is therefore proof that nothing is left.
 """
 

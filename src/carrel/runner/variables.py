@@ -45,7 +45,7 @@ _SEEDS = {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Directories of the attempt that the command is told about."""
+    """Directories of the attempt that the command gets in variables."""
 
     outputs: Path
     temporary: Path
@@ -131,7 +131,7 @@ def command_variables(
     if launch.task.session is not None and places.environment is not None:
         variables |= _session_variables(launch, launch.task.session, places, places.environment)
     elif launch.lends and launch.devices and token and launch.paths.broker and launch.paths.residency:
-        # A task that gives way to cells stops at the gate of the library.
+        # A task that lends its GPUs to cells stops at the gate of the library.
         variables |= {"CARREL_BROKER": launch.paths.broker, "LD_PRELOAD": preload(launch.paths.residency, variables)}
         variables |= _attempt(places)
     if launch.gateway:

@@ -114,7 +114,7 @@ class Authority:
 
 
 def local_names() -> list[str]:
-    """By which this machine is reached, whatever the settings say."""
+    """By which this machine is reached, with any settings."""
     host = socket.gethostname()
     return ["localhost", "127.0.0.1", "::1", host, socket.getfqdn(host)]
 

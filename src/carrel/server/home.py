@@ -33,7 +33,7 @@ class LabHome:
 
     @property
     def token(self) -> Path:
-        """The token of whoever started the lab, mode 0600; the command line finds it here."""
+        """The token of the user who started the lab, mode 0600; the command line finds it here."""
         return self.path / "token"
 
     @property

@@ -24,7 +24,7 @@ from carrel.spool.strict import check_file, open_trusted
 FORMS = '"owner", "lab", "same", "map:FILE" or "command:PROGRAM"'
 #: How deputies are started where nothing else is said: by the one rule that sudo has for it.
 CONFIGURATION = "/etc/carrel/deputy.toml"
-#: useradd(8): names that can be told from options and numbers.
+#: useradd(8): names that look different from options and numbers.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
 #: Seconds that a command has, and for which its answer holds.
 _PATIENCE, _HOLDS = 10.0, 60.0
@@ -35,7 +35,7 @@ _ASK = "Ask the lab's administrator for a user of the cluster."
 class Identity:
     """How users of the lab become users of the cluster (`slurm_identity`)."""
 
-    #: "owner": only whoever runs the lab, as themselves. "lab": everybody as the lab's own user. "same", "map", "command".
+    #: "owner": only the person who runs the lab, as themselves. "lab": everybody as the lab's own user. "same", "map", "command".
     kind: str
     #: The file or the program.
     path: str = ""
@@ -99,7 +99,7 @@ class UnixUsers:
             if subject == getpass.getuser():
                 return ""
             raise Denied(
-                f"{subject} has no user on the cluster: only whoever runs this lab has one.",
+                f"{subject} has no user on the cluster: only the person who runs this lab has one.",
                 remedy="An administrator can change that (slurm_identity).",
             )
         name = {"same": self._same, "map": self._mapped, "command": self._told}[self._identity.kind](subject)
@@ -175,5 +175,5 @@ class UnixUsers:
 
 
 def _untrusted(error: Denied) -> Unavailable:
-    """Whoever could change who is who could be anybody on the cluster."""
-    return Unavailable(f"Who is who on the cluster is not believed: {error.message}", remedy=error.remedy)
+    """Somebody who can change this mapping can act as any user on the cluster."""
+    return Unavailable(f"The mapping of users to the cluster's is not trusted: {error.message}", remedy=error.remedy)

@@ -85,7 +85,7 @@ class Lender:
         self._process = BrokerProcess(self._run_dir, self._config, log=self._log)
         self._watch: Watch | None = None
         self._status: Mapping[str, Any] = {}
-        #: What placement was told last.
+        #: What placement got last.
         self._told: tuple[frozenset[str], GpuState] = (frozenset(), GpuState())
         self._changed: Callable[[], None] = lambda: None
         self._report: Callable[[Mapping[tuple[int, int], float]], None] = lambda _charges: None
@@ -127,7 +127,7 @@ class Lender:
                 self._tell_charges(self._status)
 
     def keep(self, cells: Callable[[Sequence[RecordedCell]], bool]) -> None:
-        """Call `cells`, from a thread, with uses of GPUs that are over; False: they are to be told again. Before `start`."""
+        """Call `cells`, from a thread, with uses of GPUs that are over; False: they have to be reported again. Before `start`."""
         self._keep = cells
 
     def lent(self) -> frozenset[str]:
@@ -262,7 +262,7 @@ def _stays(row: Mapping[str, Any], now: float) -> str:
 
 
 def broker_config(home: LabHome, settings: Settings, node: Node) -> BrokerConfig:
-    """What the node's broker is told."""
+    """The configuration of the node's broker."""
     host_memory = settings.host_memory or int(node.memory * _HOST_SHARE)
     return BrokerConfig(
         node=node.name,

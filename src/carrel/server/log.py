@@ -38,7 +38,7 @@ class LabLog(RotatingFileHandler):
             self._say(f"The log {self.baseFilename} is written again; {lost} lines of it were lost.")
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Say once what is wrong with the log; a defect in a call of ours is told as Python tells it."""
+        """Say once what is wrong with the log; a defect in a call of ours is reported as Python does it."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)

@@ -67,10 +67,10 @@ def loopback(host: str) -> bool:
 
 
 def warnings(host: str, *, tls: bool) -> list[str]:
-    """What who starts the lab has to be told about its address."""
+    """Warnings about the lab's address, for the person who starts it."""
     if tls or loopback(host):
         return []
     return [
-        f"It listens on {host} without TLS: whoever is on the way can read tokens, code and results, and use them.",
+        f"It listens on {host} without TLS: others on the network can read tokens, code and results, and use them.",
         "Set tls_own, or tls_certificate, tls_key and public_url (docs/settings.md), or listen on 127.0.0.1 behind a TLS proxy.",
     ]

@@ -33,7 +33,7 @@ def run_broker(
 ) -> None:
     """Lend this node's GPUs to the cells of sessions that Slurm starts here, until SIGTERM or SIGINT.
 
-    `name` is the node's in Slurm, where that is not its host name. `say` is told of the node and its devices, just before it
+    `name` is the node's in Slurm, where that is not its host name. `say` gets the node and its devices, just before it
     listens. `secret` is a file with the lab's secret, where that in the lab's home cannot be read here. Raises `Conflict` when a
     broker runs at this socket already.
     """

@@ -21,7 +21,7 @@ from carrel.server.lending import charges_of
 
 _log = logging.getLogger(__name__)
 
-#: After so many looks what was charged is told again: the database may not have answered.
+#: After so many looks the charges are reported again: the database may not have answered.
 _TELL_LOOKS = 15
 #: Seconds after which what a broker said is not what is: it says something every ten, and a file system of several machines may
 #: show a new file half a minute late.
@@ -54,7 +54,7 @@ class NodeReports:
         self._thread = threading.Thread(target=self._run, name="node reports", daemon=True)
 
     def start(self, charge: Callable[[Charges], None]) -> None:
-        """Begin to read. `charge` is told, from a thread, what cells have borrowed: devices × seconds by job and attempt."""
+        """Begin to read. `charge` gets, from a thread, what cells have borrowed: devices × seconds by job and attempt."""
         self._charge = charge
         self._thread.start()
 

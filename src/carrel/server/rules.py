@@ -156,7 +156,7 @@ def _chosen(setting: str, name: str | None, base: Mapping[str, Any], qos: Mappin
     try:
         return choose_qos(None, kind, qos).name
     except Invalid:
-        return next(iter(qos))  # none takes this kind: whoever submits such work is told so
+        return next(iter(qos))  # none takes this kind: such work is refused at submit
 
 
 def _table(value: Any, where: str) -> Mapping[str, Any]:
@@ -276,7 +276,7 @@ def _read_qos(base: Mapping[str, Any], tables: Any, where: str) -> dict[str, QoS
 
 
 def _check_preempts(qos: Mapping[str, QoS], where: str) -> None:
-    """Every class that gives way is there, and none gives way to itself, be it by way of others."""
+    """Every class that is preempted exists, and none preempts itself, directly or through others."""
     for service in qos.values():
         for name in sorted(service.preempts):
             if name not in qos:
@@ -291,7 +291,7 @@ def _check_preempts(qos: Mapping[str, QoS], where: str) -> None:
                 todo += qos[name].preempts
         if service.name in below:
             raise Invalid(
-                f'{where}: qos.{service.name}.preempts: "{service.name}" would give way to itself.',
+                f'{where}: qos.{service.name}.preempts: "{service.name}" would preempt itself.',
                 remedy="Take one of the classes out of the circle.",
             )
 

@@ -13,7 +13,7 @@ from carrel.server.sign_in_settings import PAM
 from carrel.server.toml import Setting
 
 _AMOUNT = {"type": ["string", "number"]}
-#: What a value is like, by its kind; whatever else can be anything.
+#: What a value is like, by its kind; a value of another kind can be anything.
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "text": {"type": "string"},
     "int": {"type": "integer"},

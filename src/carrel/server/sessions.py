@@ -135,7 +135,7 @@ class RunningSessions:
                 answer = http.put(identity.HUB_PATH, json=dict(variables))
                 said = dict(answer.json()) if answer.status_code in (200, 422) else {}
         except (httpx.HTTPError, ValueError) as error:
-            # Of what was sent nothing may reach a log: only the kind of the failure is told.
+            # Of what was sent nothing may reach a log: the message has only the kind of the failure.
             raise Unavailable(
                 f"Session {job.id} does not answer ({type(error).__name__}).", remedy=f"See `carrel logs {job.id}`."
             ) from None

@@ -21,7 +21,7 @@ class LabKey:
         """
         read = home.next_signing_key if following else home.signing_key
         self._key = Ed25519PrivateKey.from_private_bytes(read(lambda: Ed25519PrivateKey.generate().private_bytes_raw()))
-        #: What the lab is known by: may be told to everybody (hexadecimal).
+        #: What the lab is known by: public (hexadecimal).
         self.public = self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, message: bytes) -> str:

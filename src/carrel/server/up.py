@@ -368,7 +368,7 @@ def open_lab(
 
 
 def _know_the_owner(home: LabHome, lab: Lab) -> None:
-    """Whoever starts the lab is its first administrator, and signs in with the token file."""
+    """The person who starts the lab is its first administrator, and signs in with the token file."""
     name = getpass.getuser()
     if lab.people.get(name) is None:
         lab.people.add(User(subject=name, name=name, role=Role.ADMIN), now=time.time())

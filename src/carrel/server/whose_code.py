@@ -1,4 +1,4 @@
-"""Where jobs run as their owners, the lab's own user runs nobody's code: whoever runs code as that user is the lab.
+"""Where jobs run as their owners, the lab's own user runs no code of users: such code could act as the lab.
 
 That user's files are the lab's token and secret, its database and everybody's outputs, and the rule of sudo lets that user act as
 everybody who has a deputy. What would run here as that user is refused, unless an administrator has said that it may.

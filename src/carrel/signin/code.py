@@ -39,7 +39,7 @@ class CodeRequest:
 
 
 class Returned(Exception):
-    """The program is told through the browser what was wrong: the address to send it to."""
+    """The program learns through the browser what was wrong: the address to send the browser to."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -50,7 +50,7 @@ def read_request(query: Mapping[str, str]) -> CodeRequest:
     """What the browser brought.
 
     Raises `Refused` for a program or a redirect address that the lab does not know, to which nothing may be sent (RFC 6749,
-    4.1.2.1), and `Returned` for what the program has to be told.
+    4.1.2.1), and `Returned` for an error that the program has to get.
     """
     client, redirect_uri = find_client(query.get("client_id")), query.get("redirect_uri", "")
     if not is_redirect_of(client, redirect_uri):
@@ -95,5 +95,5 @@ def check_use(code: Code, client: Client, redirect_uri: str, verifier: str, now:
 
 
 def challenge_of(verifier: str) -> str:
-    """What is told of a code verifier before it is shown (RFC 7636, 4.2)."""
+    """The challenge of a code verifier, which is sent before the verifier (RFC 7636, 4.2)."""
     return urlsafe_b64encode(hashlib.sha256(verifier.encode("ascii")).digest()).rstrip(b"=").decode()

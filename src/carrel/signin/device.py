@@ -1,4 +1,4 @@
-"""Sign-in of machines without a browser (RFC 8628): the codes, and what a program is told that asks again and again."""
+"""Sign-in of machines without a browser (RFC 8628): the codes, and the answers for a program that asks again and again."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_user_code(text: str) -> str | None:
 
 
 def too_early(device: Device, now: float) -> bool:
-    """Whether a program asks sooner than it was told to."""
+    """Whether a program asks sooner than it should."""
     return device.polled_at is not None and now - device.polled_at < device.interval * (1 - _EARLY)
 
 

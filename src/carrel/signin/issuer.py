@@ -281,7 +281,7 @@ class Issuer:
         return None if code is None else self.find_user(code.subject)
 
     def _active(self, subject: str) -> User:
-        """Whoever it is, as they are now. Raises `Refused` for somebody who may not do anything."""
+        """The user, as they are now. Raises `Refused` for somebody who may not do anything."""
         user = self.find_user(subject)
         if user is None:
             raise Refused("access_denied", "The person is not in this lab any more.")

@@ -1,4 +1,4 @@
-"""What a program is told that gets nothing."""
+"""The answer for a program that gets nothing."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ class Measures:
     completions: Spread | None
     #: From submission to end, divided by the run time, which is taken to be `SHORTEST_JOB` at least; never less than 1.
     slowdown: Spread | None
-    #: Share of all GPUs that was in use from the first submission to the last end. Whoever starts one long job late has a low
-    #: one, however full the machines were before.
+    #: Share of all GPUs that was in use from the first submission to the last end. A policy that starts one long job late has a
+    #: low one, however full the machines were before.
     utilisation: float | None
     #: The same up to the last submission: the one to compare policies by.
     utilisation_while_submitting: float | None
@@ -98,7 +98,7 @@ def measure(
 ) -> Measures:
     """Compute what `outcome` is judged by.
 
-    With the `trace` that was simulated, work that was lost is told from work that was needed: it counts as lost and not as
+    With the `trace` that was simulated, lost work is counted separately from needed work: it counts as lost and not as
     run time in the slowdown. A job that was cut short needed what it ran. `pieces` make the utilisation up to the last
     submission exact where jobs were stopped on the way; without them it is estimated (see `usage`). `alone` is what
     `equal_part.completions_alone` says; without it there is no fairness.

@@ -51,7 +51,7 @@ def run_policy(
 
     A job that was stopped has its GPUs for `move` seconds before it goes on.
 
-    The field's policies know equal nodes and nothing but GPUs. `note` is told what a reader has to know. Raises `Invalid` for a
+    The field's policies know equal nodes and nothing but GPUs. `note` gets what a reader has to know. Raises `Invalid` for a
     name that there is not, and for nodes that a policy does not take.
     """
     if name == CARREL:

@@ -17,7 +17,7 @@ class TraceJob:
     id: int
     #: Seconds after the beginning of the trace.
     submitted: float
-    #: Seconds that it runs when it has what it asks for; nobody who schedules it knows this number before it has ended, except
+    #: Seconds that it runs when it has what it asks for; no scheduler knows this number before it has ended, except
     #: the policies that say so (SRTF, SRSF).
     duration: float
     #: GPUs over all nodes together.
@@ -31,7 +31,7 @@ class TraceJob:
     account: str = ""
     #: Jobs of one user with one name are taken to be alike.
     name: str = "job"
-    #: Class of service, or None for the default of whoever schedules it.
+    #: Class of service, or None for the scheduler's default.
     qos: str | None = None
     kind: JobKind = JobKind.TASK
 

@@ -1,6 +1,6 @@
 """The archive format of a snapshot: a plain uncompressed tar of regular files and symbolic links.
 
-Written by `write_archive` and read by `scan`, which believes nothing: it refuses whatever could write outside the target,
+Written by `write_archive` and read by `scan`, which trusts nothing: it refuses all that could write outside the target,
 become a device, claim another owner's rights or name a place twice. POSIX.1-2017 `pax` has the format (ustar interchange
 format, extended headers); GNU tar's long names are read too. Standard library only, because the runner needs it to be quick.
 """
@@ -103,7 +103,7 @@ def _encodable(text: str) -> bool:
 
 
 def check_link(path: str, target: str) -> str:
-    """Return `target` when the link at `path` cannot lead outside, whatever else is a link; raise `Invalid` when it may.
+    """Return `target` when the link at `path` cannot lead outside, also through other links; raise `Invalid` when it may.
 
     ``..`` is allowed only at the front, where it climbs real directories: behind a name it would climb from wherever
     that name, itself perhaps a link, leads to.

@@ -39,7 +39,7 @@ def extract(archive: Path, target: Path, *, digest: str | None = None) -> None:
                 shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
             if isinstance(error, OSError) and error.errno in FULL:
                 said = f"There is no room for the code. {full_at(target, error)}"
-                raise StorageFull(said, remedy="Free some space, or ask whoever runs the lab.") from error
+                raise StorageFull(said, remedy="Free some space, or ask the lab's administrator.") from error
             raise
 
 

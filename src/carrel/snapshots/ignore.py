@@ -10,7 +10,7 @@ from carrel.snapshots.gitignore import GitIgnore, parse_gitignore
 
 #: Names that never travel, at any depth.
 NEVER = frozenset({".git", "__pycache__", ".ipynb_checkpoints", "mlruns", "mlflow.db", "mlflow.db-shm", "mlflow.db-wal"})
-#: A directory that holds this is a virtual environment (PEP 405), whatever its name.
+#: A directory that holds this is a virtual environment (PEP 405), under any name.
 VENV_MARK = "pyvenv.cfg"
 _FILE = ".gitignore"
 

@@ -154,7 +154,7 @@ def _named(root: str, path: str) -> Entry:
     except OSError as error:
         raise _unreadable(path, error) from error
     if not stat.S_ISREG(status.st_mode):
-        raise Invalid(f"{path} is neither a file nor a directory, and cannot travel.", remedy="Name another one.")
+        raise Invalid(f"{path} is neither a file nor a directory, and cannot be sent.", remedy="Name another one.")
     return Entry(path=path, executable=bool(status.st_mode & stat.S_IXUSR), size=status.st_size)
 
 

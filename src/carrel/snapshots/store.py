@@ -128,5 +128,5 @@ def _sync_directory(path: Path) -> None:
 def _storage_error(error: OSError, place: Path) -> Exception:
     if error.errno in FULL:
         said = f"There is no room for the snapshot; nothing was stored. {full_at(place, error)}"
-        return StorageFull(said, remedy="Free some space, or ask whoever runs the lab.")
+        return StorageFull(said, remedy="Free some space, or ask the lab's administrator.")
     return error

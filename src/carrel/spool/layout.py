@@ -53,7 +53,7 @@ class AttemptDirectory:
 
     @property
     def preempt(self) -> Path:
-        """Written by the engine before it signals the runner: how it has to give way; removed when it may go on."""
+        """Written by the engine before it signals the runner: how it is preempted; removed when it may go on."""
         return self.path / "preempt"
 
     @property
@@ -108,7 +108,7 @@ class AttemptDirectory:
 
     @property
     def runner_log(self) -> Path:
-        """What went wrong in the runner itself, with its traceback; for whoever maintains Carrel."""
+        """What went wrong in the runner itself, with its traceback; for maintainers of Carrel."""
         return self.path / "runner.log"
 
 

@@ -1,4 +1,4 @@
-"""The word that a job gives way: the engine leaves it for the runner, and takes it away when the job may go on, and with what."""
+"""The file that says that a job is preempted: the engine writes it for the runner, and removes it when the job may go on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_preempt(path: Path, preemption: Preemption) -> None:
 
 
 def write_devices(path: Path, devices: Sequence[str]) -> None:
-    """Say with which devices a job goes on that was stopped, before the word that it gives way is taken away.
+    """Say with which devices a job goes on that was stopped, before the file of its preemption is removed.
 
     Raises `OSError` on a full disk: with others than these it must not go on.
     """

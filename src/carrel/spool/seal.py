@@ -1,4 +1,4 @@
-"""What the lab has signed: an order to run one attempt, which whoever runs it can check and nobody but the lab can make.
+"""What the lab has signed: an order to run one attempt, which every node can check and only the lab can make.
 
 Ed25519 (RFC 8032). Only checking is done here, with what is public, so nothing depends on how long it takes; the lab signs with a
 library (`carrel.server.signing`). It is written out because a batch script that imports such a library for one check would take
@@ -107,7 +107,7 @@ def _strange_paths(launch: Mapping[str, Any], said: Mapping[str, Any], attempt: 
     if attempt is not None:
         others |= {name: str(attempt.parents[2] / name) for name in ("environments", "snapshots", "blobs")}
         others |= {"closed": [], "files": ""}
-    names = {*paths, *signed} - {"doorbell", "bell"}  # where news are told, which decide nothing
+    names = {*paths, *signed} - {"doorbell", "bell"}  # where news are sent, which decide nothing
     return sorted(
         f"paths.{name}" for name in names if paths.get(name) not in (signed.get(name), others.get(name, signed.get(name)))
     )

@@ -47,8 +47,8 @@ class Trusted:
 def trusted_directory(path: Path, *, owners: Set[int] = frozenset(), make: bool = False, private: bool = False) -> Trusted:
     """Return what `path` is, having walked there. Raises `Denied` with what others could change, `Unavailable` where it is not.
 
-    `owners` are those who may own it and what it lies in: without them root, and whoever asks. What is missing is made on the
-    way for `make`, mode 0700. A `private` one has to be its owner's alone.
+    `owners` are those who may own it and what it lies in: without them root, and the user of this process. What is missing is
+    made on the way for `make`, mode 0700. A `private` one has to be its owner's alone.
     """
     owners = frozenset(owners or (0, os.geteuid()))
     try:
@@ -72,7 +72,7 @@ def trusted_directory(path: Path, *, owners: Set[int] = frozenset(), make: bool 
 
 
 def open_trusted(path: Path, *, owners: Set[int] = frozenset()) -> int:
-    """Return a descriptor for reading a file that nobody but `owners` could have written; whoever calls closes it.
+    """Return a descriptor for reading a file that nobody but `owners` could have written; the caller closes it.
 
     Raises `Denied` with what others could change, and `OSError` for what cannot be opened.
     """

@@ -92,7 +92,7 @@ class News:
 
 
 class Arriving:
-    """One file, from its first byte to its last. What lay at its place gives way; a link is replaced and not followed."""
+    """One file, from its first byte to its last. It replaces what lay at its place; a link is replaced and not followed."""
 
     def __init__(self, target: Path, news: News, total: int | None = None) -> None:
         self._target, self._news, self.total = target, news, total

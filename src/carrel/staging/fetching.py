@@ -41,7 +41,7 @@ class Closed:
             return
         if any(real.is_relative_to(os.path.realpath(place)) for place in self.places):
             raise InputFailed(
-                f"The input {called} lies in the lab's own directory, and is nobody's to read by its path.",
+                f"The input {called} lies in the lab's own directory, and no job may read it by its path.",
                 remedy="Outputs of your jobs are job:ID/outputs/NAME.",
             )
 
@@ -64,7 +64,7 @@ def stage_inputs(
 ) -> dict[str, str]:
     """Put every input where it belongs below `directory` and return the digests by path.
 
-    Where an address names what changes (a branch), `resolved` is told the path, and the address of what was taken.
+    Where an address names what changes (a branch), `resolved` gets the path, and the address of what was taken.
 
     What comes from elsewhere is kept in `cache` and taken from there, where it is still the same. What was `staged` for the job
     before is what it gets, as long as that is kept.

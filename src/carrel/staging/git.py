@@ -298,7 +298,7 @@ class _Git:
         self.repository, self.news, self._url = repository, news, wanted.url
         self._environment = {
             **{name: os.environ[name] for name in _PASSED if name in os.environ},
-            # ~/.netrc and ~/.gitconfig are those of whoever runs this, who need not be the owner of the job.
+            # ~/.netrc and ~/.gitconfig are those of the user who runs this, who need not be the owner of the job.
             **{"HOME": str(home), "GIT_CONFIG_GLOBAL": os.devnull, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
             **{"GIT_ALLOW_PROTOCOL": "http:https" if wanted.scheme == "http" else wanted.scheme, "GIT_LITERAL_PATHSPECS": "1"},
             **{"GIT_SSH_COMMAND": "ssh -oBatchMode=yes", "GIT_NO_LAZY_FETCH": "1"},

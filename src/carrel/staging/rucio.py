@@ -187,7 +187,8 @@ class Rucio:
         )
 
     def wait(self, rule: str, news: News) -> None:
-        """Until the rule is satisfied; `news` is told how far it is when that changes. How long is the preparation's limit."""
+        """Wait until the rule is satisfied; `news` gets how far it is when that changes. The preparation's limit is the longest
+        wait."""
         told = ""
         while True:
             found = self.ask(f"/rules/{quote_plus(rule)}")

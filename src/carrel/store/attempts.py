@@ -132,7 +132,7 @@ def apply_change(connection: sa.Connection, job: Job, change: AttemptChange, now
     if change.outputs:
         rows = [{"job_id": job.id, "attempt": change.attempt, **to_plain(file)} for file in change.outputs]
         connection.execute(sa.insert(outputs), rows)
-    # RUNNING is told by the entry that started it (`control.news`), which may be in one batch with the end.
+    # RUNNING is reported by the entry that started it (`control.news`), which may be in one batch with the end.
     news = [state_event(after)] if after.state is not job.state and after.state is not JobState.RUNNING else []
     insert_events(connection, [*change.events, *news], now)
     insert_entries(connection, job.id, change.outbox, now)

@@ -80,5 +80,5 @@ class CellTable:
 
 
 def _key(cell: RecordedCell) -> _Key:
-    """What one cell is told by."""
+    """What identifies one cell."""
     return cell.broker, cell.number, cell.asked_at

@@ -190,7 +190,8 @@ class JobTable:
         return started
 
     def preempt(self, orders: Sequence[PreemptOrder], *, now: float) -> Sequence[Job]:
-        """Remember that these attempts give way, unless they are over, give way already, or somebody wants their end."""
+        """Remember that these attempts are preempted, unless they are over, are preempted already, or somebody wants their
+        end."""
         changed: list[Job] = []
         news: list[NewEvent] = []
         with self._database.write() as connection:

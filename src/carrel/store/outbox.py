@@ -41,7 +41,7 @@ class OutboxTable:
             insert_entries(connection, job_id, entries, now)
 
     def pending(self, limit: int) -> Sequence[OutboxRow]:
-        """The oldest items that are still to be told."""
+        """The oldest items that still have to be sent."""
         query = sa.select(outbox).where(outbox.c.error.is_(None)).order_by(outbox.c.id).limit(limit)
         with self._database.read() as connection:
             return [
@@ -50,7 +50,7 @@ class OutboxTable:
             ]
 
     def last(self) -> int:
-        """The number of the newest item that is still to be told; 0 where there is none."""
+        """The number of the newest item that still has to be sent; 0 where there is none."""
         with self._database.read() as connection:
             return int(connection.execute(sa.select(sa.func.max(outbox.c.id)).where(outbox.c.error.is_(None))).scalar() or 0)
 
@@ -79,7 +79,7 @@ class OutboxTable:
         return None if row is None or row.run_id is None else (row.run_id, row.experiment_id)
 
     def set_run(self, job_id: int, run_id: str, experiment_id: str) -> None:
-        """The job's run exists; its owner is told, and so is a runner that waits for it."""
+        """The job's run exists; its owner and a runner that waits for it learn so."""
         change = (
             sa.update(jobs).where(jobs.c.id == job_id).values(run_id=run_id, experiment_id=experiment_id).returning(jobs.c.owner)
         )

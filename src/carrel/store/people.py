@@ -58,7 +58,7 @@ class UserTable:
                     return False
             values = {"state": state.value, "state_reason": reason, "state_by": by, "state_since": now}
             connection.execute(sa.update(users).where(users.c.subject == subject).values(values))
-            if state is UserState.REMOVED:  # whoever takes them back gives them a new way in
+            if state is UserState.REMOVED:  # an administrator who takes them back gives them a new token
                 forget_credentials(connection, subject)
         return True
 

@@ -54,7 +54,7 @@ class RetentionTable:
             return connection.execute(query).scalar()
 
     def named(self) -> Set[str]:
-        """The digests that some job names: its code, its lock, its stored outputs; and what is still to be told to MLflow."""
+        """The digests that some job names: its code, its lock, its stored outputs; and what still has to be sent to MLflow."""
         found: set[str] = set()
         columns = (
             sa.select(attempts.c.environment_lock).where(attempts.c.environment_lock.is_not(None)).distinct(),

@@ -15,7 +15,7 @@ from carrel.store.people import USER, user_of
 from carrel.store.tables import access_tokens, authorization_codes, device_codes, sign_ins, tokens, users
 from carrel.store.tokens import TOKEN, token_of
 
-#: Seconds for which codes are remembered after their end: so long a program is told what became of them.
+#: Seconds for which codes are remembered after their end: so long a program can learn what became of them.
 _REMEMBERED = 86400.0
 _ASKED = ("client", "scopes", "host", "address")
 _DEVICE = ("created_at", "expires_at", "interval", "polled_at", "subject", "account")

@@ -87,7 +87,7 @@ identities = Table(
     UniqueConstraint("issuer", "sub"),
 )
 
-#: Personal tokens, by the SHA-256 of the token: whoever reads the database cannot sign in with what is there.
+#: Personal tokens, by the SHA-256 of the token: a reader of the database cannot sign in with what is there.
 tokens = Table(
     "tokens",
     metadata,

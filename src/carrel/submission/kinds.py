@@ -24,7 +24,7 @@ MOST_TIMES = 100
 #: The longest name of a job, an account, an experiment.
 _LONGEST = 255
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: The lab's own variables; a task that sets one would be told apart from itself.
+#: The lab's own variables; a task that sets one would look like another one.
 _RESERVED = "CARREL_"
 
 

@@ -55,7 +55,7 @@ class TaskOptions:
     network: Network | None = option(
         kind=kinds.NETWORK,
         flags=("--network",),
-        help="Less of the network than the lab gives: loopback (the lab alone) or off (nobody).",
+        help="Less of the network than the lab gives: loopback (only the lab) or off (nothing).",
     )
     image: EnvironmentRecipe | None = option(
         kind=kinds.IMAGE,
@@ -84,7 +84,7 @@ class TaskOptions:
         flags=("--no-preempt",),
         negated=True,
         in_config="preemptible",
-        help="It cannot be interrupted: nobody takes its place while it runs.",
+        help="It must not be interrupted: no job preempts it while it runs.",
     )
     visible: Visible | None = option(
         kind=kinds.VISIBLE,

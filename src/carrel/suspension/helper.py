@@ -114,7 +114,7 @@ def _use(devices: list[str] | None) -> dict[str, Any]:
 
 def main() -> None:
     """Answer until the input ends."""
-    # Whatever a library prints goes to stderr: our stdout carries answers only.
+    # All that a library prints goes to stderr: our stdout carries answers only.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

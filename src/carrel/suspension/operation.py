@@ -11,7 +11,7 @@ from carrel.suspension.ports import DriverState, Ending, Target
 
 
 class Stop(Exception):
-    """The operation is over before its end. Whatever had to be undone has been undone."""
+    """The operation is over before its end. All that had to be undone has been undone."""
 
     def __init__(self, ending: Ending, message: str, *, libraries: tuple[str, ...] = ()) -> None:
         """`libraries`: those because of which it was not begun (`carrel.suspension.survival`)."""

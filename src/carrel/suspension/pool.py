@@ -28,7 +28,7 @@ class HelperPool:
         self, *, environment: Mapping[str, str], start_seconds: float, keep: int = 4, python: str = sys.executable
     ) -> None:
         """`start_seconds`: how long attaching to the driver may take. `keep`: idle helpers that stay for the next request."""
-        # A helper looks at processes on all devices, whatever our own process may use.
+        # A helper looks at processes on all devices, also on those that our own process may not use.
         self._environment = {name: value for name, value in environment.items() if name != "CUDA_VISIBLE_DEVICES"}
         self._words = (python, "-P", "-m", "carrel.suspension.helper")
         self._start_seconds = start_seconds

@@ -175,7 +175,7 @@ def main(words: list[str] | None = None) -> None:
         state = State(options.size)
         if options.managed:
             state.manage(options.managed)
-    except Exception as error:  # noqa: BLE001 - the driver's loader raises errors of its own; all of them are told
+    except Exception as error:  # noqa: BLE001 - the driver's loader raises errors of its own; all of them are reported
         _say(error=str(error) or type(error).__name__)
         return
     _say(ready=os.getpid())

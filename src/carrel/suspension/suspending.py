@@ -71,7 +71,7 @@ class Suspending:
                 )
 
     def _refuse_fragile(self, states: dict[Target, DriverState]) -> None:
-        """Processes that would not survive it are not suspended, whatever they say of themselves.
+        """Processes that would not survive it are not suspended, also if they say that they would.
 
         What an earlier try has suspended already is left out: the harm, if any, is done.
         """

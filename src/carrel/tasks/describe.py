@@ -36,7 +36,7 @@ class TaskDescription:
     outputs: tuple[str, ...] = DEFAULT_OUTPUTS
     #: What they say about it beyond this.
     options: TaskOptions = field(default_factory=TaskOptions)
-    #: What the submitter has to be told.
+    #: Notes for the submitter.
     notes: tuple[str, ...] = ()
 
 
@@ -53,7 +53,7 @@ def describe(
 
     `parameters` are values by name (MLflow's ``-P``); one that is not declared becomes ``--name value`` behind the command.
     One that is nearly the name of a declared one is noted; with `strict` one that is not declared is an error.
-    `arguments` follow as they are. Raises `Invalid` with file, line, key and the nearest valid key for whatever is wrong.
+    `arguments` follow as they are. Raises `Invalid` with file, line, key and the nearest valid key for anything that is wrong.
     """
     files = DirectoryFiles.open(directory) if isinstance(directory, Path) else directory
     given = dict(parameters or {})

@@ -62,7 +62,7 @@ def find_project(files: ProjectFiles) -> str | None:
 
 
 def read_project(files: ProjectFiles) -> Project | None:
-    """Return the directory's MLproject, or None when there is none; raise `Invalid` for whatever is not understood."""
+    """Return the directory's MLproject, or None when there is none; raise `Invalid` for anything that is not understood."""
     file = find_project(files)
     if file is None:
         return None

@@ -1,4 +1,4 @@
-"""Reading requirements as pip writes them, into lines that mean the same whoever wrote them.
+"""Reading requirements as pip writes them, into lines that mean the same for every writer.
 
 Source: pip's "Requirements File Format" and PEP 508. Nothing is resolved and nothing fetched. Order, blanks, comments,
 case and quotes do not matter afterwards: equal meaning gives equal lines.

@@ -84,7 +84,7 @@ class Victims:
     scratch: tuple[str, ...]
 
     def about(self) -> dict[str, object]:
-        """What of it the program of attacks is told."""
+        """The part of it that the program of attacks gets."""
         return {
             **NOTHING,
             **outside(),
@@ -119,6 +119,6 @@ def victims() -> Iterator[Victims]:
 
 
 def limits_processes() -> bool:
-    """Whether this kernel limits the processes of a job of whoever runs the tests (docs/isolation.md)."""
+    """Whether this kernel limits the processes of a job of the user who runs the tests (docs/isolation.md)."""
     major, minor = os.uname().release.split(".")[:2]
     return os.geteuid() != 0 or (int(major), int(minor)) >= (6, 14)

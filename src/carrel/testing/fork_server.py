@@ -1,7 +1,7 @@
 """`carrel` from a process that has imported it already: reading the code is most of what a command or the start of a lab costs.
 
 A suite runs hundreds of labs and commands. Their processes are as separate as others: they end by signals, have exit codes and
-write where they are told; only their words in /proc are those of the server that forked them.
+write where their caller says; only their words in /proc are those of the server that forked them.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Ran:
     #: Texts of displays by their id, as they were last; and all texts that were ever shown, in order.
     displays: dict[str, str] = field(default_factory=dict)
     shown: list[str] = field(default_factory=list)
-    #: What the page was told, but for its state: (type of the message, content), in order; and what the reply wants of the page.
+    #: What the page got, but for its state: (type of the message, content), in order; and what the reply wants of the page.
     messages: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     payload: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0

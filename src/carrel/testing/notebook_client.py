@@ -209,7 +209,7 @@ class Kernel:
 
 
 def _died(message: Mapping[str, Any]) -> bool:
-    """True when the notebook server says, to whoever is connected, that the kernel's process has gone."""
+    """True when the notebook server says, to connected clients, that the kernel's process has gone."""
     kind = message.get("msg_type") or message["header"]["msg_type"]
     return bool(kind == "status" and message["content"]["execution_state"] in ("restarting", "autorestarting", "dead"))
 

@@ -32,7 +32,7 @@ def cells_of(script: Path) -> list[str]:
 
 
 def make_environment(prefix: Path, packages: Sequence[str]) -> Path:
-    """A new virtual environment; returns its interpreter. PyTorch comes from where pip is told to look first."""
+    """A new virtual environment; returns its interpreter. PyTorch comes from where pip looks first."""
     uv = Path(sys.executable).parent / "uv"
     variables = {**os.environ, **read_mirrors(os.environ).variables}
     python = prefix / "bin/python"

@@ -1,4 +1,4 @@
-"""A package index on the loopback that hands out its wheels when it is told to."""
+"""A package index on the loopback that hands out its wheels when a test says so."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PackageIndex:
         directory.mkdir()
         #: How often wheels were asked for, by the name of their packages, and other files by theirs.
         self.asked: Counter[str] = Counter()
-        #: While it is not set, whoever asks for a wheel waits.
+        #: While it is not set, a request for a wheel waits.
         self.open = threading.Event()
         self._metadata: dict[str, bytes] = {}
         index = self

@@ -1,4 +1,4 @@
-"""The broker's side of a conversation with the residency library, for tests and benchmarks: they say what it is told.
+"""The broker's side of a conversation with the residency library, for tests and benchmarks: they say what it gets.
 
 `carrel.leases.protocol`, "A process with the residency library".
 """

@@ -1,4 +1,4 @@
-"""Trouble with slurmrestd, on request: a socket before its own, which passes whole requests on until it is told otherwise."""
+"""Trouble with slurmrestd, on request: a socket before its own, which passes whole requests on until a test asks for a fault."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ FAULTS: dict[str, str] = {
     "late": "it does what it is asked to do, and never answers",
     "swallowed": "it does what it is asked to do, and says nothing",
     "loses": "it leaves out lines that hold a given text",
-    "orphaned": "it does what it is asked to do, and whoever asked was killed before",
-    "dies": "it is killed with whoever asked, once Slurm has a job of a given text in its comment",
+    "orphaned": "it does what it is asked to do, and the program that asked was killed before",
+    "dies": "it is killed with the program that asked, once Slurm has a job of a given text in its comment",
     "dies with its keeper": "as above, and its keeper, too",
 }
 
@@ -57,7 +57,7 @@ esac
 
 
 class SlurmFaults:
-    """A directory of programs that pass everything on to the real ones until they are told otherwise."""
+    """A directory of programs that pass everything on to the real ones until a test asks for a fault."""
 
     def __init__(self, directory: Path, environ: Mapping[str, str]) -> None:
         """Put the programs into `directory`; `environ` has the PATH on which the real ones are."""

@@ -203,7 +203,8 @@ class SlurmSite:
         self._wait("slurmdbd", lambda: self.run("sacctmgr", "-n", "show", "cluster", check=False).code == 0)
 
     def start_rest(self, user: str = "") -> str:
-        """Start slurmrestd on a socket, as whoever runs the tests or as `user` (which takes root), and return its address."""
+        """Start slurmrestd on a socket, as the user who runs the tests or as `user` (which takes root), and return its
+        address."""
         name = f"slurmrestd.{user}" if user else "slurmrestd"
         path = self.shared / f".{name}"
         path.unlink(missing_ok=True)  # of one that was killed
@@ -293,7 +294,7 @@ class SlurmSite:
         stdin: str = "",
         environ: Mapping[str, str] | None = None,
     ) -> Finished:
-        """Run a command in the cluster's environment, as one of `USERS` (which takes root) or as whoever runs the tests."""
+        """Run a command in the cluster's environment, as one of `USERS` (which takes root) or as the user who runs the tests."""
         prefix: Sequence[str] = ()
         variables = {**self.environ, **(environ or {})}
         if user is not None:

@@ -108,7 +108,7 @@ def _share(source: str, target: str) -> None:
 
 
 def run_as(user: str) -> Sequence[str]:
-    """Return the words before a command that make root run it as another user; none for whoever runs the tests."""
+    """Return the words before a command that make root run it as another user; none for the user who runs the tests."""
     account = pwd.getpwnam(user)
     if account.pw_uid == os.geteuid():
         return ()

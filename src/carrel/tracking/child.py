@@ -32,7 +32,7 @@ def main(socket_path: str, lock_path: str, ready: int, parent: int) -> None:
         sys.exit("the lab is gone")
     os.set_inheritable(ready, False)
     os.umask(0o077)
-    # Held until the process is gone, whatever ends it: the next lab knows by it that a server is left over.
+    # Held until the process is gone, for any reason: the next lab knows by it that a server is left over.
     lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,7 +58,7 @@ def serve(socket_path: str, ready: int) -> None:
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
             if self.started:
-                waiting.replace(socket_path)  # whoever finds the socket finds it served
+                waiting.replace(socket_path)  # a client that finds the socket finds it served
                 os.write(ready, b"ready\n")
                 os.close(ready)
 

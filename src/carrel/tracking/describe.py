@@ -1,4 +1,4 @@
-"""What MLflow is told of a job: from the lab's own values to items of the outbox. Nothing is sent or read here."""
+"""What MLflow gets of a job: from the lab's own values to items of the outbox. Nothing is sent or read here."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Outbox(Protocol):
         ...
 
     def last(self) -> int:
-        """The number of the newest item that is still to be told; 0 where there is none."""
+        """The number of the newest item that still has to be sent; 0 where there is none."""
         ...
 
     def done(self, ids: Sequence[int]) -> None:

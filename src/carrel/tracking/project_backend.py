@@ -150,7 +150,7 @@ class CarrelSubmittedRun(SubmittedRun):  # type: ignore[misc]
         return MlflowClient()
 
     def _settle(self, job: v1.JobView) -> None:
-        """The run has ended too when this returns: a foreign server is told here, the lab's own is told by the lab."""
+        """The run has ended too when this returns: a foreign server learns it from here, the lab's own from the lab."""
         client, until = self._mlflow(), time.monotonic() + _AFTERGLOW
         if self._run.foreign_uri is not None:
             client.set_terminated(self.run_id, status_of(JobState(job.state)))

@@ -237,7 +237,7 @@ class TrackingServer:
                 _end(pidfd)
                 process.wait()
                 self._pid = None
-                self.socket.unlink(missing_ok=True)  # whoever asks now is told at once that it is not there
+                self.socket.unlink(missing_ok=True)  # a request now fails at once
 
 
 def _environment(outer: Mapping[str, str], database_url: str, artifacts: Path) -> dict[str, str]:
@@ -292,7 +292,8 @@ def _end_leftover(lock_file: Path) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        # Whoever holds the lock wrote its pid into the file, and lives: the pid cannot have been given to another process.
+        # The process that holds the lock wrote its pid into the file, and lives: the pid cannot have been given to another
+        # process.
         with contextlib.suppress(ValueError, ProcessLookupError):
             pidfd = os.pidfd_open(int(os.read(lock, 32)))
             try:

@@ -109,13 +109,13 @@ class Shipper:
                 found, trouble = self._round(_WINDOW * 2 ** min(misses, 7))
             except CarrelError as error:
                 found, trouble = 1, str(error)
-            except Exception as error:  # noqa: BLE001  (this thread must outlive whatever the store or a payload throws at it)
+            except Exception as error:  # noqa: BLE001  (this thread must outlive all errors of the store or a payload)
                 _log.exception("Telling MLflow failed; it is tried again.")
                 found, trouble = 1, str(error)
             if trouble:
                 misses += 1
                 if misses in (1, 10) or misses % 100 == 0:
-                    _log.warning("MLflow is told later: %s", trouble)
+                    _log.warning("MLflow gets it later: %s", trouble)
                 self._stopped.wait(self._pauses[min(misses, len(self._pauses)) - 1])
             elif found:
                 misses = 0

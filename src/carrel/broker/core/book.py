@@ -285,7 +285,7 @@ class Book:
     # --- the journal --------------------------------------------------------------------------------------------------------
 
     def changes(self, now: float) -> Line | None:
-        """The line of what has changed since the last one; None when nothing has. Whoever has it writes it down."""
+        """The line of what has changed since the last one; None when nothing has. The caller writes it down."""
         if not self._touched and not self._extra:
             return None
         self._extra.extend(("stretch", plain_stretch(one)) for one in self.hour.look(now, self.leases.values(), self.tenants))

@@ -1,7 +1,7 @@
 """CUDA contexts that leave their devices, too: taken by the driver's checkpoint after the state has gone over the bus.
 
 A row says LEAVING from before the driver is asked and AWAY from after it until the context is back. Meanwhile the process cannot
-call the driver, so its library is told nothing that needs one: the context comes back first (`Restore`), then the state.
+call the driver, so its library gets no order that needs one: the context comes back first (`Restore`), then the state.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Desk:
         return row
 
     def welcome(self, row: TenantRow) -> dict[str, Any]:
-        """What a tenant is told when it comes, or comes again."""
+        """The welcome of a tenant when it comes, or comes again."""
         # One whose state is being brought back was granted before only if it was paused; else it is announced when it is there.
         leases = [lease for lease in self.book.leases_of(row.id) if lease.used > 0.0 or not lease.pending]
         return {
@@ -314,7 +314,7 @@ class Desk:
         return gpus, row.bound[:gpus]
 
     def _check_task(self, row: TenantRow) -> None:
-        """On a node of a cluster a task is a tenant where it gives way, and there is one on a device.
+        """On a node of a cluster a task is a tenant where it lends, and there is one on a device.
 
         Slurm gives a task all shares of a device but one: of two that say so one is wrong, and holds up nobody.
         """

@@ -1,10 +1,10 @@
 """Processes with the residency library: their calls to the driver wait at a gate until the process has a lease.
 
 Such a process is a *member* of a tenant: a kernel and each of its children of a tenant of their own, which the kernel's hook
-shares; the processes of a task of their runner. A tenant has one lease, whoever asks: who asks while there is one joins it. The
+shares; the processes of a task of their runner. A tenant has one lease: a process that asks while there is one joins it. The
 gate of a process whose library has not joined is closed, so a cell that does not compute has nothing that others could wait for.
 
-What members say is known until the broker ends; the next broker is told all of it again.
+What members say is known until the broker ends; then its members say all of it to the next broker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Member:
     #: Bytes by device that it can move, and why others stay.
     movable: dict[str, int] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
-    #: It came back stopped while its state was about to move: where that does not move after all, it has to be told to go on.
+    #: It came back stopped while its state was about to move: where that does not move after all, it needs the order to go on.
     stopped: bool = False
 
 
@@ -70,7 +70,7 @@ class Gate:
     # --- members come and go ------------------------------------------------------------------------------------------------
 
     def hello(self, process: Peer, identity: Identity, message: Message) -> None:
-        """A process with the library has connected: for the first time, or again, whatever happened in between."""
+        """A process with the library has connected: for the first time, or again."""
         row = self._tenant(process, identity, message)
         member = self._members[process.name] = Member(process.name, row.id)
         self._lender.members.setdefault(row.id, set()).add(member.id)
@@ -138,7 +138,7 @@ class Gate:
             self._lender.say_member(member.id, "go", id=0, lease="")
             return None
         self._join(found, member)
-        found.asked_back = False  # it is told again, if others still want it
+        found.asked_back = False  # it is asked again, if others still want it
         self._book.touch(found)
         return found
 
@@ -183,7 +183,7 @@ class Gate:
             self.is_spilled(self._book.tenants[found.tenant], member)
 
     def is_spilled(self, row: TenantRow, member: str) -> None:
-        """The process' state is on the disk, whatever was thought; without a file of it, nowhere."""
+        """The process' state is on the disk, also if the ledger said otherwise; without a file of it, nowhere."""
         if row.residency is Residency.LOST:
             return
         if member not in row.files:
@@ -282,7 +282,7 @@ class Gate:
     # --- settling -----------------------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Whoever waits at a gate is let in with the lease that the tenant has, or stands in line for one."""
+        """A process that waits at a gate is let in with the lease that the tenant has, or stands in line for one."""
         for member in self._members.values():
             if (row := self._book.tenants.get(member.tenant)) is not None:
                 self._go_on(member, row)

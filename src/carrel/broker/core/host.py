@@ -19,7 +19,7 @@ class HostRoom:
         self._book = book
         self._limit = limit
         self._past_host = past_host
-        #: How much is free for more, whatever the limit says, as last told.
+        #: How much is free for more, beside the limit, as last reported.
         self.free: int | None = None
 
     @property

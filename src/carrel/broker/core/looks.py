@@ -58,14 +58,14 @@ def sort_out(use: Use, parents: Mapping[int, int]) -> Seen:
                 mine[uuid] = mine.get(uuid, 0) + size
         theirs = sum(processes.values())
         unknown = any(size == 0 for pid, size in processes.items() if pid in parents)
-        # A tenant whose size the driver does not tell: what is left cannot be told apart from it.
+        # A tenant whose size the driver does not tell: the rest cannot be separated from it.
         rest = 0 if unknown else max(0, used - theirs)
         foreign[uuid] = rest + sum(strangers.get(uuid, {}).values())
     return Seen(tenants, strangers, foreign)
 
 
 def _counted(row: TenantRow) -> bool:
-    """True for those whose state on a device can be moved: kernels, and tasks that give way while they have a lease."""
+    """True for those whose state on a device can be moved: kernels, and tasks that lend while they have a lease."""
     return row.role == KERNEL or row.lends
 
 

@@ -100,7 +100,7 @@ def _identity(settings: Settings, person: str | None, home: LabHome, patience: f
     yield Check("key", "ok", "deputies and nodes run what this lab has signed", remedy)
     own = changeable(deputy_command(template, "somebody"))
     if own is not None:
-        remedy = "Install it where only root can write: otherwise whoever takes over the lab decides what sudo starts."
+        remedy = "Install it where only root can write: otherwise somebody who takes over the lab decides what sudo starts."
         yield Check("deputy", "warn", f"The lab's own user can change {own}.", remedy)
     if person is None:
         yield Check("deputy", "warn", "Nobody was tried.", "`carrel doctor slurm --as USER` tries one.")

@@ -34,7 +34,7 @@ class Fetch:
         return found
 
     def post(self, url: str, form: Mapping[str, str], headers: Mapping[str, str] | None = None) -> tuple[int, dict[str, Any]]:
-        """Status and JSON object of the answer, whatever the status. Raises `ProviderFailed`."""
+        """Status and JSON object of the answer, for any status. Raises `ProviderFailed`."""
         return self._ask("POST", url, form, headers or {})
 
     def _ask(

@@ -40,7 +40,7 @@ class Flow:
 
     @property
     def challenge(self) -> str:
-        """What the provider is told of the verifier (RFC 7636, 4.2: S256)."""
+        """What the provider gets of the verifier (RFC 7636, 4.2: S256)."""
         return _text(hashlib.sha256(self.verifier.encode()).digest())
 
 

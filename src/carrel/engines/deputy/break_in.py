@@ -57,7 +57,7 @@ def others_files(directory: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _theirs(directory: Path, own: pwd.struct_passwd, other: pwd.struct_passwd) -> Path | None:
-    """Return where another's deputy keeps what `directory` is for this user; None where that cannot be told."""
+    """Return where another's deputy keeps what `directory` is for this user; None where that is unknown."""
     if directory.is_relative_to(own.pw_dir):
         return Path(other.pw_dir) / directory.relative_to(own.pw_dir)
     if own.pw_name in directory.parts:

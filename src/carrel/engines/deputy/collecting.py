@@ -57,11 +57,11 @@ class Collections:
         return wait
 
     def frames(self) -> list[dict[str, Any]]:
-        """What a deputy is told that has heard of none of it."""
+        """The message to a deputy that has heard of none of it."""
         return [self.frame(key) for key in self._asked]
 
     def frame(self, key: Key) -> dict[str, Any]:
-        """What a deputy is told about one."""
+        """The message to a deputy about one."""
         return {"is": "collect", "job": key[0], "attempt": key[1], "limit": self._asked[key].limit}
 
     def answered(self, head: Mapping[str, Any]) -> None:

@@ -29,18 +29,18 @@ class Followed:
     #: Bytes of its journal whose news were delivered.
     offset: int
     cancelled_by: str | None = None
-    #: Whether it is to give way, once somebody has said so.
+    #: How it is preempted, once somebody has said so.
     preemption: Preemption | None = None
     preempted: bool = False
     #: The last thing that was said of it beside its journal.
     said: str = ""
 
     def cancel_frame(self) -> dict[str, Any]:
-        """What a deputy is told about its cancellation."""
+        """The message to a deputy about its cancellation."""
         return {"is": "cancel", "job": self.launch.job_id, "attempt": self.launch.attempt, "by": self.cancelled_by}
 
     def preempt_frame(self) -> dict[str, Any]:
-        """What a deputy is told about whom it gives way to."""
+        """The message to a deputy about its preemption."""
         plain = None if self.preemption is None else to_plain(self.preemption)
         return {"is": "preempt", "job": self.launch.job_id, "attempt": self.launch.attempt, "preemption": plain}
 

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     os.umask(0o077)
     line = os.dup(1)
-    os.dup2(2, 1)  # whatever is printed by accident is no frame
+    os.dup2(2, 1)  # text that is printed by accident is no frame
     lock = threading.Lock()
 
     def send(head: Mapping[str, Any], data: bytes = b"") -> None:

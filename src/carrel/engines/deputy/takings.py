@@ -93,7 +93,7 @@ class Takings:
         names = ", ".join(gone[:3]) + (", …" if len(gone) > 3 else "")
         message = f"{ended.reason.message} {len(gone)} outputs could not be taken into the lab's store, {why}: {names}."
         reason = replace(ended.reason, message=message)
-        if ended.state is JobState.COMPLETED:  # whoever waits for its success waits for what it made
+        if ended.state is JobState.COMPLETED:  # a job that waits for its success waits for what it made
             ended = replace(ended, state=JobState.FAILED, reason=replace(reason, code="OutputFailed"))
         else:
             ended = replace(ended, reason=reason)

@@ -104,7 +104,7 @@ class Gathering:
 
 
 class Pieces:
-    """Into how large pieces a line is cut of which Slurm takes so many and no more: whoever is asked halves the doubt."""
+    """Into how large pieces a line is cut of which Slurm takes so many and no more: each answer halves the doubt."""
 
     def __init__(self, size: int) -> None:
         self._left = size

@@ -4,7 +4,7 @@ With ``--element`` the directory is that of an array, and the attempt one of its
 in an allocation that was made for this attempt alone, which ends with it.
 
 It forks the runner, passes signals on to it, ends what a runner left behind that was killed, and says to Slurm how that went.
-Whoever comes second (Slurm may start a script again, or have two of them) finds the attempt claimed, and does nothing.
+The second script (Slurm may start a script again, or have two of them) finds the attempt claimed, and does nothing.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ WATCH = (
 DETACHED = "slurm.detached"
 #: The note that an allocation was given back by us, beside its script.
 RELEASED = f"{SCRIPT}.released"
-#: The note that a SIGTERM came that the lab did not send: Slurm, or whoever commands it, ends the job.
+#: The note that a SIGTERM came that the lab did not send: Slurm, or a person through Slurm, ends the job.
 TERMINATED = "slurm.terminated"
 
 

@@ -36,7 +36,7 @@ class BootCode:
         self._path: Path | None = None
 
     def command(self) -> list[str]:
-        """Return what starts the guardian of an attempt; the directory of the attempt and what else it is told follow."""
+        """Return what starts the guardian of an attempt; the directory of the attempt and its other arguments follow."""
         if self._path is None:
             self._path = self._directory / _NAME.format(_state(self._python))
             self._make(self._path)

@@ -1,6 +1,6 @@
 """Runs Slurm's commands. Every call ends in time, with a value or with an error that says what may be concluded from it.
 
-Nothing is tried again here: whoever calls knows whether that makes sense.
+Nothing is tried again here: the caller knows whether that makes sense.
 """
 
 from __future__ import annotations
@@ -282,8 +282,8 @@ class SlurmCommands:
     def history(self, numbers: Iterable[int]) -> tuple[SlurmJob, ...]:
         """Return what the accounting database knows of jobs of this user's with these numbers; oldest first.
 
-        A number may have been another job's before. Whatever is not known there is left out, which proves nothing: records arrive
-        late, or never.
+        A number may have been another job's before. A job that is not known there is left out, which proves nothing: records
+        arrive late, or never.
         """
         found: list[SlurmJob] = []
         asked = sorted(set(numbers))
@@ -319,7 +319,7 @@ class SlurmCommands:
         return frozenset({"root", *named}) - {""}
 
     def cancel(self, number: int, *, name: str, task: int | None = None) -> None:
-        """End a job, or that element of an array, whatever its state; one that has ended already is no error.
+        """End a job, or that element of an array, in any state; one that has ended already is no error.
 
         Its identity has to be `name`: a controller that was killed gives numbers again, and nobody else's job must be hit. So it
         is looked at just before.

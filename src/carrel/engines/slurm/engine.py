@@ -70,7 +70,7 @@ class SlurmEngine:
     """`carrel.domain.ports.Engine` for a Slurm cluster whose nodes see the spool at the same path.
 
     Nothing that matters is in its memory: the spool has it, and Slurm has the jobs, whose comments hold the lab, the job and
-    the attempt. The runner's claim on the attempt keeps it from running twice, whatever Slurm starts.
+    the attempt. The runner's claim on the attempt keeps it from running twice, also if Slurm starts it twice.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SlurmEngine:
             raise Invalid(f"The lab's name for Slurm is {lab!r}.", remedy="Use letters, digits, _ and -.")
         self._spool = Spool(spool.root.absolute())
         self._lab = lab
-        #: What guards of attempts are told.
+        #: The configuration of guards of attempts.
         signed = (f"{SIGNED}{key}", *((f"{FOR}{ordered_of}",) if ordered_of else ())) if key else ()
         self._told = (*((STRICT,) if strict else ()), *signed)
         self._order = order
@@ -190,7 +190,7 @@ class SlurmEngine:
         """Submit a job for the attempt and return at once. Calling it again for the same attempt starts nothing twice.
 
         Raises `StorageFull` and `Unavailable` when the spool cannot be written; then no job exists and none will. Whether Slurm
-        takes the job is told as news: while it does not answer this is tried again, and what it refuses has failed.
+        takes the job is reported as news: while it does not answer this is tried again, and what it refuses has failed.
         """
         followed = self._make(launch, token)
         if not self._follower.follow(followed):
@@ -229,7 +229,7 @@ class SlurmEngine:
         *,
         devices: Sequence[str] = (),  # noqa: ARG002 - Slurm's are as they are
     ) -> None:
-        """Make the job give way, or go on where `preemption` is None. Unknown attempts are ignored.
+        """Preempt the job, or let it go on where `preemption` is None. Unknown attempts are ignored.
 
         One that is stopped keeps what Slurm has given it: Slurm does not know that it could be lent on.
         """

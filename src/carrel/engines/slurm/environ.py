@@ -1,6 +1,6 @@
 """What a command may see of the environment that Slurm, a site and its modules have made for a job. Pure.
 
-The batch script begins with the few variables that sbatch was given (`carrel.engines.slurm.commands`). Whatever else is there was
+The batch script begins with the few variables that sbatch was given (`carrel.engines.slurm.commands`). All else that is there was
 put there for the job: by Slurm, by a prolog of the site, by the modules that the task has named. The command gets that, but for
 three kinds of names:
 
@@ -36,7 +36,7 @@ _OTHERS = frozenset({"PWD", "OLDPWD", "SHLVL", "_", "TMPDIR", "HOSTNAME", "ENVIR
 
 
 def command_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return those variables of a job in Slurm that its command sees, whatever the lab's own short list says."""
+    """Return those variables of a job in Slurm that its command sees, beside the lab's own short list."""
     return {name: value for name, value in environ.items() if _is_seen(name)}
 
 

@@ -73,7 +73,8 @@ class SiteFaults:
 
 
 def was_held(job: SlurmJob) -> bool:
-    """Return whether Slurm holds a job that it could not start: a site may have it requeued whatever the job asked for."""
+    """Return whether Slurm holds a job that it could not start: a site may have it requeued although the job did not ask for
+    it."""
     return job.state in ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT") and job.reason.replace("_", " ") == _HELD
 
 

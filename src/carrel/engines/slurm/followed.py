@@ -120,7 +120,7 @@ class Followed:
 
     @property
     def terminated(self) -> Path:
-        """There once a SIGTERM came that was not the lab's: whatever the command made of it, Slurm may know why it ended."""
+        """There once a SIGTERM came that was not the lab's: Slurm may know why it ended, with any exit code."""
         return self.directory.path / TERMINATED
 
     def remember(self, number: int | None) -> None:

@@ -1,9 +1,9 @@
 """The immediate path: an allocation that Slurm gives at once, into which srun puts the runner.
 
-sbatch is started by a timer; what srun asks for is decided upon at once. Whatever is killed, the allocation comes back: srun
-makes it together with the step in which the runner lives. It ends with that step; when srun is killed, by srun's own helper, and
-where that cannot, by srun's keeper (`carrel.engines.slurm.keeper`). A long runner does not need its srun: both are ended then, in
-a way that leaves the step alone, and from then on the runner's guardian gives the allocation back.
+sbatch is started by a timer; what srun asks for is decided upon at once. If any process is killed, the allocation comes back:
+srun makes it together with the step in which the runner lives. It ends with that step; when srun is killed, by srun's own helper,
+and where that cannot, by srun's keeper (`carrel.engines.slurm.keeper`). A long runner does not need its srun: both are ended
+then, in a way that leaves the step alone, and from then on the runner's guardian gives the allocation back.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Allocations:
         if followed.batch_only or not self._wanted(launch) or not may_be_immediate(options):
             followed.hold(False)
             return False
-        followed.batch_only = True  # one that is not granted now, for whatever reason, is not tried again
+        followed.batch_only = True  # one that is not granted now, for any reason, is not tried again
         script = followed.directory.path / SCRIPT
         followed.hold(True)
         command = watched(script, followed.name, [*self._command(followed), GIVE_BACK])

@@ -89,7 +89,7 @@ def _inner(mark: str) -> str:
 def slurm_name(name: str) -> str:
     """Return a task's name as a job's name in Slurm, by which its owner finds it (``squeue --name``).
 
-    Commas, "|" and whatever is not printable ASCII would be read as something else by one of Slurm's programs or by accounting.
+    Commas, "|" and all that is not printable ASCII would be read as something else by one of Slurm's programs or by accounting.
     """
     plain = re.sub(r"[^ -~]|[,|%\"'\\\\`]", "_", name)[:_LONGEST_NAME].strip()
     # No task can be taken for a job of a release that put identities into names.

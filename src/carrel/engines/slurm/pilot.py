@@ -1,7 +1,7 @@
 """Lives in an allocation that is held for a user's short tasks, and runs one after the other: ``python -c START [TOLD] SCRIPT``.
 
 Each line that it reads is the directory of an attempt; a process of its own guards that attempt's runner, as a batch script does.
-It says a word when one begins and when one is over. An empty line says that somebody is there. When it is told to go it removes
+It says a word when one begins and when one is over. An empty line says that somebody is there. At the order to go it removes
 the script and ends, and its srun ends the allocation. Where nobody says anything any more its srun may be gone, too: then it ends
 and leaves the script there, whose shell gives the allocation back.
 """
@@ -24,13 +24,13 @@ from carrel.engines.slurm.batch import main as guard
 from carrel.engines.slurm.listing import slurm_name
 from carrel.spool import AttemptDirectory
 
-#: What the interpreter is told to do.
+#: The program of the interpreter.
 START = "import gc, sys; gc.disable(); from carrel.engines.slurm.pilot import main; sys.exit(main(sys.argv[1:]))"
 #: What it says: an attempt begins, and is over.
 BEGINS, OVER = "begins", "over"
 #: Seconds between two words to a pilot, and for which it believes that somebody is there.
 BEAT, SILENCE = 2.0, 8.0
-#: What it is told when it is not needed any more.
+#: The order to go, when it is not needed any more.
 GO = "go"
 #: What an attempt's guard has to say beside the runner's log (the batch script's output).
 OUTPUT = "slurm.log"

@@ -1,8 +1,8 @@
 """slurmrestd in the place of a process for each question, for what it does as well as Slurm's commands and faster.
 
-That is: submitting jobs that it can be told as sbatch is told, and looking at and ending one job. Listings of all jobs are
-squeue's (slurmrestd says 3 KB about each), and the commands do whatever it has no word for, and everything while it is away.
-A submission that it may have passed on is not repeated here: whoever submits looks for the job's name first.
+That is: submitting jobs that it can express as sbatch does, and looking at and ending one job. Listings of all jobs are
+squeue's (slurmrestd says 3 KB about each), and the commands do all that it has no word for, and everything while it is away.
+A submission that it may have passed on is not repeated here: the submitter looks for the job's name first.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class SlurmRest:
         return self._ask("GET", f"job/{number}", lambda status, body: read_job(status, body, number, name))
 
     def _end(self, number: int, name: str, *, waiting: bool) -> bool:
-        """Return True when the job has been told to end, or is not to be; doing it twice does no harm."""
+        """Return True when the job got the order to end, or must not get it; doing it twice does no harm."""
         if self._ready() is None:
             return False
         try:

@@ -52,7 +52,7 @@ def read_job(status: int, body: bytes, number: int, name: str) -> SlurmJob | Non
 
 
 def read_ended(status: int, body: bytes) -> None:
-    """Return when the job was told to end, or is over, or unknown."""
+    """Return when the job got the order to end, or is over, or unknown."""
     if status == 200 or _UNKNOWN_JOB not in _numbers(body):
         _object(status, body)
 

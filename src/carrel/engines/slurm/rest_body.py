@@ -1,4 +1,4 @@
-"""What slurmrestd is told to submit: the same job as sbatch would make of its arguments. Pure.
+"""The body of a submission to slurmrestd: the same job as sbatch would make of its arguments. Pure.
 
 Only what was tried against sbatch, and makes the same job with the same variables, is put into a body. For everything else there
 is no body, and the job is sbatch's. The bodies are those of `API`; later versions of the interface say many things otherwise.

@@ -16,7 +16,7 @@ def batch_script(command: Sequence[str], options: SlurmOptions, *, output: str =
     shell of their own, which leaves their variables in the file `MODULES` of the directory in which the script runs: they are for
     the task's command, and would bend the interpreter of the runner. A module that is missing ends the script before the command
     starts. The script says nothing that only its owner may know: Slurm keeps a copy.
-    With `output` it writes there whatever it has to say; sbatch sees to that itself. `array` is a directory that has one for
+    With `output` it writes there all that it has to say; sbatch sees to that itself. `array` is a directory that has one for
     each element of an array, by its index: the script goes there.
     """
     lines = ["#!/bin/bash", "set -e"]

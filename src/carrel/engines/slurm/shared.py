@@ -29,7 +29,8 @@ class SharedListing:
         self._jobs: Sequence[SlurmJob] = ()
 
     def __call__(self, since: float, _numbers: Set[int] = frozenset()) -> Sequence[SlurmJob]:
-        """Return a listing that was begun at `since` or later; whoever comes while Slurm is being asked has that answer, too.
+        """Return a listing that was begun at `since` or later; a caller that comes while Slurm is being asked has that answer,
+        too.
 
         Raises what `ask` raises.
         """

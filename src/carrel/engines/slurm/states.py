@@ -1,6 +1,6 @@
 """What Slurm's states mean here (squeue(1), JOB STATE CODES). Pure.
 
-A state is one of three things: the job has not ended, it has, or nobody can tell. What is not in the table cannot be told.
+A state is one of three things: the job has not ended, it has, or it is unknown. A state that is not in the table is unknown.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def is_live(job: SlurmJob) -> bool:
 
 
 def end_of(job: SlurmJob) -> SlurmEnd | None:
-    """Return how the job ended, or None: it did not, or it cannot be told."""
+    """Return how the job ended, or None: it did not, or it is unknown."""
     state = _ENDED.get(job.state)
     if state is None:
         return None

@@ -12,7 +12,7 @@ from carrel.runner.group.plan import Allocation
 
 #: What srun may be asked to speak with the processes, the best first.
 _PMI = ("pmix", "pmi2")
-#: Variables of the batch script that srun goes by, or that say what it would be told otherwise.
+#: Variables of the batch script that srun goes by, or that say what it would get otherwise.
 _NEEDED = re.compile(r"SLURM_(?:CONF|JOB_?ID|JOB_NODELIST|NODELIST|JOB_NUM_NODES|NNODES|CLUSTER_NAME|WORKING_CLUSTER)")
 #: Seconds that a command may take which only asks.
 _PATIENCE = 60

@@ -2,8 +2,8 @@
 
 Elements of an array that come together become one array of Slurm's (`arrays`), or several where Slurm has no room for all. Whom
 Slurm has no room for is given back to the lab (`room`): the attempt is claimed, so that no runner ever has it, and its journal
-says why. Whatever is killed between sbatch and its answer, the next engine looks for a job of the attempt's identity before it
-submits another.
+says why. If a process is killed between sbatch and its answer, the next engine looks for a job of the attempt's identity before
+it submits another.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Transport(Protocol):
         """Return what the accounting database knows of the user's jobs with these numbers."""
 
     def cancel(self, number: int, *, name: str, task: int | None = None) -> None:
-        """End a job with this identity, or that element of an array, whatever its state."""
+        """End a job with this identity, or that element of an array, in any state."""
 
     def cancel_waiting(self, number: int, *, name: str, task: int | None = None) -> None:
         """End the job if it has not started."""

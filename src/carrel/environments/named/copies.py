@@ -68,7 +68,7 @@ def _follow(ground: Ground, place: Place, lock: str, digest: str, work: Work) ->
         with changing(place, work) as hold, alone(place, record.name):
             record = place.read() or record
             if record.changed_since_origin:
-                work.report(f"{source} has changed; your copy keeps what you installed (remove {record.name} to take it anew)")
+                work.report(f"{source} has changed; your copy keeps what you installed (remove {record.name} to copy it again)")
                 return
             work.report(f"{source} has changed; bringing your copy up to date")
             record = replace(record, origin=Origin(environment=source, lock=digest))

@@ -62,7 +62,7 @@ def storage(layout: Layout) -> Iterator[None]:
 
 @contextmanager
 def changing(place: Place, work: Work) -> Iterator[Hold]:
-    """Be the only one who changes the environment at `place`; waits for whoever does."""
+    """Be the only one who changes the environment at `place`; waits until others have finished."""
     place.prepare()
     hold = wait_exclusive(
         place.changing,

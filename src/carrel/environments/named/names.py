@@ -37,7 +37,7 @@ def find(layout: Layout, caller: str, text: str) -> tuple[Place, NamedRecord]:
     """Return the environment that `text` means for `caller`; raise `NotFound`, also for what is not theirs to see.
 
     A name alone means one's own, else the site's, else the one that somebody shares with the caller in person. What is shared
-    with everybody needs its owner's name before it: whoever makes an environment has code run by those who use it, so nobody
+    with everybody needs its owner's name before it: users of an environment run code of its maker, so nobody
     gets somebody else's by a name that anybody could take.
     """
     owner, name = split_name(text)

@@ -29,7 +29,7 @@ RECORD = "record.json"
 #: Signature of the packages that the newest lock was read from; see `changes`.
 SEEN = "seen"
 _NAME = re.compile(r"[a-z0-9_-][a-z0-9._-]{0,63}")
-#: Last parts of addresses of the API: an environment of that name could not be told from them.
+#: Last parts of addresses of the API: an environment of that name would look like one of them.
 _RESERVED = frozenset({"lock", "share", "restore"})
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -113,12 +113,13 @@ class Place:
 
     @property
     def changing(self) -> Path:
-        """Guard: held alone by whoever changes the record or builds."""
+        """Guard: held exclusively while the record is changed or a build runs."""
         return self.directory.parent / ".guards" / f"{self.directory.name}.change"
 
     @property
     def using(self) -> Path:
-        """Guard: held together by sessions, alone by whoever replaces the environment. Its time is that of the last use."""
+        """Guard: sessions hold it shared; it is held exclusively while the environment is replaced. Its time is that of the last
+        use."""
         return self.directory.parent / ".guards" / f"{self.directory.name}.use"
 
     def prefix(self, record: NamedRecord) -> Path:
@@ -236,7 +237,7 @@ def _in(directory: Path) -> Iterator[tuple[Place, NamedRecord]]:
     for path in sorted(directory.iterdir()) if directory.is_dir() else ():
         record = None
         if not path.name.startswith("."):
-            with suppress(Unavailable):  # whoever asks for this one is told; the others are not affected
+            with suppress(Unavailable):  # a request for this one gets the error; the others are not affected
                 record = Place(path).read()
         if record is not None:
             yield Place(path), record

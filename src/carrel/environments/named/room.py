@@ -49,7 +49,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Limits. A full disk or quota is told before anything is written, with what uses how much and how to free it."""
+    """Limits. A full disk or quota is reported before anything is written, with what uses how much and how to free it."""
 
     layout: Layout
     #: Bytes of one owner's environments together, or None.

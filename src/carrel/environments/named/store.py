@@ -172,7 +172,7 @@ class NamedEnvironments:
                 find(self.layout, caller, name)
 
     def make_usable(self, opened: Opened, work: Work) -> Path:
-        """See that a kernel can run in what was opened, whatever its users did to it; return its prefix."""
+        """See that a kernel can run in what was opened, although users may have changed it; return its prefix."""
         with storage(self.layout):
             prefix, record = opened.prefix, opened.record
             if record.kind is Kind.REFERENCE:
@@ -182,7 +182,7 @@ class NamedEnvironments:
             if not os.access(prefix / "bin/python", os.X_OK):
                 raise EnvironmentFailed(
                     f"The Python of {record.name} is gone ({os.path.realpath(prefix / 'bin/python')}).",
-                    remedy=f"Build it anew: `carrel env restore {record.name} {short(record.locks[-1].digest)[:12]}`.",
+                    remedy=f"Build it again: `carrel env restore {record.name} {short(record.locks[-1].digest)[:12]}`.",
                 )
             if record.kind is Kind.OWN and not making.is_complete(prefix):
                 with changing(opened.place, work) as hold, self._ground.tools.bench(record.owner, work) as bench:

@@ -36,7 +36,7 @@ def _answers(status: int) -> dict[int | str, dict[str, Any]]:
         status: {
             "model": EnvironmentProgress,
             "description": "One `EnvironmentProgress` a line while it is built; the last has `environment` or `problem`. "
-            "Blank lines are signs of life. Whoever hangs up ends the build, which then leaves nothing.",
+            "Blank lines keep the connection open. If the client closes it, the build ends and leaves nothing.",
             "content": {_LINES: {"schema": {"type": "string"}}},
         }
     }

@@ -27,7 +27,7 @@ router = APIRouter(prefix=API)
 Digest = Annotated[str, PathParameter(pattern="^sha256:[0-9a-f]{64}$", description='"sha256:" and 64 hexadecimal digits.')]
 #: Written to disk in pieces of this size, each by a thread.
 _PIECE = MIB
-#: An output is a stranger's file: whatever it says it is, a browser only ever saves it.
+#: An output is a stranger's file: a browser only ever saves it, with any content type.
 _DOWNLOAD = {"Content-Security-Policy": "default-src 'none'; sandbox"}
 
 

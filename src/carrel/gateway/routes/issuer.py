@@ -30,7 +30,7 @@ _FORM = 8 * 1024
 _FORM_TYPE = "application/x-www-form-urlencoded"
 #: RFC 6749, 5.1.
 _NOT_STORED = {"Cache-Control": "no-store", "Pragma": "no-cache"}
-#: What a program is told that has to ask again (RFC 8628, 3.5): nothing has happened that were worth a line.
+#: Answers after which a program asks again (RFC 8628, 3.5): nothing has happened that is worth a line.
 _NO_NEWS = frozenset({"authorization_pending", "slow_down"})
 
 Fields = dict[str, str]

@@ -71,7 +71,7 @@ def reset(subject: Subject, request: ResetRequest, ctx: Ctx, who: Who) -> NewUse
 
 @router.post("/users/{subject:path}/suspend", summary="Accept and start nothing of a user's (administrators)")
 def suspend(subject: Subject, request: SuspendRequest, ctx: Ctx, who: Who) -> UserChange:
-    """What runs goes on unless `cancel_running`; what waits keeps its place in line for later. They are told the reason."""
+    """Running jobs go on unless `cancel_running`; waiting jobs keep their place in line for later. The user sees the reason."""
     user, ended = ctx.lab.users.suspend(who, subject, request.reason, cancel_running=request.cancel_running)
     return UserChange(user=user_view(user), cancelled=ended)
 

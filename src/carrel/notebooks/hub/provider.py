@@ -30,7 +30,7 @@ class HubIdentityProvider(JupyterHubIdentityProvider):  # type: ignore[misc]
 
     @property
     def auth_enabled(self) -> bool:
-        """Always, whatever `token` is."""
+        """Always, with any `token`."""
         return True
 
     async def get_user(self, handler: Any) -> User | None:

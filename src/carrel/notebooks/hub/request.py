@@ -1,4 +1,4 @@
-"""From what a hub's administrator and user say to what the lab is asked for, and what the session is told. Pure."""
+"""From what a hub's administrator and user say to the request for the lab and the variables of the session. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from carrel.wire import v1
 #: What a user may choose, by the names of `carrel.wire.v1.SessionRequest`.
 CHOICES = ("gpus", "reserve", "environment", "qos", "partition", "account", "cpus", "memory", "time")
 #: A hub's variables that say nothing to a session: which program to run is the lab's affair, and a session is never without the
-#: files of its user, who may do in its kernels whatever the server may.
+#: files of its user, who may do in its kernels all that the server may.
 _NOT_TOLD = frozenset({"JUPYTERHUB_DISABLE_USER_CONFIG", "JUPYTERHUB_ROOT_DIR", "JUPYTERHUB_SINGLEUSER_APP"})
 
 
@@ -49,7 +49,7 @@ def session_request(
 
 
 def variables_for(environment: Mapping[str, Any], configured: Mapping[str, Any]) -> dict[str, str]:
-    """Of all that a hub would set, what a session is told: what is the hub's own, and what the administrator `configured`."""
+    """Of all that a hub would set, what a session gets: what is the hub's own, and what the administrator `configured`."""
     return {
         name: str(value)
         for name, value in environment.items()

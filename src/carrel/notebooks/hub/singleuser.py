@@ -48,7 +48,7 @@ def _options(variables: Mapping[str, str], port: int) -> Sequence[str]:
     """Options for the server; those of the command line are the only ones that go before what JupyterHub sets."""
     return (
         f"--ServerApp.identity_provider_class={_PROVIDER}",
-        # Jupyter refuses to listen on a socket when it is told of any port but the one that it has by default.
+        # Jupyter refuses to listen on a socket when its configuration has another port than the default.
         f"--ServerApp.port={port}",
         f"--ServerApp.default_url={variables.get('JUPYTERHUB_DEFAULT_URL') or '/lab'}",
     )

@@ -163,7 +163,7 @@ class CarrelSpawner(Spawner):  # type: ignore[misc]
             self.log.warning("Session %d of %s cannot be looked at: %s", known, self._log_name, error)
             return None
         if self._attempt and session.job.attempt != self._attempt and not session.job.ended:
-            self.log.warning("Session %d of %s was started anew by the lab; the hub starts another.", known, self._log_name)
+            self.log.warning("Session %d of %s was started again by the lab; the hub starts another.", known, self._log_name)
             await self._ask(lambda lab: lab.cancel(known))
             return 1
         return exit_code(session)
@@ -312,7 +312,7 @@ class CarrelSpawner(Spawner):  # type: ignore[misc]
         return str(url_path_join(f"{hub.scheme}://{hub.netloc}", self.user.base_url, url_escape_path(self.name), "/"))
 
     async def _host(self) -> str:
-        """Where the hub's proxy reaches the session: at the address that it was told to listen on, else where the lab is."""
+        """Where the hub's proxy reaches the session: at the address that it listens on, else where the lab is."""
         if self.ip not in _EVERYWHERE:
             return str(self.ip)
         return str(await self._ask(lambda lab: urlsplit(lab.url).hostname))

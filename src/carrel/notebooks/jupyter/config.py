@@ -1,4 +1,4 @@
-"""What JupyterLab is told: its environment variables, its configuration, its page.
+"""What JupyterLab gets: its environment variables, its configuration, its page.
 
 Names: https://jupyter-server.readthedocs.io/en/latest/other/full-config.html, https://jupyterlab.readthedocs.io (advanced usage).
 """
@@ -89,7 +89,7 @@ def server_config(session: Surroundings, directory: Path, shell: Sequence[str]) 
         "IdentityProvider": {"token": ""},
         "KernelSpecManager": {"ensure_native_kernel": False, "allowed_kernelspecs": ["python3"]},
         "MultiKernelManager": {"default_kernel_name": "python3"},
-        # By default a kernel that dies in its first ten seconds comes back on other ports, of which no open page is told.
+        # By default a kernel that dies in its first ten seconds comes back on other ports, of which no open page hears.
         "KernelRestarter": {"random_ports_until_alive": False},
         # What a cell prints while nobody is connected is kept for the page that comes back.
         "MappingKernelManager": {"buffer_offline_messages": True, "cull_idle_timeout": 0},

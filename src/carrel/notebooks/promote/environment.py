@@ -148,7 +148,7 @@ def plan_environment(
 ) -> Environment:
     """Return the environment for what is imported and for what cells install. `files` are requirements files that they name.
 
-    With a lock all that is installed stays, except a kernel's own machinery; whatever of that another package needs is
+    With a lock all that is installed stays, except a kernel's own machinery; a part of that which another package needs is
     resolved to the version of the lock, which is a constraint.
 
     Raises `Invalid` for an import that neither the lock, nor what cells install, nor the kept table of import names knows,
@@ -252,7 +252,7 @@ def _guessed(asked: Mapping[str, str], needed: Mapping[str, str], findings: Find
                 top = module.partition(".")[0]
                 findings.note(
                     Weight.GUESSED,
-                    f"{name}{'' if normal(top) == name else f', for `import {top}`'}: in whatever version is newest",
+                    f"{name}{'' if normal(top) == name else f', for `import {top}`'}: in the newest version",
                 )
     return chosen
 

@@ -48,7 +48,7 @@ def find_imports(tree: ast.AST) -> list[Import]:
 def package_of(module: str) -> str | None:
     """Return the package that brings a module, by the kept table of import names; None where the table does not have it.
 
-    A name that is not in the table is never taken for a package: whoever registers it would run their code in the task.
+    A name that is not in the table is never taken for a package: somebody could register it and run their code in the task.
     """
     parts = module.split(".")
     for length in range(len(parts), 0, -1):

@@ -53,13 +53,13 @@ def write_environment(environment: Environment, requirements_file: str, constrai
     lines = [*([f"-c {constraints_file}"] if environment.constraints else []), *environment.requirements]
     texts = {"": _yaml(said), requirements_file: "".join(f"{line}\n" for line in lines)}
     if environment.constraints:
-        head = "# All that was installed where the notebook ran: whatever else is needed comes in these versions.\n"
+        head = "# All that was installed where the notebook ran: other packages that are needed come in these versions.\n"
         texts[constraints_file] = head + "".join(f"{line}\n" for line in environment.constraints)
     return texts
 
 
 def write_ignore(paths: Collection[str]) -> str:
-    """Return a .gitignore that lets through what belongs to the task, whatever those above it say."""
+    """Return a .gitignore that lets through what belongs to the task, also if those above it exclude it."""
     lines: dict[str, None] = {"/outputs/": None}
     for path in sorted(paths):
         parents = path.split("/")[:-1]

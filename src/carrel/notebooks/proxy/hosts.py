@@ -64,7 +64,7 @@ class SessionHosts:
             await self._app(scope, receive, send)
             return
         hosts = [value for name, value in scope["headers"] if name == b"host"]
-        # Of two hosts (RFC 9112, 3.2) whoever is in front of us may have read the other one: such a request is nobody's.
+        # Of two hosts (RFC 9112, 3.2) a proxy in front of us may have read the other one: such a request is refused.
         label = self._label(hosts[0]) if len(hosts) == 1 else None
         if label is None and len(hosts) < 2:
             await self._app(scope, receive, send)
@@ -123,7 +123,7 @@ class SessionHosts:
         return pages.unreadable() if carried is Carried.UNREADABLE else None
 
     async def _enter(self, label: str, scope: Scope) -> Response:
-        if scope["method"] == "HEAD":  # whoever only looks at a link does not use it up
+        if scope["method"] == "HEAD":  # a HEAD request for a link does not use it up
             return Response(headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
         tickets = parse_qs(scope["query_string"].decode("latin-1")).get("ticket", [])
         taken = self._door.take(label, tickets[0]) if len(tickets) == 1 and scope["method"] == "GET" else None

@@ -80,7 +80,7 @@ class HttpForwarder:
         except httpx.TransportError:
             return Carried.BROKEN_OFF
         except ClientDisconnect:
-            return Carried.ANSWERED  # nobody is there to be told
+            return Carried.ANSWERED  # the client has gone
         try:
             await self._answer(answer, receive, send)
         except httpx.TransportError:

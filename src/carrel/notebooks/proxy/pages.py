@@ -29,7 +29,7 @@ h1 {{ font-size: 1.4rem; font-weight: 600 }}
 
 
 def not_let_in() -> Response:
-    """Nobody who is not let in learns whether there is a session of this name."""
+    """Only a browser that is let in learns whether there is a session of this name."""
     return _page(
         401,
         "This browser was not let in",

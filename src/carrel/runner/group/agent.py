@@ -39,7 +39,7 @@ from carrel.runner.process import Command, LaunchError, become_subreaper, shell,
 from carrel.runner.samples import GpuWatch, Sampler, gpus_on
 from carrel.runner.tree import continue_all, descendants, measure, stop_all
 
-#: What the interpreter is told to do.
+#: The program of the interpreter.
 START = "import sys; from carrel.runner.group.agent import main; sys.exit(main(sys.argv[1:]))"
 _CHUNK = 64 * 1024
 #: Bytes of the end of what a process wrote that are looked at when it has failed.

@@ -30,7 +30,7 @@ from carrel.runner.group.link import Link, listen
 from carrel.runner.group.plan import GroupPlan, Meeting
 from carrel.runner.group.report import Culprit, GroupEnd, together, write_end, write_use
 
-#: What the interpreter is told to do.
+#: The program of the interpreter.
 START = "import sys; from carrel.runner.group.leader import main; sys.exit(main(sys.argv[1:]))"
 #: Seconds that the agents may take to come together.
 _GATHER = 300.0
@@ -307,7 +307,7 @@ class Leader:
                 self._tell_all("continue")
 
     def _stop(self) -> None:
-        """Have all processes stopped, on all nodes, and stop; whoever asked sees that by the state of this process."""
+        """Have all processes stopped, on all nodes, and stop; the runner sees that by the state of this process."""
         self._tell_all("stop")
         waits = sum(member.here for member in self._members)
         deadline = time.monotonic() + GRACE

@@ -1,4 +1,4 @@
-"""What a group of processes is, as the runner writes it down for its leader and agents; what each process is told. Pure."""
+"""What a group of processes is, as the runner writes it down for its leader and agents; the variables of each process. Pure."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def plan_group(
 
 
 def rank_variables(plan: GroupPlan, meeting: Meeting, *, node: int, local: int) -> dict[str, str]:
-    """Return what a process is told about its place, by the names that PyTorch, Lightning and Accelerate read."""
+    """Return the variables that tell a process its place, by the names that PyTorch, Lightning and Accelerate read."""
     return {
         "RANK": str(node * plan.tasks_per_node + local),
         "WORLD_SIZE": str(plan.size),
@@ -127,7 +127,7 @@ def rank_variables(plan: GroupPlan, meeting: Meeting, *, node: int, local: int) 
 
 
 def torchrun_arguments(plan: GroupPlan, meeting: Meeting, *, node: int, shell: list[str]) -> list[str]:
-    """Return the arguments of torchrun on one node; `shell` runs the command, whatever it is.
+    """Return the arguments of torchrun on one node; `shell` runs any command.
 
     Which node has the store is said: torchrun's own guess goes by the name of the machine, which an address need not be.
     """

@@ -68,7 +68,7 @@ def read_use(plan: Path) -> Usage:
 
 
 def together(uses: Iterable[Usage]) -> Usage:
-    """Return the sum of what is used on several nodes; each GPU counts once, whoever told of it."""
+    """Return the sum of what is used on several nodes; each GPU counts once, with any number of reports."""
     cpu_seconds, memory = 0.0, 0
     utilization: dict[str, float] = {}
     gpu_memory: dict[str, int] = {}

@@ -15,7 +15,7 @@ from carrel.simulate.baselines.uninterrupted import Schedule, fifo, first_fit
 from carrel.simulate.outcome import Outcome, Run
 from carrel.simulate.trace import Cluster, Trace, TraceJob
 
-#: How often progress is told on the way, at most.
+#: How often progress is reported, at most.
 STEPS = 100
 
 
@@ -34,7 +34,7 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
         "fifo": Baseline(
             description="first in, first out; a job that does not fit keeps everybody behind it waiting", schedule=fifo
         ),
-        "first-fit": Baseline(description="whatever fits starts: backfill without a reservation", schedule=first_fit),
+        "first-fit": Baseline(description="each job that fits starts: backfill without a reservation", schedule=first_fit),
         "srtf": Baseline(description="shortest remaining time first; preemptive, knows run times", schedule=shortest_time),
         "srsf": Baseline(
             description="shortest remaining time x GPUs first; preemptive, knows run times", schedule=shortest_service
@@ -59,7 +59,7 @@ def simulate_baseline(
     """Run `trace` on `cluster` under the policy `name` of `BASELINES`.
 
     Only GPUs bind; cpus, memory, walltimes and accounts are not looked at. A job without GPUs has nothing to wait for: it runs
-    when it is submitted. One that asks for more GPUs than there are is refused. `progress` is told the fraction of jobs that
+    when it is submitted. One that asks for more GPUs than there are is refused. `progress` gets the fraction of jobs that
     have ended, about `STEPS` times; `pieces` every stretch for which a job had its GPUs, when the stretch is over.
     A job that was stopped has its GPUs for `move` seconds before it goes on.
 

@@ -53,7 +53,7 @@ class Arrivals:
 
 
 def fit_arrivals(submitted: Sequence[float]) -> Arrivals:
-    """Measure times of submission, in order; hours of the week are told apart from `WEEKS` weeks on."""
+    """Measure times of submission, in order; hours of the week are counted separately from `WEEKS` weeks on."""
     times = [at - submitted[0] for at in submitted]
     week = _week(times) if times[-1] >= WEEKS * WEEK else ()
     clock = _WeekClock(week)

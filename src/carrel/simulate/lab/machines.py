@@ -52,7 +52,7 @@ class Piece:
     #: False when its walltime ends it.
     complete: bool
     paused: bool = False
-    #: Records that were told of it.
+    #: Records that were reported of it.
     told: int = 0
     #: Its place among the ends; another one there is of the past.
     turn: int = 0
@@ -73,8 +73,8 @@ class Story:
 class VirtualMachines:
     """An engine (`carrel.domain.ports.Engine`) whose time stands in `now`.
 
-    A job that gives way does so at once. One that is requeued begins anew: that it writes checkpoints is not assumed. One that
-    was stopped has its GPUs for a while before it goes on.
+    A job that is preempted ends or stops at once. One that is requeued begins anew: that it writes checkpoints is not assumed.
+    One that was stopped has its GPUs for a while before it goes on.
     """
 
     def __init__(self, nodes: tuple[Node, ...], durations: Mapping[int, float], *, move: float = 0.0) -> None:
@@ -128,7 +128,7 @@ class VirtualMachines:
         return piece is not None and piece.turn == entry[3] and not piece.paused
 
     def _say(self, job_id: int, attempt: int, at: float, record: Ended | Suspended | Resumed) -> Observation:
-        """What is told of an attempt to which this happens, and what that means for it."""
+        """What is reported of an attempt to which this happens, and what that means for it."""
         piece, story = self._pieces[job_id, attempt], self.stories[job_id]
         entries = [] if piece.told else [Journaled(at=piece.start, record=Started(pid=0))]
         entries.append(Journaled(at=at, record=record))

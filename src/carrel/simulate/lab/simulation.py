@@ -55,7 +55,7 @@ def simulate_lab(
     people write (`usual_walltime`) and is ended by it; one that the class of service for its kind of work does not let in goes
     to the first that does, as the lab's own refusal would have told its user, and to `Outcome.refused` when there is none.
 
-    `progress` is told the share of jobs that are over, some hundred times; `note` is told who went to another class; `answer`
+    `progress` gets the part of jobs that are over, some hundred times; `note` gets who went to another class; `answer`
     what the lab would answer at its submission to the owner of each job that has to wait, with the moment (this takes time); or
     of those whose number `asks` says yes to. A job that was stopped has its GPUs for `move` seconds before it goes on.
     """

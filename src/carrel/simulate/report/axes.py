@@ -41,7 +41,7 @@ class Axis:
 def durations(values: Collection[float]) -> Axis:
     """An axis for seconds: by ratios where they differ by a factor of 100 and more, else even and from 0.
 
-    On a scale of ratios, 0 has no place: whatever is less than a second stands at its low end, whose mark says so.
+    On a scale of ratios, 0 has no place: a value below a second stands at its low end, whose mark says so.
     """
     highest = max(values, default=0.0)
     shortest = min((value for value in values if value >= 1), default=1.0)

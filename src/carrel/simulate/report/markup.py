@@ -9,7 +9,7 @@ from carrel.simulate.report import svg
 from carrel.simulate.report.svg import safe, tag
 from carrel.simulate.report.table import Table
 
-#: Nothing may be loaded and nothing may run, whatever a trace has in its names.
+#: Nothing may be loaded and nothing may run, with any names in a trace.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E%3Crect width='32' height='32' rx='7' "

@@ -16,7 +16,7 @@ from carrel.simulate.report.table import Table, notebooks_table, numbers_table, 
 from carrel.simulate.report.users import SHOWN, UserRow, user_rows
 from carrel.simulate.trace import Trace
 
-#: Of the jobs that were refused by one policy, how many are told one by one.
+#: Of the jobs that were refused by one policy, how many are listed one by one.
 _REFUSALS = 5
 
 

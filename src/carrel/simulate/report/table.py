@@ -124,7 +124,7 @@ _MEASURES: Sequence[tuple[str, Value, Tell]] = (
     ("Finish-time fairness, worst user", lambda one: one.fairness, words.number),
 )
 
-#: How numbers are told to those who calculate on.
+#: How numbers are written for programs.
 _EXACT: dict[Tell, Tell] = {words.duration: words.exact, words.hours: words.exact}
 _UNITS: dict[Tell, str] = {words.duration: " (s)"}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from carrel.simulate.measures import Measures, UserMeasures, together
 
-#: Most users that are told apart.
+#: Most users that are shown one by one.
 SHOWN = 30
 
 

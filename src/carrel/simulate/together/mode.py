@@ -58,7 +58,7 @@ class Lent:
 
     name: str
     way: Way
-    #: True: tasks give way to cells. False: a cell waits for the end of the task that has its GPU.
+    #: True: tasks lend their GPUs to cells. False: a cell waits for the end of the task that has its GPU.
     tasks_lend: bool
     #: Rules of the lending policy; how fast state moves and whether it can stay are those of `way`.
     rules: LendingRules = field(default_factory=LendingRules)

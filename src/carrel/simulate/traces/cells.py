@@ -21,7 +21,7 @@ def read_cells(path: Path) -> Trace:
     The file has the header of a trace of Tiresias, so nothing can tell the two apart but who reads it. The model in it is a
     placeholder and is not used. With a further column `session`, and `user` if there is more than one, each cell is named after
     its session (`names_sessions`). With `granted` and `returned`, too, it is a lab's own file (`carrel gpus --cells`), of which
-    waits are taken out. Raises `Invalid` for whatever cannot be read.
+    waits are taken out. Raises `Invalid` for anything that cannot be read.
     """
     columns = _columns(path)
     if {"session", "granted", "returned"} <= columns:

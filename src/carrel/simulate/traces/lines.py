@@ -1,4 +1,5 @@
-"""Text files line by line, and numbers in them: whatever cannot be read is an `Invalid` with file, line, value and remedy."""
+"""Text files line by line, and numbers in them: anything that cannot be read is an `Invalid` with file, line, value and
+remedy."""
 
 from __future__ import annotations
 

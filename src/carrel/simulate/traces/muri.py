@@ -26,7 +26,7 @@ def read_muri(path: Path, *, runtime: Runtime = "duration") -> Trace:
     ``"iterations"`` what Muri's simulator makes of it (reference results of the preemptive policies): iterations x time of one
     x 1.015. The names of the models become the jobs' names; cpus, memory and users are not in the file.
 
-    Raises `Invalid` for whatever cannot be read.
+    Raises `Invalid` for anything that cannot be read.
     """
     if runtime not in ("duration", "iterations"):
         raise Invalid(f"There is no run time {runtime!r} in a trace of Muri.", remedy="Choose duration or iterations.")

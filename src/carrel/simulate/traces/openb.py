@@ -18,7 +18,7 @@ def read_openb(path: Path) -> Trace:
 
     A task runs from when it was scheduled to its deletion. One that asked for a part of a GPU has a whole one here. Users, names
     and walltimes are not in the file; processors and memory are not used. Tasks without GPUs, or that were never scheduled, are
-    left out and counted in the notes. Raises `Invalid` for whatever cannot be read.
+    left out and counted in the notes. Raises `Invalid` for anything that cannot be read.
     """
     jobs: list[tuple[Line, TraceJob]] = []
     without = never = parts = 0

@@ -15,7 +15,7 @@ COLUMNS = ("timestamp", "duration", "num_gpus")
 def read_philly(path: Path) -> Trace:
     """Read one virtual cluster: moments of submission in UTC, run times in seconds, GPUs. Users and names are not in the file.
 
-    Raises `Invalid` for whatever cannot be read.
+    Raises `Invalid` for anything that cannot be read.
     """
     rows = [(line, row, _seconds(line, row["timestamp"])) for line, row in rows_of(path, COLUMNS)]
     first = min((at for _, _, at in rows), default=0.0)

@@ -18,7 +18,7 @@ def read_philly_log(path: Path) -> Trace:
 
     A job has the GPUs of its first attempt, and its run time is that of all its attempts together: what was tried again took
     GPUs, too. Jobs that never ran, that had no GPU, or of whose attempts one has no end are left out and counted in the notes.
-    All jobs of a user have one name, since the log has none. Raises `Invalid` for whatever cannot be read.
+    All jobs of a user have one name, since the log has none. Raises `Invalid` for anything that cannot be read.
     """
     whole = Line(path, 1)
     try:

@@ -52,7 +52,7 @@ def read_trace(path: Path, *, form: str | None = None) -> Trace:
     """Read a trace of the named form of `FORMS`, or of the form that its beginning shows.
 
     A file of notebook cells looks like one of Tiresias and is taken for one unless `form` says otherwise. Raises `Invalid`, with
-    file, line and value, for whatever cannot be read.
+    file, line and value, for anything that cannot be read.
     """
     names = ", ".join(FORMS)
     if form is not None:

@@ -14,7 +14,7 @@ from carrel.simulate.traces.lines import Line, first_line, lines_of, trace_of
 
 #: Columns that must be there; Account, JobName, TimelimitRaw and ReqTRES are read where they are.
 COLUMNS = ("JobID", "User", "Submit", "Start", "End", "AllocTRES")
-#: What makes such a file, for those who are told that they lack one.
+#: What makes such a file, for the message that there is none.
 COMMAND = (
     "sacct --allusers --allocations --parsable2 --starttime now-30days --format "
     "JobID,User,Account,Submit,Start,End,TimelimitRaw,ReqTRES,AllocTRES,JobName"

@@ -43,7 +43,7 @@ def read_swf(path: Path) -> Trace:
     partition, memory, status and dependencies are not used. Jobs that never ran (no run time or no processors) are left out and
     counted in the notes. The comments `MaxNodes` and `MaxProcs` make the cluster.
 
-    Raises `Invalid` for whatever cannot be read.
+    Raises `Invalid` for anything that cannot be read.
     """
     header: dict[str, int] = {}
     left_out: Counter[str] = Counter()

@@ -15,7 +15,7 @@ COLUMNS = ("job_id", "num_gpu", "submit_time", "iterations", "model_name", "dura
 def read_tiresias(path: Path) -> Trace:
     """Read a trace of Tiresias. The names of the models become the jobs' names; cpus, memory and users are not in the file.
 
-    Raises `Invalid` for whatever cannot be read.
+    Raises `Invalid` for anything that cannot be read.
     """
     return trace_of(path, seconds_rows(path))
 

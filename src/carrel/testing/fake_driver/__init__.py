@@ -1,7 +1,7 @@
 """A fake NVIDIA driver: `libcuda.so.1` and `libnvidia-ml.so.1` of our own, on which the real cuda-bindings and nvidia-ml-py run.
 
 There is no hardware behind it, but device memory has real contents, is really moved by the checkpoint calls, runs out, and
-belongs to processes; calls wait while a process is locked; and any call can be told to go wrong (`FakeDriver.inject`). It knows
+belongs to processes; calls wait while a process is locked; and any call can be made to fail (`FakeDriver.inject`). It knows
 
 * devices, primary and other contexts, peers; what addresses are (cuPointerGetAttribute, cuMemGetAddressRange);
 * memory: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged; addresses and memory apart (cuMemAddressReserve, cuMemCreate, cuMemMap,

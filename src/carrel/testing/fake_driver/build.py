@@ -172,7 +172,7 @@ def build(directory: Path, *, gpus: int | Sequence[FakeGpu] = 1, memory: int = 1
     libraries.mkdir(parents=True, exist_ok=True)
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra"]
     for name, sources in _LIBRARIES.items():
-        # Calls inside a library stay inside it, as in the real one: whoever stands before the driver sees what programs call.
+        # Calls inside a library stay inside it, as in the real one: a library before the driver sees what programs call.
         shared = ["-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-Wl,-z,defs", f"-Wl,-soname,{name}"]
         _compile([compiler, *flags, *shared], sources, libraries / name)
     _compile([compiler, *flags], ("worker.c",), libraries / "worker")

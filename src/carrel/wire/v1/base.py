@@ -1,4 +1,4 @@
-"""What all models of ``/api/v1`` have in common, and how errors are told."""
+"""What all models of ``/api/v1`` have in common, and the shape of errors."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class EnvironmentRequest(Request):
 
 
 class EnvironmentShareRequest(Request):
-    """Body of ``POST /api/v1/environments/{name}/share``: whoever is not named has no part in it any more."""
+    """Body of ``POST /api/v1/environments/{name}/share``: users who are not named may not use it any more."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 

@@ -26,11 +26,11 @@ class QoSView(Response):
     max_gpus: int | None = None
     idle_time: int | None = None
     priority: int
-    #: Classes of service whose jobs give way to those of this one.
+    #: Classes of service whose jobs this one preempts.
     preempts: list[str] = Field(default_factory=list)
-    #: What happens to a job of this class that gives way: "none" (it never does), "requeue" or "suspend".
+    #: How jobs of this class are preempted: "none" (never), "requeue" or "suspend".
     preempt_mode: str = "none"
-    #: Seconds that it has run before it may have to give way, and that it has between SIGTERM and SIGKILL when it is requeued.
+    #: Seconds that a job has run before it can be preempted, and that it has between SIGTERM and SIGKILL when it is requeued.
     preempt_exempt_time: int = 0
     preempt_grace: int = 0
     #: To whom its running tasks give their GPUs for a while: "cells" or "nobody".
@@ -76,7 +76,7 @@ class HealthView(Response):
 
 
 class StartRangesView(Response):
-    """How often jobs started within the range of 80 % that their owners had been told first."""
+    """How often jobs started within the range of 80 % that the lab had shown first."""
 
     #: The newest starts of jobs that had waited, since the server started, and of them: within the range, before it, after it.
     starts: int

@@ -93,7 +93,7 @@ class ReservationRequest(Request):
 
 
 class ReservationView(Response):
-    """Nodes that are kept between two moments; for whom is told to administrators and to those who are among them."""
+    """Nodes that are kept between two moments; only administrators and the users whom they are for see for whom."""
 
     name: str
     begin: datetime

@@ -12,7 +12,7 @@ from carrel.wire.v1.jobs import JobView
 
 
 class SessionRequest(Request):
-    """Body of ``POST /api/v1/sessions``; whatever is None is decided by the lab."""
+    """Body of ``POST /api/v1/sessions``; the lab decides what is None."""
 
     kind: Literal["notebook", "terminal"] = "notebook"
     name: str | None = None
