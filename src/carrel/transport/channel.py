@@ -79,7 +79,7 @@ class Channel(Generic[T]):
         self._monotonic = monotonic
         self._messages: deque[T] = deque()
         #: What was not sent yet: bytes, and copies of the descriptors that go with the first of them.
-        self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._outgoing: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._broken = False
         self._files: list[int] = []
         self._reactor: Reactor | None = None
@@ -132,6 +132,7 @@ class Channel(Generic[T]):
                 with suppress(OSError):
                     end.close()
             self._forget_waiting()
+            self._broken, self._over = True, why
             _close(self.files())
 
     def close(self) -> None:
@@ -141,7 +142,7 @@ class Channel(Generic[T]):
 
     # --- sending ------------------------------------------------------------------------------------------------------------
 
-    def send(self, data: bytes, files: Sequence[int] = ()) -> None:
+    def send(self, data: bytes | memoryview, files: Sequence[int] = ()) -> None:
         """Send a message, now or as soon as the other side reads. If that is gone nothing happens: receiving shows the end.
 
         `files`: descriptors that go with its first byte (SCM_RIGHTS, unix(7)); they stay the caller's.
@@ -156,9 +157,11 @@ class Channel(Generic[T]):
             except OSError:
                 self._broken = True
                 return
-            data, files = data[sent:], () if sent else files
-        if data and self.open:
-            self._outgoing.append((data, tuple(os.dup(file) for file in files)))
+            if sent == len(data):
+                return
+            data, files = memoryview(data)[sent:], () if sent else files
+        if self.open:
+            self._outgoing.append((memoryview(data), tuple(os.dup(file) for file in files)))
             self.waiting += len(data)
             if self.waiting > self._backlog:
                 self.end(Dropped(f"the other side has not read {self.waiting} bytes"))
@@ -180,7 +183,7 @@ class Channel(Generic[T]):
         if self._broken:
             raise Closed("the other side is gone")
 
-    def _write(self, data: bytes, files: Sequence[int]) -> int:
+    def _write(self, data: bytes | memoryview, files: Sequence[int]) -> int:
         if files:
             assert isinstance(self._writing, socket.socket)
             return socket.send_fds(self._writing, [data], files)
