@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, Generic, TypeVar
 
-from carrel.domain.ports import Clock
 from carrel.transport.framing import Closed, Ended, Framing, Torn
 from carrel.transport.reactor import Reactor
 
@@ -65,7 +64,7 @@ class Channel(Generic[T]):
         *,
         most_files: int = 0,
         backlog: int = BACKLOG,
-        monotonic: Clock = time.monotonic,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """The channel owns what it reads and writes, which block no longer.
 

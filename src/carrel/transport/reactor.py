@@ -13,8 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from carrel.domain.ports import Clock
-
 T = TypeVar("T")
 Callback = Callable[[], None]
 
@@ -42,7 +40,9 @@ class Timer:
 class Reactor:
     """Calls back in the thread that called `run`. Only `post` may be called from other threads, and from signal handlers."""
 
-    def __init__(self, monotonic: Clock = time.monotonic, *, on_error: Callable[[Exception], None] | None = None) -> None:
+    def __init__(
+        self, monotonic: Callable[[], float] = time.monotonic, *, on_error: Callable[[Exception], None] | None = None
+    ) -> None:
         """`monotonic`: the clock of its timers, in seconds.
 
         `on_error` is called with each exception of a callback, and `run` goes on. Without it the first exception ends `run`,
