@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
-Callback = Callable[[], None]
+Callback = Callable[[], object]
 
 
 class Descriptor(Protocol):
