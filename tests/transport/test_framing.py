@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.transport.framing import Garbled, Lines, Pieces, TooLong, object_line, object_of
+from carrel.transport.framing import Garbled, Incoming, Lines, TooLong, object_line, object_of
 
 LIMIT = 40
 
@@ -44,7 +44,7 @@ def test_a_line_that_is_too_long_is_refused_after_those_before_it(sent: list[byt
 
 @given(st.lists(st.binary(max_size=60), max_size=6), cuts)
 def test_raw_bytes_may_follow_a_line(bodies: list[bytes], at: list[int]) -> None:
-    pieces, found = Pieces(LIMIT), []
+    pieces, found = Incoming(LIMIT), []
     size: int | None = None
     for data in cut(b"".join(b"%d\n%b" % (len(body), body) for body in bodies), at):
         pieces.add(data)

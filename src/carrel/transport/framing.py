@@ -1,6 +1,6 @@
 """Where one message ends and the next begins in a stream of bytes. Pure: bytes in, messages out.
 
-A frame is a line: some bytes and a newline. Where a protocol says so, raw bytes follow it (`Pieces.exactly`). A JSON object has
+A frame is a line: some bytes and a newline. Where a protocol says so, raw bytes follow it (`Incoming.exactly`). A JSON object has
 no newline inside when `json.dumps` wrote it, so it is a line as it is.
 """
 
@@ -44,7 +44,7 @@ class Framing(Protocol[T_co]):
         """True when a part of a message has come and its rest has not."""
 
 
-class Pieces:
+class Incoming:
     """The bytes that have come and that no message has taken yet."""
 
     def __init__(self, longest: int) -> None:
@@ -84,19 +84,19 @@ class Lines:
 
     def __init__(self, longest: int) -> None:
         """`longest`: bytes of a message at most."""
-        self._pieces = Pieces(longest)
+        self._incoming = Incoming(longest)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the lines that are complete with `data`, without their newlines. Raises `TooLong`."""
-        self._pieces.add(data)
-        while (line := self._pieces.line()) is not None:
+        self._incoming.add(data)
+        while (line := self._incoming.line()) is not None:
             if line:
                 yield line
 
     @property
     def midway(self) -> bool:
         """True when a part of a line has come."""
-        return len(self._pieces) > 0
+        return len(self._incoming) > 0
 
 
 def object_line(fields: Mapping[str, Any]) -> bytes:

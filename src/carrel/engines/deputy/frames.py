@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from carrel.domain.errors import CarrelError
 from carrel.domain.launch import Observation
 from carrel.spool import entry_from_plain, entry_to_plain
-from carrel.transport.framing import Garbled, Pieces, TooLong, object_line, object_of
+from carrel.transport.framing import Garbled, Incoming, TooLong, object_line, object_of
 
 #: The form of the conversation. Lab and deputy have to agree on it; after an update both are started anew.
 VERSION = 4
@@ -47,22 +47,22 @@ class FrameReader:
     """Puts frames together from the pieces in which they arrive."""
 
     def __init__(self) -> None:
-        self._pieces = Pieces(_LONGEST)
+        self._incoming = Incoming(_LONGEST)
         self._head: dict[str, Any] | None = None
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Yield what is complete with `data`. Raises `NotAFrame`."""
-        self._pieces.add(data)
+        self._incoming.add(data)
         while True:
             if self._head is None:
                 try:
-                    line = self._pieces.line()
+                    line = self._incoming.line()
                 except TooLong as error:
                     raise NotAFrame(f"A line of more than {_LONGEST} bytes came.") from error
                 if line is None:
                     return
                 self._head = _head(line)
-            body = self._pieces.exactly(self._head.get("bytes", 0))
+            body = self._incoming.exactly(self._head.get("bytes", 0))
             if body is None:
                 return
             head, self._head = self._head, None
@@ -71,7 +71,7 @@ class FrameReader:
     @property
     def midway(self) -> bool:
         """True when a part of a frame has come."""
-        return self._head is not None or len(self._pieces) > 0
+        return self._head is not None or len(self._incoming) > 0
 
 
 def _head(line: bytes) -> dict[str, Any]:
