@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from streams import cut, cuts, lines
 
 from carrel.transport.channel import Channel, Dropped, Silent, peer_credentials
 from carrel.transport.framing import Closed, Ended, Lines, TooLong, Torn
@@ -43,6 +45,21 @@ def test_messages_come_in_order_and_then_the_end(ends: tuple[socket.socket, sock
         with pytest.raises(Closed) as found:
             channel.receive(PATIENCE)
         assert type(found.value) is Closed
+
+
+@given(lines, cuts)
+def test_any_split_gives_the_same_messages(sent: list[bytes], at: list[int]) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    channel, got = Channel(Lines(LIMIT), ours), list[bytes]()
+    for piece in cut(b"".join(line + b"\n" for line in sent), at):
+        theirs.sendall(piece)
+        while (line := channel.receive(0.0)) is not None:
+            got.append(line)
+    assert got == sent
+    theirs.close()
+    with pytest.raises(Closed):
+        channel.receive(PATIENCE)
+    channel.close()
 
 
 def test_nothing_within_the_time_is_none(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from streams import LIMIT, cut, cuts, lines, one_line
 
 from carrel.transport.framing import Garbled, Incoming, Lines, TooLong, object_line, object_of
 
-LIMIT = 40
 
-lines = st.lists(st.binary(min_size=1, max_size=LIMIT).map(lambda line: line.replace(b"\n", b"_")), max_size=8)
-cuts = st.lists(st.integers(0, 400), max_size=20)
-
-
-def cut(data: bytes, at: Sequence[int]) -> list[bytes]:
-    """The same bytes, in the pieces in which a connection may deliver them."""
-    places = sorted({0, len(data), *(place for place in at if place < len(data))})
-    return [data[begin:end] for begin, end in pairwise(places)]
-
-
-@given(lines, cuts, st.binary(max_size=LIMIT).map(lambda rest: rest.replace(b"\n", b"_")))
+@given(lines, cuts, st.binary(max_size=LIMIT).map(one_line))
 def test_any_split_gives_the_same_lines(sent: list[bytes], at: list[int], rest: bytes) -> None:
     framing = Lines(LIMIT)
     found = [line for piece in cut(b"".join(line + b"\n" for line in sent) + rest, at) for line in framing.feed(piece)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -51,6 +52,20 @@ def test_other_threads_post_in_order_and_wake_it() -> None:
     reactor.close()
     reactor.post(lambda: told.append(-1))  # harmless
     reactor.close()
+
+
+def test_a_signal_handler_may_post_also_while_it_waits() -> None:
+    reactor = Reactor()
+    reactor.heed_signals()
+    before = signal.signal(signal.SIGUSR1, lambda *_: reactor.post(reactor.stop))
+    try:
+        killer = threading.Timer(0.0, os.kill, (os.getpid(), signal.SIGUSR1))
+        reactor.post(killer.start)
+        reactor.run()
+        killer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        reactor.close()
 
 
 def test_what_works_in_a_thread_is_done_in_the_reactor() -> None:

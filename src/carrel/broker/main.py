@@ -151,6 +151,7 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
         loop.work(lambda: wait_for_marked(_HELPER, str(state), own, _LEFTOVER_SECONDS), lambda _left: service.recover())
     _stay_home(loop, state)
     service.listen(path, everybody=config.shared)
+    loop.heed_signals()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: loop.post(loop.stop))
     _log.info("listening on %s", path)

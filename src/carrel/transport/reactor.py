@@ -6,6 +6,7 @@ import heapq
 import itertools
 import os
 import selectors
+import signal
 import threading
 import time
 from collections import deque
@@ -57,9 +58,11 @@ class Reactor:
         self._posted: deque[Callback] = deque()
         #: A signal handler may interrupt `post` and post itself.
         self._guard = threading.RLock()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.watch(self._wake, self._woken)
+        # No eventfd(2), to which a signal could not write its one byte.
+        self._woken_by, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.watch(self._woken_by, self._woken)
         self._running = False
+        self._heeds_signals = False
 
     def watch(self, descriptor: int | Descriptor, callback: Callback, *, read: bool = True, write: bool = False) -> None:
         """Call back when the descriptor is readable, with `write` also when it is writable; again for as long as it is.
@@ -108,9 +111,17 @@ class Reactor:
     def post(self, callback: Callback) -> None:
         """Call back soon, in the order of the calls. From any thread and from a signal handler; harmless after `close`."""
         self._posted.append(callback)
-        with self._guard:
+        with self._guard, suppress(BlockingIOError):  # so many wake it anyway
             if self._wake >= 0:
-                os.eventfd_write(self._wake, 1)
+                os.write(self._wake, b"!")
+
+    def heed_signals(self) -> None:
+        """Wake at each signal that has a handler, so that Python calls it at once; in the main thread.
+
+        Without it a signal that comes just before the wait begins is handled when the wait ends (signal.set_wakeup_fd).
+        """
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self._heeds_signals = True
 
     def stop(self) -> None:
         """`run` returns after this callback. From other threads: `post(reactor.stop)`."""
@@ -119,7 +130,7 @@ class Reactor:
     def run(self) -> None:
         """Wait and call back until `stop`; may be called again after that."""
         self._running = True
-        os.eventfd_write(self._wake, 1)  # for what an earlier `stop` left behind
+        self.post(lambda: None)  # for what an earlier `stop` left behind
         while self._running:
             for key, _events in self._selector.select(self._pause()):
                 # An earlier callback of this round may have closed it, and its number may be another's by now.
@@ -132,7 +143,10 @@ class Reactor:
         """Let go of everything; threads that still work are left alone. Again is harmless."""
         with self._guard:
             if self._wake >= 0:
+                if self._heeds_signals:
+                    signal.set_wakeup_fd(-1)
                 self._selector.close()
+                os.close(self._woken_by)
                 os.close(self._wake)
                 self._wake = -1
 
@@ -158,7 +172,7 @@ class Reactor:
 
     def _woken(self) -> None:
         with suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+            os.read(self._woken_by, 4096)
         for _ in range(len(self._posted)):  # what these post comes in the next round, after the timers
             if self._running:
                 self._call(self._posted.popleft())

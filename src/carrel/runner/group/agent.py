@@ -124,6 +124,7 @@ class Agent:
         self._gpus = GpuWatch(gpus_on(self._name, [name for name in visible.split(",") if name and name != "NoDevFiles"]))
         self._try: _Try | None = None
         self._reactor = Reactor()
+        self._reactor.heed_signals()
         signal.signal(signal.SIGCHLD, lambda *_: self._reactor.post(self._reap))
         # Signals of the cluster's for the processes, which it sends to the agent too.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
