@@ -11,12 +11,12 @@ import pytest
 from carrel.broker.bus import Bus
 from carrel.broker.core.effects import MoveBack, MoveOut, Pause
 from carrel.broker.given import GivenPieces
-from carrel.broker.loop import Loop, Timer
 from carrel.broker.pool import HostPool
 from carrel.domain.lease import Way
 from carrel.domain.units import MIB
 from carrel.leases.protocol import decode
 from carrel.suspension.ports import Ending, Moved
+from carrel.transport.reactor import Reactor, Timer
 
 PIECE = 4 * MIB
 
@@ -58,7 +58,7 @@ class Machine:
         #: Processes that have let go of their host memory when nobody waited for that any more.
         self.spilled: list[str] = []
         self.bus = Bus(
-            cast(Loop, self.loop),
+            cast(Reactor, self.loop),
             self.pool,
             send=self._send,
             found_away=self.away.append,

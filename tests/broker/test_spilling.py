@@ -13,11 +13,11 @@ from test_bus import PIECE, Machine
 from carrel.broker.boot_key import BootKey
 from carrel.broker.core.effects import Spill, Unspill
 from carrel.broker.disk import StateDisk
-from carrel.broker.loop import Loop
 from carrel.broker.spilling import Spilling, StateFiles
 from carrel.domain.lease import Way
 from carrel.domain.units import GIB, MIB
 from carrel.suspension.ports import Ending, Target
+from carrel.transport.reactor import Reactor
 
 SIZE = 6 * MIB
 MINE = Target(pid=1, start=1)
@@ -32,7 +32,7 @@ class Node:
         self.path = path
         self.told: list[tuple[str, int, int]] = []
         self.spilling = Spilling(
-            cast(Loop, self.machine.loop), self.machine.bus, self.machine.pool, self.disk, lambda *told: self.told.append(told)
+            cast(Reactor, self.machine.loop), self.machine.bus, self.machine.pool, self.disk, lambda *told: self.told.append(told)
         )
         self.machine.join("a")
         self.machine.leave("a", SIZE)
@@ -191,7 +191,7 @@ def test_a_file_that_cannot_be_read_is_tried_again_and_lost_in_the_end(node: Nod
 def test_files_are_kept_for_as_long_as_a_row_that_was_written_down_names_them(node: Node) -> None:
     node.on_disk()
     row = {"id": "a", "residency": "spilled", "files": {"a": "a.1"}}
-    kept = StateFiles(cast(Loop, node.machine.loop), node.disk, [("tenant", row)])
+    kept = StateFiles(cast(Reactor, node.machine.loop), node.disk, [("tenant", row)])
     assert files(node) == 1
     kept.wrote([("tenant", {**row, "residency": "resuming"})], ())
     assert files(node) == 1
@@ -201,6 +201,6 @@ def test_files_are_kept_for_as_long_as_a_row_that_was_written_down_names_them(no
     assert files(node) == 0
     node.fill(node.contents)
     node.disk.write("a.2", node.machine.pool.take("user of a", SIZE, holder="a"), SIZE)
-    kept = StateFiles(cast(Loop, node.machine.loop), node.disk, [("tenant", {**row, "files": {"a": "a.2"}})])
+    kept = StateFiles(cast(Reactor, node.machine.loop), node.disk, [("tenant", {**row, "files": {"a": "a.2"}})])
     kept.wrote((), [("tenant", "a")])
     assert files(node) == 0

@@ -9,8 +9,8 @@ from typing import Any
 
 from residency_rig import MIB, Program
 
-from carrel.broker.connection import Connection
 from carrel.leases.protocol import Message
+from carrel.transport.channel import Channel
 
 #: Bytes of the context of a process on a device, and what the driver rounds up to.
 CONTEXT, GRANULE = MIB, 2 * MIB
@@ -44,7 +44,7 @@ class Worker:
     program: Program
     name: str
     owner: str
-    connection: Connection | None = None
+    connection: Channel[bytes] | None = None
     hello: Message = field(default_factory=dict)
     parts: dict[int, Part] = field(default_factory=dict)
     contexts: set[int] = field(default_factory=set)

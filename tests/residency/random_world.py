@@ -18,15 +18,16 @@ from random_worker import CONTEXT, GRANULE, Part, Worker, descriptors
 from residency_rig import LIMIT, MIB, Program, fake_driver, library
 
 from carrel.broker.bus import Bus
-from carrel.broker.connection import Connection
 from carrel.broker.core.effects import MoveBack, MoveOut, Pause
 from carrel.broker.given import GivenPieces
-from carrel.broker.loop import Loop
 from carrel.broker.pool import HostPool
 from carrel.broker.processes import peer, start_time
 from carrel.domain.lease import Way
-from carrel.leases.protocol import Message, decode, encode
+from carrel.leases.protocol import LONGEST, Message, decode, encode
 from carrel.suspension.ports import Moved
+from carrel.transport.channel import MOST_FILES, Channel
+from carrel.transport.framing import Closed, Lines
+from carrel.transport.reactor import Reactor
 
 GPUS = 2
 #: Bytes of a device, of the pool, and of its pieces.
@@ -67,7 +68,7 @@ class World:
 
     def open(self) -> None:
         """A broker begins."""
-        self.loop = Loop()
+        self.loop = Reactor()
         given = GivenPieces()
         given.keep(self._journal, lambda: 1.0)
         lives = self._workers.__contains__
@@ -77,14 +78,14 @@ class World:
         self._listener.bind(str(self.path))
         self._listener.listen(64)
         self.loop.watch(self._listener.fileno(), self._accept)
-        self._open: set[Connection] = set()
+        self._open: set[Channel[bytes]] = set()
 
     def close(self) -> None:
         """It is killed."""
         self._listener.close()
         self.path.unlink()
         for connection in list(self._open):
-            connection.end(closed=False)
+            connection.close()
         self.pool.end()
         self.loop.close()
 
@@ -126,13 +127,14 @@ class World:
         process = peer(stream)
         process.close()
 
-        def line(connection: Connection, text: bytes) -> None:
+        def line(connection: Channel[bytes], text: bytes) -> None:
             self._line(connection, self._workers[process.name], decode(text))
 
-        connection = Connection(self.loop, stream, on_line=line, on_end=lambda one, _closed: self._open.discard(one))
+        connection = Channel(Lines(LONGEST), stream, most_files=MOST_FILES)
+        connection.attach(self.loop, on_message=line, on_end=lambda one, _why: self._open.discard(one))
         self._open.add(connection)
 
-    def _line(self, connection: Connection, worker: Worker, message: Message) -> None:
+    def _line(self, connection: Channel[bytes], worker: Worker, message: Message) -> None:
         op = message["op"]
         worker.leaked = int(message.get("leaked", worker.leaked))
         if op == "hello":
@@ -190,7 +192,7 @@ class World:
         worker.program.close()
         del self._workers[worker.name]
         if worker.connection is not None:
-            worker.connection.end(closed=True)
+            worker.connection.end(Closed("its process has ended"))
         self.bus.ended(worker.name)
         self.count["killed"] += 1
 

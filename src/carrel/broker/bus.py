@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from carrel.broker.core.effects import MoveBack, MoveOut, Pause
-from carrel.broker.loop import Loop, Timer
 from carrel.broker.orders import Order, Outcome, Script, Work, moved_of, total_of, why_of
 from carrel.broker.pool import HostPool, Piece
 from carrel.domain.errors import CarrelError, Unavailable
@@ -23,6 +22,7 @@ from carrel.domain.units import format_size
 from carrel.leases.protocol import Message, encode
 from carrel.runner.tree import measure
 from carrel.suspension.ports import Ending, Moved
+from carrel.transport.reactor import Reactor, Timer
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Bus:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: Reactor,
         pool: HostPool,
         *,
         send: Callable[[str, bytes, Sequence[int]], None],

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
-from carrel.broker.connection import Connection
 from carrel.broker.core.past import Past
-from carrel.broker.loop import Loop, Timer
 from carrel.domain.node import Device
 from carrel.leases.protocol import encode
+from carrel.transport.channel import Channel
+from carrel.transport.reactor import Reactor, Timer
 
 #: Seconds from the end of a lease to the message about it: those that end meanwhile come with it.
 _GATHER_SECONDS = 1.0
@@ -23,23 +23,23 @@ _MOST = 500
 class Handing:
     """Speaks to one lab: the one that asked last. Called in the loop's thread."""
 
-    def __init__(self, loop: Loop, past: Past, devices: Mapping[str, Device], took: Callable[[int], None]) -> None:
+    def __init__(self, loop: Reactor, past: Past, devices: Mapping[str, Device], took: Callable[[int], None]) -> None:
         """`took` is called with the number up to which the lab has them."""
         self._loop = loop
         self._past = past
         self._devices = devices
         self._took = took
-        self._lab: Connection | None = None
+        self._lab: Channel[bytes] | None = None
         #: A message is not answered yet.
         self._under_way = False
         self._timer: Timer | None = None
 
-    def begin(self, lab: Connection) -> None:
+    def begin(self, lab: Channel[bytes]) -> None:
         """A lab asks for them."""
         self._lab, self._under_way = lab, False
         self._send()
 
-    def end(self, connection: Connection) -> None:
+    def end(self, connection: Channel[bytes]) -> None:
         """A connection is over: what it was told and has not answered is told to the next lab."""
         if connection is self._lab:
             self._lab = None
@@ -49,7 +49,7 @@ class Handing:
         if self._lab is not None and self._past.rows:
             self._later(_GATHER_SECONDS)
 
-    def answered(self, connection: Connection, until: int) -> None:
+    def answered(self, connection: Channel[bytes], until: int) -> None:
         """A lab has written them down up to this number; 0: it could not."""
         if connection is not self._lab:
             return

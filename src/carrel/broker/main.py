@@ -25,7 +25,6 @@ from carrel.broker.core.effects import Line
 from carrel.broker.disk import StateDisk
 from carrel.broker.given import GivenPieces
 from carrel.broker.journal import BrokerJournal, read_lines
-from carrel.broker.loop import Loop
 from carrel.broker.mover import Mover
 from carrel.broker.pool import HostPool
 from carrel.broker.processes import is_alive, wait_for_marked
@@ -38,6 +37,7 @@ from carrel.domain.ports import Clock
 from carrel.spool import Spool
 from carrel.spool.disk import disk_of
 from carrel.suspension.ports import Suspender, Target
+from carrel.transport.reactor import Reactor
 
 _log = logging.getLogger("carrel.broker")
 
@@ -53,7 +53,7 @@ _HELPER, _LEFTOVER_SECONDS = "CARREL_BROKER_HELPER", 600.0
 BUSY, WRONG = 3, 2
 
 
-def main(words: Sequence[str] | None = None, *, clock: Clock = time.time, loop: Loop | None = None) -> int:
+def main(words: Sequence[str] | None = None, *, clock: Clock = time.time, loop: Reactor | None = None) -> int:
     """Run a broker until SIGTERM. Returns its exit code. Clock and loop are a test's own, where it owns the time."""
     parser = argparse.ArgumentParser(prog="python -m carrel.broker", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="the configuration (JSON)")
@@ -90,9 +90,9 @@ def take_lock(state: Path, config: BrokerConfig) -> int | None:
     return descriptor
 
 
-def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.time, loop: Loop | None = None) -> None:
+def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.time, loop: Reactor | None = None) -> None:
     """Lend until SIGTERM or SIGINT, or until the state directory vanished."""
-    loop = loop or Loop()
+    loop = loop or Reactor()
     suspender = _suspender(config, state, loop.monotonic)
     capability = suspender.probe()
     tier = Tier.HOLD if config.never_suspend or not config.devices else capability.tier
@@ -151,6 +151,7 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
         loop.work(lambda: wait_for_marked(_HELPER, str(state), own, _LEFTOVER_SECONDS), lambda _left: service.recover())
     _stay_home(loop, state)
     service.listen(path, everybody=config.shared)
+    loop.heed_signals()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: loop.post(loop.stop))
     _log.info("listening on %s", path)
@@ -240,7 +241,7 @@ def _pool_limit(config: BrokerConfig) -> int:
     return config.rules.host_memory if config.rules.host_memory is not None else int(total_memory() * _HOST_SHARE)
 
 
-def _stay_home(loop: Loop, state: Path) -> None:
+def _stay_home(loop: Reactor, state: Path) -> None:
     """End when the state directory is gone or is another one: the lab was removed."""
     was = state.stat()
 

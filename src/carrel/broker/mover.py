@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from carrel.broker.core.effects import Checkpoint, Gather, MoveBack, MoveOut, Restore, Spill, Unspill
-from carrel.broker.loop import Loop
 from carrel.broker.processes import roots, start_time
 from carrel.domain.units import format_size
 from carrel.runner.tree import descendants, measure
 from carrel.suspension.ports import Disk, DriverState, Ending, Moved, Suspender, Target
+from carrel.transport.reactor import Reactor
 
 _log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 class Mover:
     """Moves states. Each method calls back in the loop with what has come of it."""
 
-    def __init__(self, loop: Loop, suspender: Suspender, *, margin: int, disk: Disk | None = None) -> None:
+    def __init__(self, loop: Reactor, suspender: Suspender, *, margin: int, disk: Disk | None = None) -> None:
         """`margin`: bytes that must be free beside a state that comes back; `disk`: where states go that leave host memory."""
         self._disk = disk
         self._loop = loop

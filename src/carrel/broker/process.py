@@ -24,6 +24,7 @@ from carrel.broker.config import BrokerConfig, write_config
 from carrel.broker.main import BUSY
 from carrel.domain.errors import Unavailable
 from carrel.domain.ports import Clock
+from carrel.transport.reactor import Reactor
 
 _log = logging.getLogger(__name__)
 
@@ -87,10 +88,12 @@ class BrokerProcess:
         self._config_file = self._state / "config.json"
         self._monotonic = monotonic
         self._closing = threading.Event()
-        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._reactor = Reactor(monotonic)
         self._pidfd = -1
+        self._began = 0.0
+        self._pause = _FIRST_PAUSE
         self._children: list[int] = []
-        self._thread = threading.Thread(target=self._watch, name="broker process", daemon=True)
+        self._thread = threading.Thread(target=self._reactor.run, name="broker process", daemon=True)
         self.pid = 0
 
     def start(self) -> None:
@@ -102,19 +105,19 @@ class BrokerProcess:
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._ensure()
+        self._watch()
         self._thread.start()
 
     def close(self) -> None:
         """Stop watching; the broker goes on."""
         self._closing.set()
-        with suppress(OSError):
-            os.write(self._wake_write, b"x")
+        self._reactor.post(self._reactor.stop)
         if self._thread.is_alive():
             self._thread.join(timeout=_END_SECONDS)
-        for descriptor in (self._wake_read, self._wake_write, self._pidfd):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._pidfd = -1
+        self._reactor.close()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
 
     def stop(self) -> None:
         """End the broker: for tests, and when the lab is taken down with its sessions. Leases stay in its journal."""
@@ -201,29 +204,30 @@ class BrokerProcess:
     # --- watching -----------------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        pause = _FIRST_PAUSE
-        while not self._closing.is_set():
-            began = self._monotonic()
-            self._wait_for_end()
-            if self._closing.is_set():
-                return
-            pause = _FIRST_PAUSE if self._monotonic() - began > _SOUND_SECONDS else min(_LONGEST_PAUSE, 2 * pause)
-            _log.warning("the broker (process %d) has ended; it is started again", self.pid)
-            os.close(self._pidfd)
-            self._pidfd = -1
-            while not self._closing.wait(pause):
-                try:
-                    self._ensure()
-                    break
-                except (Unavailable, OSError):
-                    _log.exception("the broker cannot be started")
-                    pause = min(_LONGEST_PAUSE, 2 * pause)
+        self._began = self._monotonic()
+        if self._closing.is_set():
+            self._reactor.stop()
+        else:
+            self._reactor.watch(self._pidfd, self._ended)
 
-    def _wait_for_end(self) -> None:
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        poll.register(self._wake_read, select.POLLIN)
-        poll.poll()
+    def _ended(self) -> None:
+        sound = self._monotonic() - self._began > _SOUND_SECONDS
+        self._pause = _FIRST_PAUSE if sound else min(_LONGEST_PAUSE, 2 * self._pause)
+        _log.warning("the broker (process %d) has ended; it is started again", self.pid)
+        self._reactor.unwatch(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        self._reactor.later(self._pause, self._again)
+
+    def _again(self) -> None:
+        try:
+            self._ensure()
+        except (Unavailable, OSError):
+            _log.exception("the broker cannot be started")
+            self._pause = min(_LONGEST_PAUSE, 2 * self._pause)
+            self._reactor.later(self._pause, self._again)
+        else:
+            self._watch()
 
 
 def ensure_broker(run_dir: Path, config: BrokerConfig, *, log: Path | None = None) -> BrokerProcess:

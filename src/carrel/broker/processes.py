@@ -6,15 +6,14 @@ import os
 import select
 import signal
 import socket
-import struct
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-#: `struct ucred` of unix(7): pid, uid, gid.
-_UCRED = struct.Struct("3i")
+from carrel.transport.channel import peer_credentials
+
 #: Number of SO_PEERPIDFD in <asm-generic/socket.h>; Linux 6.5 and newer.
 _SO_PEERPIDFD = 77
 
@@ -54,12 +53,12 @@ class Process:
 
 def peer(connection: socket.socket) -> Process:
     """The process at the other end of a unix socket, as it was when it connected. Raises `Gone`."""
-    pid, uid, _gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    found = peer_credentials(connection)
     try:
         descriptor = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError:
         descriptor = -1
-    return _described(pid, uid, descriptor)
+    return _described(found.pid, found.uid, descriptor)
 
 
 def find(pid: int, start: int, uid: int) -> Process:

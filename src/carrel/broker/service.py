@@ -13,7 +13,6 @@ from pathlib import Path
 
 from carrel.broker.admission import Gatekeeper
 from carrel.broker.bus import Bus
-from carrel.broker.connection import Connection
 from carrel.broker.core.core import Core
 from carrel.broker.core.effects import (
     NEVER,
@@ -35,7 +34,6 @@ from carrel.broker.core.rows import plain
 from carrel.broker.disk import StateDisk
 from carrel.broker.handing import Handing
 from carrel.broker.journal import BrokerJournal
-from carrel.broker.loop import Loop, Timer
 from carrel.broker.mover import Mover
 from carrel.broker.pool import HostPool
 from carrel.broker.processes import Gone, Process, find, is_alive, name_of, peer, roots
@@ -44,8 +42,11 @@ from carrel.broker.status import Status
 from carrel.domain.errors import CarrelError, Conflict, Unavailable
 from carrel.domain.lease import Way
 from carrel.domain.ports import Clock
-from carrel.leases.protocol import OBSERVER, RESIDENCY, Message, decode, encode
+from carrel.leases.protocol import LONGEST, OBSERVER, RESIDENCY, Message, decode, encode
 from carrel.suspension.ports import Suspender, Use
+from carrel.transport.channel import MOST_FILES, Channel, Dropped
+from carrel.transport.framing import Closed, Ended, Lines, TooLong
+from carrel.transport.reactor import Reactor, Timer
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class Service:
         self,
         core: Core,
         *,
-        loop: Loop,
+        loop: Reactor,
         clock: Clock,
         gate: Gatekeeper,
         journal: BrokerJournal,
@@ -114,10 +115,10 @@ class Service:
         self._host_free, self._disk_free = host_free, disk_free
         self._status = Status(core, clock, pool, disk_problem=disk_problem)
         self._handing = Handing(loop, core.book.past, core.lender.devices, self._taken)
-        self._clients: dict[Connection, Client] = {}
-        self._tenants: dict[str, Connection] = {}
+        self._clients: dict[Channel[bytes], Client] = {}
+        self._tenants: dict[str, Channel[bytes]] = {}
         #: Of the libraries in processes, by the process.
-        self._members: dict[str, Connection] = {}
+        self._members: dict[str, Channel[bytes]] = {}
         #: Processes of tenants, connected or not.
         self._processes: dict[str, Process] = {}
         self._listener: socket.socket | None = None
@@ -282,7 +283,7 @@ class Service:
             self._loop.unwatch(self._listener.fileno())
             self._listener.close()
         for connection in list(self._clients):
-            connection.end(closed=False)
+            connection.end(Dropped())
 
     def _changed(self) -> None:
         """Something is different: watchers get a status soon."""
@@ -315,7 +316,7 @@ class Service:
             connection.send(encode("status", **self._status.fields(identity)))
         self._charge_later()
 
-    def _labs(self) -> Iterator[tuple[Connection, Identity]]:
+    def _labs(self) -> Iterator[tuple[Channel[bytes], Identity]]:
         """Watchers who see every name: the lab itself."""
         for connection, client in self._clients.items():
             if client.watching and client.identity is not None and client.identity.sees_all:
@@ -335,11 +336,15 @@ class Service:
             _log.warning("a connection is refused: %s", error)
             stream.close()
             return
-        connection = Connection(self._loop, stream, on_line=self._line, on_end=self._ended)
+        connection = Channel(Lines(LONGEST), stream, most_files=MOST_FILES)
+        connection.attach(self._loop, on_message=self._line, on_end=self._ended)
         self._clients[connection] = Client(process)
 
-    def _ended(self, connection: Connection, closed: bool) -> None:
+    def _ended(self, connection: Channel[bytes], why: Ended) -> None:
         client = self._clients.pop(connection)
+        if isinstance(why, TooLong):
+            self._refuse_line(connection, client, why)
+        closed = not isinstance(why, Dropped)  # only the client's own end says that it is done
         client.process.close()
         self._handing.end(connection)
         if client.member:
@@ -352,14 +357,13 @@ class Service:
                 _log.warning("tenant %s does not read and was dropped; it keeps what it has", client.tenant)
             self.carry_out(self._core.disconnected(client.tenant, self._now(), closed=closed))
 
-    def _line(self, connection: Connection, line: bytes) -> None:
+    def _line(self, connection: Channel[bytes], line: bytes) -> None:
         client = self._clients[connection]
         try:
             message = decode(line)
-        except (ValueError, RecursionError) as error:
-            _log.warning("process %d sent what is no message: %s", client.process.pid, error)
-            connection.send(encode("refused", code="invalid", message=f"That is no message: {error}.", remedy=""))
-            connection.end(closed=True)
+        except ValueError as error:
+            self._refuse_line(connection, client, error)
+            connection.end(Closed("it sent what is no message"))
             return
         if client.identity is not None and not client.member:
             connection.drop_files()  # nobody else has any to send
@@ -371,15 +375,19 @@ class Service:
         except CarrelError as error:
             self._refuse(connection, client, message, error)
 
-    def _refuse(self, connection: Connection, client: Client, message: Message, error: CarrelError) -> None:
+    def _refuse_line(self, connection: Channel[bytes], client: Client, error: Exception) -> None:
+        _log.warning("process %d sent what is no message: %s", client.process.pid, error)
+        connection.send(encode("refused", code="invalid", message=f"That is no message: {error}.", remedy=""))
+
+    def _refuse(self, connection: Channel[bytes], client: Client, message: Message, error: CarrelError) -> None:
         about = {"request": message["request"]} if isinstance(message.get("request"), str) else {}
         code = str(error.details.get("code", error.code))
         connection.send(encode("refused", **about, code=code, message=error.message, remedy=error.remedy))
         if client.identity is None:
             _log.warning("process %d is not let in: %s", client.process.pid, error)
-            connection.end(closed=True)
+            connection.end(Closed("it was not let in"))
 
-    def _hello(self, connection: Connection, client: Client, message: Message) -> None:
+    def _hello(self, connection: Channel[bytes], client: Client, message: Message) -> None:
         if message["op"] != "hello":
             raise Conflict(f'"{message["op"]}" came before "hello".', remedy="Say hello first.")
         identity = self._gate.admit(message, client.process.uid)
@@ -396,24 +404,24 @@ class Service:
         older = self._tenants.get(client.tenant)
         self._tenants[client.tenant] = connection
         if older is not None:
-            older.end(closed=False)
+            older.end(Dropped())
         if client.tenant not in self._processes:
             self._keep(client.tenant, client.process.copy())
         self.carry_out(effects)
 
-    def _hello_at_gate(self, connection: Connection, client: Client, identity: Identity, message: Message) -> None:
+    def _hello_at_gate(self, connection: Channel[bytes], client: Client, identity: Identity, message: Message) -> None:
         member = client.process.name
         try:
             about = {**message, **self._descent(client.process)}
             effects = self._core.hello_at_gate(client.process, identity, about, self._now())
         except Unavailable as error:
             _log.info("process %d has to connect again: %s", client.process.pid, error)
-            connection.end(closed=True)  # a refusal would be for good
+            connection.end(Closed("its process has ended"))  # a refusal would be for good
             return
         older, self._members[member] = self._members.get(member), connection
         client.identity, client.member = identity, member
         if older is not None:
-            older.end(closed=False)
+            older.end(Dropped())
         if member not in self._processes:
             self._keep(member, client.process.copy())
         self.carry_out(effects)
@@ -459,11 +467,11 @@ class Service:
         self._bus.ended(tenant)
         for connection in connections:
             if connection is not None:
-                connection.end(closed=True)
+                connection.end(Closed("its process has ended"))
 
     # --- operations ---------------------------------------------------------------------------------------------------------
 
-    def _operate(self, connection: Connection, client: Client, message: Message) -> None:
+    def _operate(self, connection: Channel[bytes], client: Client, message: Message) -> None:
         op = message["op"]
         assert client.identity is not None
         if client.member:

@@ -22,13 +22,13 @@ from typing import Any
 from carrel.broker.bus import PAUSE_SECONDS, Bus
 from carrel.broker.core.effects import Spill, Unspill
 from carrel.broker.disk import StateDisk, StateLost
-from carrel.broker.loop import Loop
 from carrel.broker.orders import Order, Outcome, Script, Work, moved_of, why_of
 from carrel.broker.pool import HostPool, Piece
 from carrel.broker.processes import start_time
 from carrel.domain.errors import CarrelError, Unavailable, in_words
 from carrel.domain.units import MIB
 from carrel.suspension.ports import Ending, Moved
+from carrel.transport.reactor import Reactor
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ Told = Callable[[str, int, int], None]
 class Spilling:
     """Puts states onto the disk and brings them back. All methods are called in the loop's thread and call back in it."""
 
-    def __init__(self, loop: Loop, bus: Bus, pool: HostPool, disk: StateDisk | None, progress: Told) -> None:
+    def __init__(self, loop: Reactor, bus: Bus, pool: HostPool, disk: StateDisk | None, progress: Told) -> None:
         """`disk`: None where there is none (any more)."""
         self._loop = loop
         self._bus = bus
@@ -176,7 +176,7 @@ class Spilling:
 class StateFiles:
     """The files of states on the disk: those that rows name which were written down, while these states are away. Others go."""
 
-    def __init__(self, loop: Loop, disk: StateDisk | None, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    def __init__(self, loop: Reactor, disk: StateDisk | None, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
         """`rows`: what is true at the start, as it is in the journal. What lies there and nobody names is removed."""
         self._loop = loop
         self._disk = disk
@@ -214,7 +214,7 @@ def files_of(row: Mapping[str, Any]) -> frozenset[str]:
 class _Meter:
     """Tells how far a state is, every now and then; the lanes of its files count."""
 
-    def __init__(self, loop: Loop, tenant: str, of: int, tell: Told) -> None:
+    def __init__(self, loop: Reactor, tenant: str, of: int, tell: Told) -> None:
         self._loop, self._tenant, self._of, self._tell = loop, tenant, of, tell
         self._lock = threading.Lock()
         self._done = self._told = 0

@@ -11,16 +11,17 @@ import errno
 import fcntl
 import json
 import os
-import selectors
 import signal
 import socket
 import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
 from carrel.containment.walls import Door
+from carrel.transport.reactor import Reactor
 
 # netdevice(7), <linux/sockios.h>.
 _GET_FLAGS, _SET_FLAGS, _SET_ADDRESS, _SET_MASK = 0x8913, 0x8914, 0x8916, 0x891C
@@ -161,37 +162,22 @@ class _Side:
 
 
 class _Relay:
+    """Until nobody is inside any more, or the runner is gone."""
+
     def __init__(self, control: socket.socket, lifeline: int, doors: dict[socket.socket, Door]) -> None:
         self._doors = doors
-        self._control, self._lifeline = control, lifeline
-        self._events = selectors.DefaultSelector()
+        self._reactor = Reactor()
+        self.run = self._reactor.run
         self._connections = 0
-        self._listening = False
-
-    def run(self) -> None:
-        """Until nobody is inside any more, or the runner is gone."""
-        self._events.register(self._control, selectors.EVENT_READ)
-        self._events.register(self._lifeline, selectors.EVENT_READ)
-        while True:
-            self._listen(self._connections < _MOST)
-            for key, events in self._events.select():
-                if key.fileobj in (self._control, self._lifeline):
-                    return
-                if isinstance(key.data, Door):
-                    self._welcome(key.fileobj, key.data)  # type: ignore[arg-type]
-                elif key.data.sock.fileno() >= 0:  # else closed by what came before it
-                    self._move(key.data, events)
-
-    def _listen(self, wanted: bool) -> None:
-        if wanted == self._listening:
-            return
-        for listener, door in self._doors.items():
+        for end in (control, lifeline):
+            self._reactor.watch(end, self._reactor.stop)
+        for listener in doors:
             listener.setblocking(False)
-            if wanted:
-                self._events.register(listener, selectors.EVENT_READ, door)
-            else:
-                self._events.unregister(listener)
-        self._listening = wanted
+        self._listen()
+
+    def _listen(self) -> None:
+        for listener, door in self._doors.items():
+            self._reactor.watch(listener, partial(self._welcome, listener, door), read=self._connections < _MOST)
 
     def _welcome(self, listener: socket.socket, door: Door) -> None:
         try:
@@ -207,22 +193,23 @@ class _Relay:
         one.other, two.other = two, one
         for side in (one, two):
             side.sock.setblocking(False)
-            self._events.register(side.sock, selectors.EVENT_READ, side)
+            self._watch(side)
         self._connections += 1
+        self._listen()
 
-    def _move(self, side: _Side, events: int) -> None:
+    def _move(self, side: _Side) -> None:
         try:
-            if events & selectors.EVENT_WRITE and side.waiting:
-                side.waiting = side.waiting[side.sock.send(side.waiting) :]
-                if not side.waiting and side.other.ended:
-                    side.sock.shutdown(socket.SHUT_WR)
-            if events & selectors.EVENT_READ and not side.ended and not side.other.waiting:
-                side.other.waiting = side.sock.recv(_BUFFER)
-                if not side.other.waiting:
-                    side.ended = True
-                    side.other.sock.shutdown(socket.SHUT_WR)
-        except BlockingIOError:
-            return
+            with suppress(BlockingIOError):
+                if side.waiting:
+                    side.waiting = side.waiting[side.sock.send(side.waiting) :]
+                    if not side.waiting and side.other.ended:
+                        side.sock.shutdown(socket.SHUT_WR)
+            with suppress(BlockingIOError):
+                if not side.ended and not side.other.waiting:
+                    side.other.waiting = side.sock.recv(_BUFFER)
+                    if not side.other.waiting:
+                        side.ended = True
+                        side.other.sock.shutdown(socket.SHUT_WR)
         except OSError:
             self._close(side)
             return
@@ -234,18 +221,11 @@ class _Relay:
 
     def _watch(self, side: _Side) -> None:
         reads = not side.ended and not side.other.waiting
-        wanted = (selectors.EVENT_READ if reads else 0) | (selectors.EVENT_WRITE if side.waiting else 0)
-        known = side.sock in self._events.get_map()
-        if wanted and known:
-            self._events.modify(side.sock, wanted, side)
-        elif wanted:
-            self._events.register(side.sock, wanted, side)
-        elif known:
-            self._events.unregister(side.sock)
+        self._reactor.watch(side.sock, partial(self._move, side), read=reads, write=bool(side.waiting))
 
     def _close(self, side: _Side) -> None:
         for one in (side, side.other):
-            if one.sock in self._events.get_map():
-                self._events.unregister(one.sock)
+            self._reactor.unwatch(one.sock)
             one.sock.close()
         self._connections -= 1
+        self._listen()

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-import selectors
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 
 from carrel.domain.errors import CarrelError
@@ -24,6 +21,7 @@ from carrel.engines.leftovers import kill_leftovers
 from carrel.engines.nursery import Answer, Nursery
 from carrel.spool import take_claim
 from carrel.spool.disk import full_at, is_full
+from carrel.transport.reactor import Reactor
 
 #: Seconds between two looks at everything.
 TICK = 5.0
@@ -48,23 +46,21 @@ class Observer:
         self._lock = threading.Lock()
         self._watched: dict[Key, Watched] = {}
         self._by_directory: dict[str, Watched] = {}
-        #: Attempts that may have news.
+        #: Attempts that may have news: a delivery is due while there are some.
         self._dirty: set[Key] = set()
         self._deliver_at = 0.0
-        self._tick_at = 0.0
-        self._calls: deque[Callable[[], None]] = deque()
-        self._stop = False
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake_read, selectors.EVENT_READ, self._on_wake)
-        self._selector.register(doorbells, selectors.EVENT_READ, self._on_rings)
+        self._closed = False
+        self._reactor = Reactor(monotonic, on_error=_failed)
+        self._reactor.watch(doorbells, self._on_rings)
         self._nursery_fd = -1
-        self._thread = threading.Thread(target=self._run, name="carrel-engine", daemon=True)
+        self._thread = threading.Thread(target=self._reactor.run, name="carrel-engine", daemon=True)
 
     # --- from any thread ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the thread."""
+        self.call(self._start_nursery)
+        self.call(self._tick)
         self._thread.start()
 
     def watch(self, watched: Watched) -> bool:
@@ -96,29 +92,19 @@ class Observer:
 
     def call(self, function: Callable[[], None]) -> None:
         """Run `function` in the thread, soon, in the order of the calls."""
-        self._calls.append(function)
-        self._wake()
+        self._reactor.post(function)
 
     def close(self) -> None:
         """Stop the thread and wait for it; again is harmless."""
-        if self._stop:
+        if self._closed:
             return
-        self._stop = True
-        self._wake()
+        self._closed = True
+        self.call(self._reactor.stop)
         if self._thread.ident is not None:
             self._thread.join()
         for watched in self.all():
             watched.let_go()
-        self._selector.close()
-        os.close(self._wake_read)
-        with self._lock:
-            os.close(self._wake_write)
-            self._wake_write = -1
-
-    def _wake(self) -> None:
-        with self._lock, suppress(BlockingIOError):
-            if self._wake_write >= 0:
-                os.write(self._wake_write, b"!")
+        self._reactor.close()
 
     # --- in the thread ------------------------------------------------------------------------------------------------------
 
@@ -130,13 +116,13 @@ class Observer:
         if life is Life.UNCLAIMED and watched.asked >= _TRIES:
             life = self._give_up(watched)
         if life is Life.ALIVE:
-            self._selector.register(watched.pidfd, selectors.EVENT_READ, partial(self._on_exit, watched))
+            self._reactor.watch(watched.pidfd, partial(self._on_exit, watched))
         elif life is Life.DEAD:
             watched.dead = True
             kill_leftovers(watched.directory)
         elif life is Life.UNCLAIMED:
             self._ask(watched)
-        self._dirty.add(watched.key)
+        self._look({watched.key})
 
     def _drop(self, watched: Watched) -> None:
         watched.over = True
@@ -175,49 +161,30 @@ class Observer:
             return Life.DEAD
         return find_runner(watched)
 
-    def _run(self) -> None:
-        while not self._stop:
-            try:
-                self._turn()
-            except Exception:  # noqa: BLE001 - the thread is the lab's only ear
-                _log.exception("the engine's observer failed and goes on")
-                self._dirty.clear()  # the next tick looks at everything
+    def _tick(self) -> None:
+        self._reactor.later(TICK, self._tick)
+        for watched in self.all():
+            self.settle(watched)
+            self._look({watched.key})
 
-    def _turn(self) -> None:
-        self._register_nursery()
-        for key, _ in self._selector.select(self._timeout()):
-            key.data()
-        while self._calls:
-            self._calls.popleft()()
-        now = self._monotonic()
-        if now >= self._tick_at:
-            self._tick_at = now + TICK
-            for watched in self.all():
-                self.settle(watched)
-                self._dirty.add(watched.key)
-        if self._dirty and now >= self._deliver_at:
-            self._tell(now)
+    def _look(self, keys: Set[Key]) -> None:
+        """Deliver what their journals and logs say, soon."""
+        if keys and not self._dirty:
+            self._reactor.later(self._deliver_at - self._monotonic(), self._tell)
+        self._dirty |= keys
 
-    def _timeout(self) -> float:
-        due = self._tick_at
-        if self._dirty:
-            due = min(due, self._deliver_at)
-        if self._nursery_fd < 0:
-            due = min(due, self._nursery.start_at)
-        return max(0.0, due - self._monotonic())
-
-    def _tell(self, now: float) -> None:
+    def _tell(self) -> None:
         keys, self._dirty = self._dirty, set()
         pairs = [(watched, news) for key in keys if (watched := self.find(key)) and not watched.over and (news := watched.news())]
         if not pairs:
             return
-        self._deliver_at = now + _GATHER
+        self._deliver_at = self._monotonic() + _GATHER
         try:
             self._deliver([news for _, news in pairs])
         except Exception:  # noqa: BLE001 - whatever the receiver's trouble is, its news must not be lost
             _log.exception("news were not taken and are delivered again")
-            self._deliver_at = now + 1.0
-            self._dirty |= keys
+            self._deliver_at = self._monotonic() + 1.0
+            self._look(keys)
             return
         for watched, news in pairs:
             watched.delivered(news)
@@ -226,39 +193,37 @@ class Observer:
 
     def _release(self, watched: Watched) -> None:
         if watched.pidfd >= 0:
-            self._selector.unregister(watched.pidfd)
+            self._reactor.unwatch(watched.pidfd)
             watched.let_go()
 
     # --- what wakes it ------------------------------------------------------------------------------------------------------
 
-    def _on_wake(self) -> None:
-        with suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
-
     def _on_rings(self) -> None:
-        self._dirty |= self._doorbells.rings()
+        self._look(self._doorbells.rings())
 
     def _on_exit(self, watched: Watched) -> None:
         self._release(watched)
-        self._dirty.add(watched.key)
+        self._look({watched.key})
         if not watched.ended():
             self.settle(watched)
 
-    def _register_nursery(self) -> None:
-        if self._nursery_fd < 0 and self._nursery.start():
-            self._nursery_fd = self._nursery.fileno()
-            self._selector.register(self._nursery_fd, selectors.EVENT_READ, self._on_nursery)
-            for watched in self.all():
-                self.settle(watched)
+    def _start_nursery(self) -> None:
+        if not self._nursery.start():
+            self._reactor.later(min(TICK, self._nursery.start_at - self._monotonic()), self._start_nursery)
+            return
+        self._nursery_fd = self._nursery.fileno()
+        self._reactor.watch(self._nursery_fd, self._on_nursery)
+        for watched in self.all():
+            self.settle(watched)
 
     def _on_nursery(self) -> None:
         answers = self._nursery.answers()
         if answers is None:
             _log.warning("the process that starts runners is gone; the runners go on, and another one is started")
-            self._selector.unregister(self._nursery_fd)
-            self._nursery_fd = -1
+            self._reactor.unwatch(self._nursery_fd)
             for watched in self.all():
                 watched.in_flight = False
+            self._start_nursery()
             return
         for answer in answers:
             self._on_answer(answer, self._by_directory.get(answer.directory))
@@ -266,11 +231,15 @@ class Observer:
     def _on_answer(self, answer: Answer, watched: Watched | None) -> None:
         if watched is not None:
             watched.in_flight = False
-            self._dirty.add(watched.key)
+            self._look({watched.key})
         if answer.pidfd < 0:
             _log.warning("no runner for %s: %s", answer.directory, answer.error)
         elif watched is None or watched.over or watched.pidfd >= 0:
             os.close(answer.pidfd)
         else:
             watched.attach(answer.pidfd)
-            self._selector.register(watched.pidfd, selectors.EVENT_READ, partial(self._on_exit, watched))
+            self._reactor.watch(watched.pidfd, partial(self._on_exit, watched))
+
+
+def _failed(_error: Exception) -> None:
+    _log.exception("the engine's observer failed and goes on")  # the next tick looks at everything

@@ -12,7 +12,6 @@ that holds it, connected or not.
 from __future__ import annotations
 
 import itertools
-import select
 import socket
 import threading
 import time
@@ -25,6 +24,8 @@ from typing import Any
 
 from carrel.domain import errors
 from carrel.leases.protocol import LONGEST, OBSERVER, RUNNER, VERSION, Message, decode, encode
+from carrel.transport.channel import Channel, Silent
+from carrel.transport.framing import Ended, Lines
 
 #: Seconds between attempts to connect: the first, and the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
@@ -84,66 +85,49 @@ class _Link:
     """One connection after its welcome."""
 
     def __init__(self, path: str, hello: dict[str, Any]) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        self._data = b""
+        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            self._socket.settimeout(_ANSWER)
-            self._socket.connect(path)
+            stream.settimeout(_ANSWER)
+            stream.connect(path)
+        except OSError as error:
+            stream.close()
+            raise Lost(errors.in_words(error)) from error
+        self._channel = Channel(Lines(LONGEST), stream)
+        try:
             self.send("hello", **hello)
             answer = self.receive(_ANSWER)
-        except OSError as error:
-            self._socket.close()
-            raise Lost(errors.in_words(error)) from error
-        except BaseException:
-            self._socket.close()
-            raise
-        if answer is None or answer["op"] != "welcome":
-            self._socket.close()
-            if answer is None or answer["op"] != "refused":
+            if answer is not None and answer["op"] == "refused":
+                raise _refusal(answer)
+            if answer is None or answer["op"] != "welcome":
                 raise Lost("the broker did not answer")
-            raise _refusal(answer)
+        except BaseException:
+            self.close()
+            raise
         self.welcome = answer
 
     def send(self, op: str, **fields: Any) -> None:
         """Send a message. Raises `Lost`."""
+        self._channel.send(encode(op, **fields))
         try:
-            self._socket.sendall(encode(op, **fields))
-        except OSError as error:
-            raise Lost(errors.in_words(error)) from error
+            self._channel.flush(_ANSWER)
+        except (Ended, Silent) as error:
+            raise Lost(str(error)) from error
 
     def receive(self, seconds: float) -> Message | None:
         """The next message, or None when none came in so many seconds. Raises `Lost`."""
-        deadline = time.monotonic() + seconds
-        while b"\n" not in self._data:
-            left = deadline - time.monotonic()
-            # poll(2), not select(2): a process may have more than a thousand descriptors.
-            poll = select.poll()
-            poll.register(self._socket, select.POLLIN)
-            if not poll.poll(max(0.0, left) * 1000):
-                return None
-            try:
-                piece = self._socket.recv(65536)
-            except OSError as error:
-                raise Lost(errors.in_words(error)) from error
-            if not piece or len(self._data) > LONGEST:
-                raise Lost("the broker closed the connection")
-            self._data += piece
-        line, self._data = self._data.split(b"\n", 1)
         try:
-            return decode(line)
-        except ValueError as error:
-            raise Lost(f"the broker sent what is no message: {error}") from error
+            line = self._channel.receive(seconds)
+            return None if line is None else decode(line)
+        except (Ended, ValueError) as error:
+            raise Lost(str(error)) from error
 
     def fileno(self) -> int:
         """Its descriptor, for poll(2)."""
-        return self._socket.fileno()
+        return self._channel.fileno()
 
     def close(self) -> None:
         """Close it; for the broker the holder is done then."""
-        with suppress(OSError):
-            # A child that was forked meanwhile has the same socket: this ends it for both.
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        self._channel.close()
 
 
 class Broker:

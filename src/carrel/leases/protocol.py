@@ -171,8 +171,9 @@ To the library:
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+from carrel.transport.framing import Garbled, object_line, object_of
 
 VERSION = 1
 #: Longest message in bytes, with its newline.
@@ -195,14 +196,12 @@ Message = dict[str, Any]
 
 def encode(op: str, **fields: Any) -> bytes:
     """The line of one message."""
-    return json.dumps({"op": op, **fields}, separators=(",", ":")).encode() + b"\n"
+    return object_line({"op": op, **fields})
 
 
 def decode(line: bytes) -> Message:
     """The message of one line. Raises `ValueError` when it is none."""
-    if len(line) > LONGEST:
-        raise ValueError(f"the message has {len(line)} bytes, more than {LONGEST}")
-    message = json.loads(line)
-    if not isinstance(message, dict) or not isinstance(message.get("op"), str):
-        raise ValueError("the message is not an object with an op")
+    message = object_of(line)
+    if not isinstance(message.get("op"), str):
+        raise Garbled("the message has no op")
     return message

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import select
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from carrel.transport import channel, framing
+
 #: Seconds that a killed process gets to be gone; one that the kernel cannot end is left behind.
 KILL_SECONDS = 2.0
+#: Bytes of an answer at most.
+_LONGEST = 1 << 20
 
 
 class Silent(Exception):
@@ -36,7 +36,8 @@ class Conversation:
             env=None if environment is None else dict(environment),
             start_new_session=True,
         )
-        self._pending = b""
+        assert self._process.stdout is not None
+        self._channel = channel.Channel(framing.Lines(_LONGEST), self._process.stdout, self._process.stdin)
 
     @property
     def pid(self) -> int:
@@ -54,33 +55,24 @@ class Conversation:
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Send one object (small: it fits into the pipe). Raises `Ended`."""
-        assert self._process.stdin is not None
+        self._channel.send(framing.object_line(request))
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        except (OSError, ValueError) as error:
+            self._channel.flush(KILL_SECONDS)
+        except (framing.Ended, channel.Silent) as error:
             raise Ended(self._ending()) from error
 
     def receive(self, seconds: float) -> dict[str, Any]:
         """Return the next object that the child says. Raises `Silent` or `Ended`."""
-        assert self._process.stdout is not None
-        descriptor = self._process.stdout.fileno()
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        deadline = time.monotonic() + seconds
-        while b"\n" not in self._pending:
-            left = deadline - time.monotonic()
-            if left <= 0 or not poll.poll(max(1, left * 1000)):
-                raise Silent(f"process {self.pid} did not answer within {seconds:g} s")
-            piece = os.read(descriptor, 65536)
-            if not piece:
-                raise Ended(self._ending())
-            self._pending += piece
-        line, _, self._pending = self._pending.partition(b"\n")
         try:
-            answer = json.loads(line)
-        except ValueError as error:
+            line = self._channel.receive(seconds)
+        except framing.Ended as error:
+            raise Ended(self._ending()) from error
+        if line is None:
+            raise Silent(f"process {self.pid} did not answer within {seconds:g} s")
+        try:
+            return framing.object_of(line)
+        except framing.Garbled as error:
             raise Ended(f"process {self.pid} said {line[:80]!r}") from error
-        return dict(answer)
 
     def kill(self) -> bool:
         """SIGKILL. Returns False when it is not gone even then (it hangs inside the kernel): there is nothing more to do."""
@@ -100,10 +92,7 @@ class Conversation:
             self._process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             return False
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        self._channel.close()
         return True
 
     def _ending(self) -> str:

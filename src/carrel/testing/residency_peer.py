@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-import array
-import json
 import os
 import select
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from carrel.leases.protocol import LONGEST, encode
+from carrel.transport.channel import MOST_FILES, Channel, peer_credentials
+from carrel.transport.framing import Ended, Lines, object_of
 
 #: Seconds after which something that is waited for will never happen.
 LIMIT = 120.0
@@ -23,30 +24,21 @@ class Peer:
     """A process' connection, as the broker sees it."""
 
     def __init__(self, link: socket.socket) -> None:
-        self._link = link
-        self._data = b""
+        self._channel = Channel(Lines(LONGEST), link, most_files=MOST_FILES)
         self.files: list[int] = []
         self.hello: dict[str, Any] = {}
         self._fence = 0
         self._order = 0
-        self.pid = int.from_bytes(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
+        self.pid = peer_credentials(link).pid
 
     def receive(self, seconds: float = LIMIT) -> dict[str, Any] | None:
         """The next message, or None when none came in that time; raises EOFError when the process closed its end."""
-        while b"\n" not in self._data:
-            if not select.select([self._link], [], [], seconds)[0]:
-                return None
-            data, ancillary, _, _ = self._link.recvmsg(65536, socket.CMSG_SPACE(4 * 250))
-            for level, kind, content in ancillary:
-                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    files = array.array("i")
-                    files.frombytes(content[: len(content) - len(content) % 4])
-                    self.files += files
-            if not data:
-                raise EOFError
-            self._data += data
-        line, self._data = self._data.split(b"\n", 1)
-        return dict(json.loads(line))
+        try:
+            line = self._channel.receive(seconds)
+        except Ended as error:
+            raise EOFError(str(error)) from error
+        self.files += self._channel.files()
+        return None if line is None else object_of(line)
 
     def expect(self, op: str, **fields: Any) -> dict[str, Any]:
         """The next message with this op and these fields; progress and cancelled requests are passed over."""
@@ -59,11 +51,8 @@ class Peer:
 
     def send(self, op: str, files: Sequence[int] = (), **fields: Any) -> None:
         """Say something, with descriptors."""
-        line = json.dumps({"op": op, **fields}).encode() + b"\n"
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
-        sent = self._link.sendmsg([line], rights)
-        if sent < len(line):  # sending nothing fails too once the process has closed its end
-            self._link.sendall(line[sent:])
+        self._channel.send(encode(op, **fields), files)
+        self._channel.flush(LIMIT)
 
     def welcome(self, **fields: Any) -> dict[str, Any]:
         """Answer its hello, which is returned."""
@@ -138,7 +127,7 @@ class Peer:
         for file in self.files:
             os.close(file)
         self.files.clear()
-        self._link.close()
+        self._channel.close()
 
 
 class Server:

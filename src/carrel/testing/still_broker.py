@@ -12,8 +12,9 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from carrel.broker.loop import Loop
 from carrel.broker.main import main
+from carrel.transport.framing import Lines
+from carrel.transport.reactor import Reactor
 
 #: The variable with the moment at which it begins.
 VARIABLE = "CARREL_STILL_TIME"
@@ -24,23 +25,22 @@ class StillClock:
 
     def __init__(self, moment: float) -> None:
         self._moment = moment
-        self._data = b""
+        self._lines = Lines(64)
 
     def __call__(self) -> float:
         """The moment that it is (Unix seconds)."""
         return self._moment
 
-    def obey(self, loop: Loop) -> None:
+    def obey(self, loop: Reactor) -> None:
         """Be moved from now on."""
         loop.watch(sys.stdin.fileno(), partial(self._moved, loop))
 
-    def _moved(self, loop: Loop) -> None:
+    def _moved(self, loop: Reactor) -> None:
         piece = os.read(sys.stdin.fileno(), 65536)
         if not piece:
             loop.unwatch(sys.stdin.fileno())
             return
-        *lines, self._data = (self._data + piece).split(b"\n")
-        for line in lines:
+        for line in self._lines.feed(piece):
             self._moment = float(line)
             # After the timers of this round of the loop.
             loop.post(partial(_answer, line))
@@ -53,7 +53,7 @@ def _answer(line: bytes) -> None:
 def run(words: Sequence[str] | None = None) -> int:
     """Run a broker whose time is the test's until SIGTERM. Returns its exit code."""
     clock = StillClock(float(os.environ[VARIABLE]))
-    loop = Loop(clock)
+    loop = Reactor(clock)
     clock.obey(loop)
     return main(words, clock=clock, loop=loop)
 

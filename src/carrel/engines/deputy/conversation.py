@@ -1,99 +1,99 @@
-"""One conversation with a deputy: its process, and the pipes to and from it. Nobody waits for the other to read."""
+"""One conversation with a deputy: its process, and the pipes to and from it. Neither side waits for the other to read."""
 
 from __future__ import annotations
 
-import os
-import selectors
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
 from carrel.domain.errors import Unavailable
 from carrel.engines.deputy.frames import FrameReader
+from carrel.transport.channel import Channel
+from carrel.transport.framing import Ended
+from carrel.transport.reactor import Reactor
 
 #: Seconds after which `is_over` is asked although nothing has happened.
 _LOOK = 30.0
 #: Seconds that a deputy has for its end.
 _FAREWELL = 10.0
 
-
-def converse(
-    command: Sequence[str],
-    *,
-    environ: Mapping[str, str],
-    log: IO[bytes],
-    wake: int,
-    say: Callable[[], memoryview],
-    hear: Callable[[Mapping[str, Any], bytes], None],
-    is_over: Callable[[bool], bool],
-) -> bool:
-    """Start `command` and speak with it. True when `is_over` said so; False when the deputy ended by itself.
-
-    `say` returns what is to be written next, which is empty for nothing; a byte in the pipe `wake` has it asked again. `hear`
-    gets each frame. `is_over` is asked now and then, with whether something waits to be written. Exceptions of theirs end it.
-    """
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=environ,
-            cwd="/",
-            bufsize=0,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise Unavailable(f"{command[0]} cannot be started: {error.strerror}.") from error
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        return _speak(process.stdin.fileno(), process.stdout.fileno(), wake, say, hear, is_over)
-    finally:
-        process.stdin.close()
-        process.stdout.close()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_FAREWELL)
+_Frame = tuple[dict[str, Any], bytes]
 
 
-def _speak(
-    to: int,
-    back: int,
-    wake: int,
-    say: Callable[[], memoryview],
-    hear: Callable[[Mapping[str, Any], bytes], None],
-    is_over: Callable[[bool], bool],
-) -> bool:
-    os.set_blocking(to, False)
-    os.set_blocking(back, False)
-    reader = FrameReader()
-    pending = memoryview(b"")
-    writing = False
-    with selectors.DefaultSelector() as selector:
-        selector.register(back, selectors.EVENT_READ)
-        selector.register(wake, selectors.EVENT_READ)
-        while True:
-            pending = pending or say()
-            if bool(pending) != writing:
-                writing = bool(pending)
-                selector.register(to, selectors.EVENT_WRITE) if writing else selector.unregister(to)
-            ready = {key.fd for key, _ in selector.select(timeout=_LOOK)}
-            if wake in ready:
-                with suppress(BlockingIOError):
-                    os.read(wake, 4096)
-            if to in ready:
-                try:
-                    pending = pending[os.write(to, pending) :]
-                except BlockingIOError:
-                    pass
-                except BrokenPipeError:
-                    return False
-            if back in ready:
-                data = os.read(back, 1024**2)
-                if not data:
-                    return False
-                for head, body in reader.feed(data):
-                    hear(head, body)
-            if is_over(bool(pending)):
-                return True
+class Conversation:
+    """A deputy's process, and what is said to it and by it. Its functions are called by the thread that called `run`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        log: IO[bytes],
+        say: Callable[[], bytes],
+        hear: Callable[[Mapping[str, Any], bytes], None],
+        is_over: Callable[[bool], bool],
+    ) -> None:
+        """Start `command`. Raises `Unavailable`.
+
+        `say` returns what is to be written next, which is empty for nothing; `hear` gets each frame; `is_over` is asked now and
+        then, with whether something waits to be written.
+        """
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environ,
+                cwd="/",
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Unavailable(f"{command[0]} cannot be started: {error.strerror}.") from error
+        self._say, self._hear, self._is_over = say, hear, is_over
+        self._reactor = Reactor()
+        assert self._process.stdout is not None
+        # What waits is one frame, however long: the next one is asked for when it is out.
+        self._channel = Channel(FrameReader(), self._process.stdout, self._process.stdin, backlog=sys.maxsize)
+        self._sent_away = False
+
+    def wake(self) -> None:
+        """There may be more to say, or it may be over. From any thread."""
+        self._reactor.post(self._look)
+
+    def run(self) -> bool:
+        """Speak with it. True when `is_over` said so; False when the deputy ended by itself.
+
+        Raises `NotAFrame` when it says what is no frame, and what the functions raise.
+        """
+        self._channel.attach(self._reactor, on_message=self._heard, on_end=self._ended, on_sent=self._look)
+        self._reactor.post(self._look_again)
+        try:
+            self._reactor.run()
+        finally:
+            self._channel.close()
+            self._reactor.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=_FAREWELL)
+        return self._sent_away
+
+    def _look(self) -> None:
+        while not self._channel.waiting and (piece := self._say()):
+            self._channel.send(piece)
+        if self._is_over(self._channel.waiting > 0):
+            self._sent_away = True
+            self._reactor.stop()
+
+    def _look_again(self) -> None:
+        self._reactor.later(_LOOK, self._look_again)
+        self._look()
+
+    def _heard(self, _channel: Channel[_Frame], frame: _Frame) -> None:
+        self._hear(*frame)
+        self._look()
+
+    def _ended(self, _channel: Channel[_Frame], _why: Ended) -> None:
+        self._reactor.stop()

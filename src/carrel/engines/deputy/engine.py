@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -23,7 +22,7 @@ from carrel.domain.ports import Attempt, Clock
 from carrel.domain.serial import to_plain
 from carrel.engines.attempts import Key
 from carrel.engines.deputy.collecting import Collections
-from carrel.engines.deputy.conversation import converse
+from carrel.engines.deputy.conversation import Conversation
 from carrel.engines.deputy.followed import (
     Followed,
     ended_before_start,
@@ -129,7 +128,7 @@ class DeputyEngine:
         self._outgoing: deque[Iterator[bytes]] = deque()
         self._ready = False
         self._code: set[str] = set()
-        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._conversation: Conversation | None = None
 
     # --- the port: called from any thread -------------------------------------------------------------------------------------
 
@@ -240,8 +239,6 @@ class DeputyEngine:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
 
     # --- what is written -----------------------------------------------------------------------------------------------------
 
@@ -315,8 +312,8 @@ class DeputyEngine:
             self._wake()
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError, OSError):
-            os.write(self._wake_write, b"!")
+        if self._conversation is not None:
+            self._conversation.wake()
 
     # --- in the thread --------------------------------------------------------------------------------------------------------
 
@@ -419,25 +416,20 @@ class DeputyEngine:
                     raise Unavailable(f"It did not say that it is ready within {_HELLO:.0f} s.")
                 return False
 
-        return converse(
-            self._command,
-            environ=self._environ,
-            log=log,
-            wake=self._wake_read,
-            say=self._next,
-            hear=self._hear,
-            is_over=is_over,
+        self._conversation = Conversation(
+            self._command, environ=self._environ, log=log, say=self._next, hear=self._hear, is_over=is_over
         )
+        return self._conversation.run()
 
-    def _next(self) -> memoryview:
+    def _next(self) -> bytes:
         """Return what is to be written next."""
         with self._changed:
             while self._outgoing:
                 piece = next(self._outgoing[0], None)
                 if piece is not None:
-                    return memoryview(piece)
+                    return piece
                 self._outgoing.popleft()
-        return memoryview(b"")
+        return b""
 
     def _hear(self, head: Mapping[str, Any], body: bytes) -> None:
         try:

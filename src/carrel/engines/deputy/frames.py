@@ -5,13 +5,13 @@ Neither end believes the other further than it must, so sizes have limits and wh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from carrel.domain.errors import CarrelError
 from carrel.domain.launch import Observation
 from carrel.spool import entry_from_plain, entry_to_plain
+from carrel.transport.framing import Garbled, Incoming, TooLong, object_line, object_of
 
 #: The form of the conversation. Lab and deputy have to agree on it; after an update both are started anew.
 VERSION = 4
@@ -40,50 +40,49 @@ class Signer(Protocol):
 def frame(head: Mapping[str, Any], data: bytes = b"") -> bytes:
     """Return the bytes of one frame."""
     assert len(data) <= CHUNK
-    line = json.dumps({**head, "bytes": len(data)} if data else head, separators=(",", ":"))
-    return line.encode() + b"\n" + data
+    return object_line({**head, "bytes": len(data)} if data else head) + data
 
 
 class FrameReader:
     """Puts frames together from the pieces in which they arrive."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._looked = 0
+        self._incoming = Incoming(_LONGEST)
         self._head: dict[str, Any] | None = None
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Yield what is complete with `data`. Raises `NotAFrame`."""
-        self._buffer += data
+        self._incoming.add(data)
         while True:
             if self._head is None:
-                end = self._buffer.find(b"\n", self._looked)
-                if end < 0:
-                    self._looked = len(self._buffer)
-                    if self._looked > _LONGEST:
-                        raise NotAFrame(f"A line of more than {_LONGEST} bytes came.")
+                try:
+                    line = self._incoming.line()
+                except TooLong as error:
+                    raise NotAFrame(f"A line of more than {_LONGEST} bytes came.") from error
+                if line is None:
                     return
-                self._head = _head(bytes(self._buffer[:end]))
-                del self._buffer[: end + 1]
-                self._looked = 0
-            size = self._head.get("bytes", 0)
-            if len(self._buffer) < size:
+                self._head = _head(line)
+            body = self._incoming.exactly(self._head.get("bytes", 0))
+            if body is None:
                 return
             head, self._head = self._head, None
-            data = bytes(self._buffer[:size])
-            del self._buffer[:size]
-            yield head, data
+            yield head, body
+
+    @property
+    def midway(self) -> bool:
+        """True when a part of a frame has come."""
+        return self._head is not None or len(self._incoming) > 0
 
 
 def _head(line: bytes) -> dict[str, Any]:
     try:
-        head = json.loads(line)
-    except ValueError as error:
-        raise NotAFrame(f"This came where a frame was expected: {line[:200].decode(errors='replace')!r}.") from error
-    size = head.get("bytes", 0) if isinstance(head, dict) else None
+        head = object_of(line)
+    except Garbled:
+        head = {}
+    size = head.get("bytes", 0)
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= CHUNK or not isinstance(head.get("is"), str):
         raise NotAFrame(f"This came where a frame was expected: {line[:200].decode(errors='replace')!r}.")
-    return dict(head)
+    return head
 
 
 def observation_to_plain(observation: Observation) -> dict[str, Any]:

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
-import selectors
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +13,7 @@ from carrel.domain.ports import Clock
 from carrel.engines.attempts import Key
 from carrel.engines.doorbells import Doorbells, NetworkDoorbells
 from carrel.engines.slurm.followed import Followed, explained, is_doubtful
+from carrel.transport.reactor import Reactor
 
 #: Seconds between two looks at all journals: the bell of the lab is not heard on other machines.
 POLL = 0.5
@@ -39,22 +36,23 @@ class Follower:
         monotonic: Clock,
         clock: Clock,
     ) -> None:
-        self._doorbells = doorbells
         self._deliver = deliver
         self._monotonic = monotonic
         self._clock = clock
         self._lock = threading.Lock()
         self._followed: dict[Key, Followed] = {}
+        #: Attempts that may have news: a delivery is due while there are some.
         self._dirty: set[Key] = set()
-        self._poll_at = 0.0
         self._hold_until = 0.0
-        self._calls: deque[Callable[[], None]] = deque()
-        self._stop = False
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="carrel-slurm-follower", daemon=True)
+        self._closed = False
+        self._reactor = Reactor(monotonic, on_error=_failed)
+        for bell in doorbells:
+            self._reactor.watch(bell, partial(self._rung, bell))
+        self._thread = threading.Thread(target=self._reactor.run, name="carrel-slurm-follower", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
+        self._reactor.post(self._poll)
         self._thread.start()
 
     def follow(self, followed: Followed) -> bool:
@@ -84,78 +82,52 @@ class Follower:
 
     def look(self, followed: Followed) -> None:
         """Read its journal soon."""
-        self._call(partial(self._dirty.add, followed.watched.key))
+        self._reactor.post(partial(self._look, {followed.watched.key}))
 
     def say(self, followed: Followed, message: str) -> None:
         """Tell the owner something that is in no journal; once."""
         if message != followed.said:
             followed.said = message
-            self._call(partial(self._say, followed, message))
+            self._reactor.post(partial(self._say, followed, message))
 
     def gone(self, followed: Followed) -> None:
         """Its runner is gone, and left no end."""
-        self._call(partial(self._gone, followed))
+        self._reactor.post(partial(self._gone, followed))
 
     def close(self) -> None:
         """Stop the thread and wait for it; again is harmless."""
-        if self._stop:
+        if self._closed:
             return
-        self._stop = True
-        self._wake()
+        self._closed = True
+        self._reactor.post(self._reactor.stop)
         if self._thread.ident is not None:
             self._thread.join()
-        with self._lock:
-            os.close(self._wake_read)
-            os.close(self._wake_write)
-            self._wake_write = -1
-
-    def _call(self, function: Callable[[], None]) -> None:
-        self._calls.append(function)
-        self._wake()
-
-    def _wake(self) -> None:
-        with self._lock, suppress(BlockingIOError):
-            if self._wake_write >= 0:
-                os.write(self._wake_write, b"!")
+        self._reactor.close()
 
     # --- in the thread ------------------------------------------------------------------------------------------------------
 
     def _say(self, followed: Followed, message: str) -> None:
         followed.says = Preparing(message=message)
-        self._dirty.add(followed.watched.key)
+        self._look({followed.watched.key})
 
     def _gone(self, followed: Followed) -> None:
         followed.watched.dead = True
-        self._dirty.add(followed.watched.key)
+        self._look({followed.watched.key})
 
-    def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._wake_read, selectors.EVENT_READ)
-            for doorbells in self._doorbells:
-                selector.register(doorbells, selectors.EVENT_READ)
-            while not self._stop:
-                try:
-                    self._turn(selector)
-                except Exception:  # noqa: BLE001 - the thread is the lab's only ear
-                    _log.exception("the follower of journals failed and goes on")
+    def _rung(self, bell: Doorbells | NetworkDoorbells) -> None:
+        self._look(bell.rings())
 
-    def _turn(self, selector: selectors.BaseSelector) -> None:
-        selector.select(max(0.0, self._poll_at - self._monotonic()))
-        with suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
-        for doorbells in self._doorbells:
-            self._dirty |= doorbells.rings()
-        while self._calls:
-            self._calls.popleft()()
-        now = self._monotonic()
-        if now >= self._poll_at:
-            everybody = self.all()
-            self._poll_at = now + max(POLL, len(everybody) / _LOOKS)
-            self._dirty |= {followed.watched.key for followed in everybody}
-        if self._dirty and now >= self._hold_until:
-            self._tell(now)
+    def _poll(self) -> None:
+        everybody = self.all()
+        self._reactor.later(max(POLL, len(everybody) / _LOOKS), self._poll)
+        self._look({followed.watched.key for followed in everybody})
 
-    def _tell(self, now: float) -> None:
+    def _look(self, keys: Set[Key]) -> None:
+        if keys and not self._dirty:
+            self._reactor.later(self._hold_until - self._monotonic(), self._tell)
+        self._dirty |= keys
+
+    def _tell(self) -> None:
         keys, self._dirty = self._dirty, set()
         pairs = []
         for key in keys:
@@ -168,8 +140,8 @@ class Follower:
             self._deliver([news for _, _, news in pairs])
         except Exception:  # noqa: BLE001 - whatever the receiver's trouble is, its news must not be lost
             _log.exception("news were not taken and are delivered again")
-            self._hold_until = now + 1.0
-            self._dirty |= keys
+            self._hold_until = self._monotonic() + 1.0
+            self._look(keys)
             return
         for followed, said, news in pairs:
             followed.watched.delivered(news)
@@ -202,3 +174,7 @@ class Follower:
             return None
         last = replace(news.entries[-1], record=explained(ended, followed.explanation))
         return replace(news, entries=(*news.entries[:-1], last))
+
+
+def _failed(_error: Exception) -> None:
+    _log.exception("the follower of journals failed and goes on")

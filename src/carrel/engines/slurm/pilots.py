@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import selectors
 import subprocess
 import threading
 import time
@@ -35,6 +34,8 @@ from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilot import BEAT, BEGINS, GO, OVER, is_locked
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import is_live
+from carrel.transport.channel import Channel
+from carrel.transport.framing import Ended, Lines
 
 #: What stands for the job in the names of allocations that are held.
 HOLD = "hold"
@@ -54,6 +55,8 @@ _NAMED = 1.0
 _NOTED = 86400.0
 #: Seconds that an allocation is asked for at least, beyond the longest short task.
 _BEYOND = 60
+#: Bytes of a line that a pilot says at most.
+_LONGEST = 1 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -283,20 +286,16 @@ class Pilots:
     def _listen(self, pilot: Pilot, script: Path) -> None:
         """In a thread of its own: pass on what a pilot says, until it is gone, and see to it that it hears something."""
         assert pilot.process.stdout is not None
-        said = b""
-        with suppress(OSError, ValueError), selectors.DefaultSelector() as selector:
-            selector.register(pilot.process.stdout, selectors.EVENT_READ)
+        channel = Channel(Lines(_LONGEST), pilot.process.stdout)
+        with suppress(Ended):
             while True:
-                if not selector.select(BEAT):
+                line = channel.receive(BEAT)
+                if line is None:
                     pilot.beat()
-                    continue
-                if not (more := pilot.process.stdout.read(4096)):
-                    break
-                *lines, said = (said + more).split(b"\n")
-                for line in lines:
+                else:
                     self._hear(pilot, line.decode(errors="replace"))
         pilot.process.wait()
-        pilot.process.stdout.close()
+        channel.close()
         pilot.send_away()
         self._do(partial(self._gone, pilot, script))
 

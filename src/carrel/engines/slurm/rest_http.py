@@ -12,7 +12,6 @@ import os
 import pwd
 import socket
 import ssl
-import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,11 +24,10 @@ from carrel.domain.ports import Clock
 from carrel.engines.slurm.commands import SlurmDown, SlurmSlow
 from carrel.engines.slurm.listing import Garbage
 from carrel.engines.slurm.rest_answers import NotDone
+from carrel.transport.channel import peer_credentials
 
 #: Bytes of the largest answer that is read; those about one job have 4 KB.
 _LARGEST = 4 * 1024**2
-#: pid, uid and gid (unix(7), SO_PEERCRED).
-_CREDENTIALS = struct.Struct("3i")
 #: The largest number of a user that is no person (login.defs(5), SYS_UID_MAX), and the one of nobody.
 _LAST_OF_THE_MACHINES, _NOBODY = 999, 65534
 _LISTENS = "0A"
@@ -143,7 +141,7 @@ def _connect(address: RestAddress, timeout: float) -> socket.socket:
 
 def _of_our_own(address: RestAddress, line: socket.socket) -> socket.socket:
     """Return the connection when our own user listens there: slurmrestd does what it is asked as the user that it runs as."""
-    _, user, _ = _CREDENTIALS.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    user = peer_credentials(line).uid
     if user == os.getuid():
         return line
     line.close()

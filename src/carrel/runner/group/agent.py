@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import shutil
 import signal
 import socket
@@ -18,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from carrel.domain.serial import from_plain, to_plain
@@ -38,6 +38,7 @@ from carrel.runner.limits import MemoryGuard
 from carrel.runner.process import Command, LaunchError, become_subreaper, shell, start
 from carrel.runner.samples import GpuWatch, Sampler, gpus_on
 from carrel.runner.tree import continue_all, descendants, measure, stop_all
+from carrel.transport.reactor import Reactor
 
 #: The program of the interpreter.
 START = "import sys; from carrel.runner.group.agent import main; sys.exit(main(sys.argv[1:]))"
@@ -122,41 +123,22 @@ class Agent:
         visible = environ.get("CUDA_VISIBLE_DEVICES", "") if plan.step else ""
         self._gpus = GpuWatch(gpus_on(self._name, [name for name in visible.split(",") if name and name != "NoDevFiles"]))
         self._try: _Try | None = None
-        self._poll = select.poll()
-        self._wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        #: Signals of the cluster's for the processes, which it sends to the agent too.
-        self._asked: list[int] = []
+        self._reactor = Reactor()
+        self._reactor.heed_signals()
+        signal.signal(signal.SIGCHLD, lambda *_: self._reactor.post(self._reap))
+        # Signals of the cluster's for the processes, which it sends to the agent too.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(number, lambda number, _frame: self._asked.append(number))
+            signal.signal(number, lambda number, _frame: self._reactor.post(partial(self._signal, number)))
 
     def serve(self, link: Link, host: str) -> None:
         """Do what the leader says until it says that all is over. Raises `EOFError` or `OSError` when it is gone."""
         self._link = link
         link.say("hello", node=self._node, local=self._local, name=self._name, address=host)
-        self._poll.register(link.fileno(), select.POLLIN)
-        self._poll.register(self._wake, select.POLLIN)
-        report_at = time.monotonic() + self._plan.sample
-        look_at = time.monotonic() if self._plan.memory else float("inf")
-        while True:
-            timeout = 1000 * max(0.0, min(report_at, look_at) - time.monotonic())
-            for fd, _ in self._poll.poll(timeout):
-                if fd == link.fileno():
-                    if not self._obey(link.receive()):
-                        return
-                elif fd == self._wake:
-                    self._drain()
-                elif self._try is not None and fd in self._try.sources:
-                    self._read(self._try, fd)
-            while self._asked:
-                self._signal(self._asked.pop(0))
-            self._reap()
-            if time.monotonic() >= report_at:
-                report_at = time.monotonic() + self._plan.sample
-                self._report_use()
-            if time.monotonic() >= look_at:
-                look_at = time.monotonic() + self._look_at_memory()
+        self._reactor.watch(link, lambda: self._obey(link.receive()))
+        self._reactor.later(self._plan.sample, self._report)
+        if self._plan.memory:
+            self._reactor.post(self._look_at_memory)
+        self._reactor.run()
 
     def end(self) -> None:
         """Kill until nothing is left, and remove what was made."""
@@ -177,7 +159,7 @@ class Agent:
 
     # --- what the leader says -----------------------------------------------------------------------------------------------
 
-    def _obey(self, said: dict[str, object] | bytes) -> bool:
+    def _obey(self, said: dict[str, object] | bytes) -> None:
         assert isinstance(said, dict)
         match said["what"]:
             case "run":
@@ -193,8 +175,7 @@ class Agent:
                 continue_all(os.getpid())
             case _:  # "end"
                 self._report_use()
-                return False
-        return True
+                self._reactor.stop()
 
     def _run(self, meeting: Meeting) -> None:
         plan = self._plan
@@ -221,7 +202,7 @@ class Agent:
         """An earlier try is over: end what it left behind, and listen to it no more."""
         self._kill()
         for fd in before.sources:
-            self._poll.unregister(fd)
+            self._reactor.unwatch(fd)
             os.close(fd)
         if before.ranks is not None:
             shutil.rmtree(before.ranks, ignore_errors=True)
@@ -279,20 +260,20 @@ class Agent:
     def _watch(self, started: _Try, fd: int, source: _Source) -> None:
         started.sources[fd] = source
         started.seen.append(source)
-        self._poll.register(fd, select.POLLIN)
+        self._reactor.watch(fd, partial(self._read, started, fd))
 
     def _kill(self) -> None:
         for pid in descendants(os.getpid()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _look_at_memory(self) -> float:
-        """End the processes when they use too much together; return in how many seconds to look again."""
+    def _look_at_memory(self) -> None:
+        """End the processes when they use too much together; look again after a while."""
         too_much, pause = self._guard.look()
+        self._reactor.later(pause, self._look_at_memory)
         if too_much is not None:
             self._link.say("memory", used=too_much)
             self._kill()
-        return pause
 
     def _signal(self, number: int) -> None:
         for pid, process in self._try.processes.items() if self._try is not None else ():
@@ -301,11 +282,6 @@ class Agent:
                     os.killpg(pid, number)
 
     # --- what the processes do ----------------------------------------------------------------------------------------------
-
-    def _drain(self) -> None:
-        with suppress(BlockingIOError):
-            while os.read(self._wake, 512):
-                pass
 
     def _read(self, started: _Try, fd: int) -> bool:
         """Pass output on, and forget what was closed; return whether there may be more now."""
@@ -324,7 +300,7 @@ class Agent:
         if shown:
             self._link.write(shown)
         if not data:
-            self._poll.unregister(fd)
+            self._reactor.unwatch(fd)
             os.close(fd)
             del started.sources[fd]
             if source.rank < 0 and source.named_in is not None:  # it wrote nothing
@@ -364,6 +340,10 @@ class Agent:
     def _port_was_taken(self, started: _Try) -> bool:
         port = re.compile(rb"\b%d\b" % started.meeting.port)
         return any(_TAKEN.search(source.tail) and port.search(source.tail) for source in started.seen)
+
+    def _report(self) -> None:
+        self._reactor.later(self._plan.sample, self._report)
+        self._report_use()
 
     def _report_use(self) -> None:
         use, gpus = measure([os.getpid(), *descendants(os.getpid())]), self._gpus.read()

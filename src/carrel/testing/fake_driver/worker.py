@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import selectors
 import subprocess
 from collections.abc import Mapping
 from types import TracebackType
@@ -10,6 +9,11 @@ from typing import Literal
 
 from carrel.testing.fake_driver.build import FakeDriver
 from carrel.testing.waiting import PATIENCE
+from carrel.transport.channel import Channel
+from carrel.transport.framing import Ended, Lines
+
+#: Bytes of an answer at most.
+_LONGEST = 1 << 20
 
 
 class Worker:
@@ -18,7 +22,8 @@ class Worker:
     def __init__(self, words: list[str], environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(words, env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         self._owed = 1  # it says a line when it has its context
-        self._rest = b""
+        assert self._process.stdout is not None
+        self._channel = Channel(Lines(_LONGEST), self._process.stdout)
 
     @property
     def pid(self) -> int:
@@ -47,17 +52,12 @@ class Worker:
         return answer.removeprefix("ok").strip()
 
     def _line(self, seconds: float) -> str:
-        assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._rest:
-                if not selector.select(seconds):
-                    raise TimeoutError(f"Process {self.pid} has not answered.")
-                piece = self._process.stdout.read(65536)
-                if not piece:
-                    raise RuntimeError(f"Process {self.pid} ended with {self._process.wait()}.")
-                self._rest += piece
-        line, self._rest = self._rest.split(b"\n", 1)
+        try:
+            line = self._channel.receive(seconds)
+        except Ended as error:
+            raise RuntimeError(f"Process {self.pid} ended with {self._process.wait()}.") from error
+        if line is None:
+            raise TimeoutError(f"Process {self.pid} has not answered.")
         return line.decode()
 
     def kill(self) -> None:
