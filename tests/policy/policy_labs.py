@@ -6,16 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
+from oracle import Walk
 
+from carrel.domain.expectation import Expect
 from carrel.domain.node import Device, Node
 from carrel.domain.partition import Partition, SlurmPartition
 from carrel.domain.placement import ArrayLimit, Holding, Placement, Snapshot, Start, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
+from carrel.policy.explain import explain
 from carrel.policy.order import order_of
-from carrel.policy.place import place
 from carrel.policy.placer import Placer
+from carrel.policy.situation import Situation
 
 GIB = 1024**3
 NOW = 1_000_000.0
@@ -180,6 +183,13 @@ def rank(job: Waiting, snapshot: Snapshot) -> tuple[int, float, int]:
     return (-int(bool(service and service.preempts)), -(worth + job.resources.total_gpus * snapshot.size_weight), job.id)
 
 
+def place(snapshot: Snapshot, now: float, *, expect: Expect | None = None) -> Placement:
+    """Ask a placer what starts and why the others wait, and the oracle whether that is right."""
+    found = Lab(snapshot)
+    found.now = now
+    return found.look(expect)
+
+
 class Lab:
     """The picture, and a placer that has been told of it."""
 
@@ -227,13 +237,27 @@ class Lab:
 
     def place(self) -> tuple[Start, ...]:
         """Decide both ways; carry out what was decided."""
-        expected = place(self.picture, self.now).starts
+        expected = tuple(Walk(self.picture, self.now).starts)
+        assert tuple(self.look().starts) == expected
         found = tuple(self.placer.place(self.now))
         assert found == expected
         for start in found:
             job = self.waiting.pop(start.job_id)
             self.holding[job.id] = as_holding(start, {job.id: job}, self.now)
         return found
+
+    def look(self, expect: Expect | None = None) -> Placement:
+        """What would be decided now, and why the others wait. It is what the oracle says."""
+        outcome = self.placer.look(self.now, blocked=self.snapshot.blocked)
+        situation, walk = Situation.of(outcome), Walk(self.picture, self.now)
+        assert list(outcome.starts) == walk.starts
+        assert [promise.job.id for promise in outcome.promises.made] == [promise.job.id for promise in walk.promises.made]
+        assert [(promise.at, promise.indexes) for promise in outcome.promises.made] == [
+            (promise.at, promise.indexes) for promise in walk.promises.made
+        ]
+        assert [held.job.id for held in situation.held] == [job_id for job_id, _ in walk.held]
+        assert [(held.job.id, held.code) for held in situation.held] == walk.held
+        return explain(outcome, expect)
 
 
 # ---- random labs ----------------------------------------------------------------------------------------------------

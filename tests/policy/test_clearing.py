@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lending_node import Node as LendingNode
-from policy_labs import GIB, NOW, as_holding, holding, lab, node, waiting
+from policy_labs import GIB, NOW, as_holding, holding, lab, node, place, waiting
 
 from carrel.domain.lease import DeviceRoom, LendingRules, Residency
 from carrel.domain.placement import GpuState, Holding, IdleState, Snapshot, Start, Waiting
 from carrel.policy.clearing import Offer, offer
-from carrel.policy.place import place
 from carrel.policy.placer import Placer
 
 TWO = node("n1", "h200", "h200")

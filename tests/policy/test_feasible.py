@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
-from policy_labs import GIB, NOW, node, snapshots
+from policy_labs import GIB, NOW, node, place, snapshots
 
 from carrel.domain.errors import Impossible, Invalid
 from carrel.domain.partition import Partition, SlurmPartition
@@ -12,7 +12,6 @@ from carrel.domain.placement import Snapshot
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.policy.feasible import feasible
-from carrel.policy.place import place
 from carrel.policy.qos import choose_qos
 from carrel.testing.examples import examples
 

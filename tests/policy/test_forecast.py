@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypothesis import given, settings
-from policy_labs import NOW, after, holding, lab, node, snapshots, waiting
+from policy_labs import NOW, after, holding, lab, node, place, snapshots, waiting
 
 from carrel.domain.expectation import Expected
 from carrel.domain.placement import Holding, Snapshot, Waiting
-from carrel.policy.place import place
 from carrel.testing.examples import examples
 
 HOUR = 3600.0

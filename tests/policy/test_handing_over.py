@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from policy_labs import NOW, holding, lab, node, snapshots, waiting
+from policy_labs import NOW, holding, lab, node, place, snapshots, waiting
 
 from carrel.domain.errors import Impossible
 from carrel.domain.partition import Partition, SlurmPartition, on_cluster
@@ -17,7 +17,6 @@ from carrel.domain.resources import Resources
 from carrel.policy.feasible import feasible
 from carrel.policy.limits import CODES
 from carrel.policy.order import order_of
-from carrel.policy.place import place
 from carrel.policy.placer import Placer
 
 CLUSTER = Partition(name="cats", slurm=SlurmPartition(partition="gpu"))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from policy_labs import GIB, NOW, holding, lab, node, waiting
+from policy_labs import GIB, NOW, holding, lab, node, place, waiting
 
 from carrel.domain.placement import ArrayLimit, Hold, Placement, Snapshot
 from carrel.domain.qos import QoS
-from carrel.policy.place import place
 
 
 def starts(placement: Placement) -> dict[int, tuple[str, ...]]:

@@ -19,6 +19,7 @@ from policy_labs import (
     free_for,
     has_room,
     nodes_with_room,
+    place,
     rank,
     snapshots,
     suits,
@@ -28,7 +29,6 @@ from policy_labs import (
 from carrel.domain.job import REASONS
 from carrel.domain.node import Share
 from carrel.domain.placement import Placement, Snapshot
-from carrel.policy.place import place
 from carrel.testing.examples import examples
 
 FAST = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])

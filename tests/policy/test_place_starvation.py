@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_labs import GIB, NOW, after, lab, node, waiting
+from policy_labs import GIB, NOW, after, lab, node, place, waiting
 
 from carrel.domain.placement import Holding, Snapshot, Waiting
 from carrel.domain.qos import QoS
-from carrel.policy.place import place
 from carrel.testing.examples import examples
 
 STEP = 100.0

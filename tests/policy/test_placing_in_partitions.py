@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from policy_labs import NOW, holding, lab, node, waiting
+from policy_labs import NOW, holding, lab, node, place, waiting
 
 from carrel.domain.errors import Impossible
 from carrel.domain.partition import Partition
@@ -11,7 +11,6 @@ from carrel.domain.placement import Snapshot
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.policy.feasible import feasible
-from carrel.policy.place import place
 
 PARTS = {
     "cats": Partition(name="cats", nodes=("c[1-2]",)),

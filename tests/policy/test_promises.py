@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from policy_labs import NOW, Lab, holding, lab, node, rank, snapshots, waiting
+from policy_labs import NOW, Lab, holding, lab, node, place, rank, snapshots, waiting
 
 from carrel.domain.placement import Snapshot, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
-from carrel.policy.place import place
 from carrel.testing.examples import examples
 
 HOUR = 3600

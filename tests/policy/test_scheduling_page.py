@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from carrel.domain.job import REASONS
-from carrel.policy.order import in_order
+from carrel.policy.order import order_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "scheduling.md").read_text()
@@ -33,7 +33,7 @@ def test_the_worths_in_the_table_are_right_and_in_order() -> None:
     rows = re.findall(r"^\| (\d+) \| (?:.* = )?(\d+) \|", PAGE, re.MULTILINE)
     _, names = run_example()
     snapshot, now = names["snapshot"], names["now"]
-    ordered = in_order(snapshot)
+    ordered = order_of(snapshot, {}).line(snapshot.waiting)
     worths = [(job.id, job.priority * snapshot.age_weight + now - job.submitted_at) for job in ordered]
     assert worths == [(int(job), float(worth)) for job, worth in rows]
 

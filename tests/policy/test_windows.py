@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from policy_labs import NOW, holding, lab, node, waiting
+from policy_labs import NOW, holding, lab, node, place, waiting
 
 from carrel.domain.placement import Snapshot
 from carrel.domain.reservation import Reservation
 from carrel.policy.order import order_of
-from carrel.policy.place import place
 from carrel.policy.placer import Placer
 
 HOUR = 3600

@@ -1,4 +1,4 @@
-"""Why those wait who wait, and for how long: worked out from a picture of the queue when somebody asks."""
+"""Why those wait who wait, and for how long: worked out from what was decided when somebody asks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import overload
 
 from carrel.domain.expectation import Corrections, Expect
 from carrel.domain.job import Reason
-from carrel.domain.placement import Hold, Placement, Snapshot
-from carrel.policy.explain import NO_CORRECTIONS
-from carrel.policy.place import place
+from carrel.domain.placement import Hold, Placement
+from carrel.policy.explain import NO_CORRECTIONS, explain
+from carrel.policy.outcome import Outcome
 
 #: Jobs in line and on nodes up to which what is known about run times is played into the future: for whoever asks, and for the
 #: loop itself, which has no time. In a larger lab estimates are those of walltimes.
@@ -25,7 +25,7 @@ class Outlook:
 
     def __init__(
         self,
-        picture: Snapshot | None,
+        outcome: Outcome | None,
         now: float,
         expect: Expect | None = None,
         *,
@@ -38,12 +38,12 @@ class Outlook:
         self.answered: deque[Hold] = deque(maxlen=ANSWERS)
         self._corrections = corrections
         self._halt = halt
-        self._picture = picture
+        self._outcome = outcome
         self._expect = expect
 
     @cached_property
     def placement(self) -> Placement:
-        """What the policy says about everybody in the picture."""
+        """What is decided about everybody."""
         # Two threads may both work it out: the answers are equal.
         return self._look(FORESEEN)
 
@@ -61,13 +61,13 @@ class Outlook:
 
     @property
     def _size(self) -> int:
-        return 0 if self._picture is None else len(self._picture.waiting) + len(self._picture.holding)
+        return 0 if self._outcome is None else len(self._outcome.waiting) + len(self._outcome.holding)
 
     def _look(self, most: int) -> Placement:
-        if self._picture is None:
+        if self._outcome is None:
             return Placement()
         expect = self._expect if self._size <= most else None
-        found = place(self._picture, self.now, expect=expect, corrections=self._corrections)
+        found = explain(self._outcome, expect, self._corrections)
         return found if self._halt is None else Placement(holds=_Halted(found, self._halt))
 
 

@@ -482,7 +482,8 @@ class Scheduler:
     def look(self, now: float) -> Outlook:
         """Where everybody stands who waits."""
         corrections = self.calibration.corrections
-        return Outlook(self._picture(now), now, self.run_times.remaining, corrections=corrections, halt=self._halt)
+        outcome = self._placer.look(now, blocked=self._offer.blocked)
+        return Outlook(outcome, now, self.run_times.remaining, corrections=corrections, halt=self._halt)
 
     def _picture(self, now: float) -> Snapshot:
         rules = self._settings.rules.current

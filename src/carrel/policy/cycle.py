@@ -12,7 +12,7 @@ from typing import Protocol
 
 from carrel.domain.placement import Start
 from carrel.policy.backfill import Slot
-from carrel.policy.limit_queue import LimitQueue
+from carrel.policy.limit_queue import KeptOut, LimitQueue
 from carrel.policy.limits import Limit, Limits
 from carrel.policy.line import Bulk, Group, Parked, PartitionLine
 from carrel.policy.needs import NOBODY, Headroom, Key, Need, Needs, Node, fits
@@ -39,6 +39,10 @@ class Line(Protocol):
 
     def ahead(self, limit: Limit, group: Group) -> int:
         """Return the GPUs of a job before the group's first that `limit` alone does not let in now; 0 for none."""
+        ...
+
+    def first_kept_out(self, limit: Limit) -> KeptOut | None:
+        """Return the first job whom `limit` alone does not let in for its GPUs now, or None."""
         ...
 
     def park(self, group: Group, limit: Limit) -> None:
@@ -72,6 +76,8 @@ class Cycle:
     def __init__(self, placer: Line, now: float, promises: Promises) -> None:
         self.starts: list[Start] = []
         self.promises = promises
+        #: The jobs that a limit refused when it was their turn: the code, and the job that the limit kept out first then.
+        self.refused: dict[int, tuple[str, KeptOut | None]] = {}
         self._placer = placer
         self._now = now
         #: Lines of partitions that have promises to give, and parts of the trees of the others, by who is first there.
@@ -223,12 +229,15 @@ class Cycle:
         return True
 
     def _refusing(self, group: Group) -> Limit | None:
-        limits, gpus = group.limits, group.resources.total_gpus
-        for limit in limits.parts if limits is not None else ():
-            ahead = self._placer.ahead(limit, group) if gpus and limit.limits_gpus else 0
-            if limit.refuses(gpus, ahead) is not None:
-                return limit
-        return None
+        if group.limits is None:
+            return None
+        self.refused.pop(group.head.id, None)
+        refusal = group.limits.refuses(group.resources.total_gpus, lambda limit: self._placer.ahead(limit, group))
+        if refusal is None:
+            return None
+        limit, code = refusal
+        self.refused[group.head.id] = code, self._placer.first_kept_out(limit)
+        return limit
 
     def _promise(self, group: Group) -> bool:
         """Promise the group's first job when and where it first fits. False when it never does."""

@@ -112,7 +112,7 @@ class ListSchedule:
 
     def __init__(self, situation: Situation) -> None:
         self._situation = situation
-        self._now = now = situation.now
+        self._now = now = situation.outcome.now
         moments = (release.at for room in situation.rooms for release in room.releases.values())
         self._next_release = max(now, min(moments, default=now))
         self._parts: dict[str, _Part] = {}

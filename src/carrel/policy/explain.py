@@ -11,13 +11,14 @@ from typing import overload
 from carrel.domain.expectation import Corrections, Expect
 from carrel.domain.job import Reason
 from carrel.domain.node import Node
-from carrel.domain.placement import Hold, Waiting
+from carrel.domain.placement import Hold, Placement, Waiting
 from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
 from carrel.policy.estimate import ListSchedule
 from carrel.policy.forecast import Forecast
 from carrel.policy.limits import ARRAY_JOBS, CODES, GROUP_GPUS, MAX_ACCOUNT_GPUS, MAX_ACCOUNT_JOBS, Submitted
 from carrel.policy.line import Kind, kind_of
+from carrel.policy.outcome import Outcome
 from carrel.policy.realm import Realm
 from carrel.policy.rooms import Room, idle_room, suits
 from carrel.policy.situation import BEGIN_TIME, INVALID_QOS, PARTITION_DOWN, PRIORITY, SUSPENDED, UNAVAILABLE, Held, Situation
@@ -26,6 +27,15 @@ from carrel.policy.windows import explain_window
 #: How many drained nodes a sentence names before it counts the rest.
 NAMED = 3
 NO_CORRECTIONS = Corrections()
+
+
+def explain(outcome: Outcome, expect: Expect | None = None, corrections: Corrections = NO_CORRECTIONS) -> Placement:
+    """Return what starts and why each of the others waits. Every job that was in line is in exactly one of the two.
+
+    Holds are made lazily: `Placement.hold_of` is the cheap way to ask about one job. `expect` makes estimates better, and gives
+    them a range; both are corrected by `corrections`.
+    """
+    return Placement(tuple(outcome.starts), Holds(Situation.of(outcome), expect, corrections))
 
 
 class Holds(Sequence[Hold]):
@@ -40,7 +50,7 @@ class Holds(Sequence[Hold]):
         self._places: dict[int, int] | None = None
         self._estimates: list[float | None] = []
         self._schedule: Iterator[float | None] | None = None
-        self._forecast = None if expect is None else Forecast(situation.snapshot, situation.now, expect)
+        self._forecast = None if expect is None else Forecast(situation.outcome, expect)
         self._lock = Lock()
         self._shortages: dict[tuple[Kind, int], str] = {}
         #: How many jobs of its partition are ahead of each, where there are partitions.
@@ -89,7 +99,7 @@ class Holds(Sequence[Hold]):
             between = (low, high)
         message = f"{self._cause(held, code, place)}; {self._about(start, between)}"
         if held.job.stopped_at is not None:
-            code, message = SUSPENDED, f"{_stopped(held.job, held.job.stopped_at, self._situation.now)}; {message}"
+            code, message = SUSPENDED, f"{_stopped(held.job, held.job.stopped_at, self._situation.outcome.now)}; {message}"
         return Hold(
             job_id=held.job.id,
             reason=Reason(code=code, message=message),
@@ -114,18 +124,18 @@ class Holds(Sequence[Hold]):
             return self._forecast.between(job_id)
 
     def _corrected(self, foreseen: tuple[float, float, float]) -> tuple[float, float, float]:
-        now = self._situation.now
+        now = self._situation.outcome.now
         low, middle, high = self._corrections.of(*(moment - now for moment in foreseen))
         return now + low, now + middle, now + high
 
     def _about(self, start: float | None, between: tuple[float, float] | None) -> str:
         if start is None:
             return "start unknown"
-        wait = start - self._situation.now
+        wait = start - self._situation.outcome.now
         about = f"about {format_duration(wait)}" if wait >= 0.5 else "any moment now"
         if between is None:
             return about
-        low, high = (format_duration(max(0.0, moment - self._situation.now)) for moment in between)
+        low, high = (format_duration(max(0.0, moment - self._situation.outcome.now)) for moment in between)
         return about if low == high else f"{about} ({low} to {high})"
 
     def _cause(self, held: Held, code: str, ahead: int) -> str:
@@ -136,7 +146,7 @@ class Holds(Sequence[Hold]):
         if code == BEGIN_TIME:
             return "pauses before it is tried again"
         if code in CODES:
-            return _over_limit(held, code)
+            return _over_limit(held, code, self._situation)
         if code == UNAVAILABLE:
             return _unavailable(held.job, self._situation)
         giving_way = _giving_way(held.job, self._situation) if code != PRIORITY else ""
@@ -148,7 +158,7 @@ class Holds(Sequence[Hold]):
 
     def _before(self, place: int) -> int:
         """How many jobs of the same partition are ahead of the one at a place in the queue."""
-        if not self._situation.snapshot.partitions:
+        if not self._situation.outcome.partitions:
             return place
         if self._ahead is None:
             seen, ahead = Counter[str](), []
@@ -160,7 +170,8 @@ class Holds(Sequence[Hold]):
 
     def _shortage(self, job: Waiting) -> str:
         realm = self._situation.realm(job)
-        key = (kind_of(job.resources, realm), job.resources.time if realm.windows or self._situation.promises.most > 1 else 0)
+        timed = realm.windows or self._situation.outcome.promises.most > 1
+        key = (kind_of(job.resources, realm), job.resources.time if timed else 0)
         text = self._shortages.get(key)
         if text is None:
             text = self._shortages[key] = _shortage(job, self._situation)
@@ -175,9 +186,9 @@ def _stopped(job: Waiting, since: float, now: float) -> str:
 
 def _giving_way(job: Waiting, situation: Situation) -> str:
     """Say who gives way to jobs of this class, and how long that takes at most."""
-    service, now = situation.snapshot.qos.get(job.qos), situation.now
+    service, now = situation.outcome.qos.get(job.qos), situation.outcome.now
     below = service.preempts | ({job.qos} if service.rotate else set()) if service is not None else frozenset()
-    leaving = [held for held in situation.snapshot.holding if held.leaving and held.qos in below]
+    leaving = [held for held in situation.outcome.holding if held.leaving and held.qos in below]
     if not leaving:
         return ""
     classes = " and ".join(f'"{name}"' for name in sorted({held.qos for held in leaving}))
@@ -196,14 +207,14 @@ def _gpus(wanted: Resources) -> str:
 
 def _blocked(wanted: Resources, situation: Situation, realm: Realm) -> str:
     """Name the devices that idle sessions' GPU state keeps from the job, and why it stays there; "" when there are none."""
-    blocked = situation.snapshot.blocked
+    blocked = situation.outcome.blocked
     if not blocked:
         return ""
     names = {room.name for room in realm.rooms}
-    held = {uuid for one in situation.snapshot.holding for share in one.shares for uuid in share.devices}
+    held = {uuid for one in situation.outcome.holding for share in one.shares for uuid in share.devices}
     found = [
         f"GPU {device.index} of {node.name} ({blocked[device.uuid]})"
-        for node in sorted(situation.snapshot.nodes, key=lambda node: node.name)
+        for node in sorted(situation.outcome.nodes, key=lambda node: node.name)
         if node.name in names
         for device in node.devices
         if device.uuid in blocked and device.uuid not in held and suits(device, wanted)
@@ -231,14 +242,14 @@ def _of(realm: Realm) -> str:
 def _shortage(job: Waiting, situation: Situation) -> str:
     """Name the first thing that no node has enough of: GPUs, then cpus, then memory; of those that are not kept."""
     wanted, realm = job.resources, situation.realm(job)
-    shut = realm.shut(situation.now, situation.now + job.longest)
+    shut = realm.shut(situation.outcome.now, situation.outcome.now + job.longest)
     rooms: Sequence[Room] = realm.rooms
     if shut:
         inside = [room for room in rooms if room.index in shut and room.has_free(wanted)]
         rooms = [room for room in rooms if room.index not in shut]
         ready = sum(room.has_free(wanted) for room in rooms)
         if (inside and ready < wanted.nodes <= ready + len(inside)) or not rooms:
-            return explain_window(job, inside or realm.rooms, wanted.nodes - ready, realm, situation.now)
+            return explain_window(job, inside or realm.rooms, wanted.nodes - ready, realm, situation.outcome.now)
     of = _of(realm)
     if wanted.nodes > 1:
         fitting = sum(room.has_free(wanted) for room in rooms)
@@ -272,11 +283,11 @@ def _kept(job: Waiting, situation: Situation, realm: Realm) -> str:
     """There is room, but only where it would delay somebody who was promised something."""
     wanted = job.resources
     what = f"{_gpus(wanted)} and {_count(wanted.cpus, 'CPU')}" if wanted.gpus else _count(wanted.cpus, "CPU")
-    until = situation.now + job.longest
+    until = situation.outcome.now + job.longest
     keeping = (
         promise
-        for promise in situation.promises.made
-        if promise.at < until and any(realm.has(room) and room.has_free(wanted) for room in promise.rooms)
+        for promise in situation.outcome.promises.made
+        if promise.at < until and any(realm.has(room) and situation.rooms[room.index].has_free(wanted) for room in promise.rooms)
     )
     promise = next(keeping, None)
     if promise is None:  # Cannot be: without a promise whatever fits is started.
@@ -286,7 +297,7 @@ def _kept(job: Waiting, situation: Situation, realm: Realm) -> str:
     return f"needs {what} for {format_duration(wanted.time)}; what is free on {where} is kept for job {first.id}"
 
 
-def _over_limit(held: Held, code: str) -> str:
+def _over_limit(held: Held, code: str, situation: Situation) -> str:
     limit = held.limit.of_code(code) if held.limit is not None else None
     if held.limit is None or limit is None:  # Cannot be: only a limit gives these codes.
         return "over a limit"
@@ -314,9 +325,13 @@ def _over_limit(held: Held, code: str) -> str:
         over = limit.jobs >= limit.max_jobs
     text = f'{text} in QoS "{name}"'
     whose = "" if code == GROUP_GPUS else "its " if whole else "their "
-    first = limit.first_kept_out() if of_gpus else None
-    first = limit.first_claim if first is None or first is job else first
-    return text if over or first is None else f"{text}, and {whose}job {first.id} is ahead of it"
+    outcome = situation.outcome
+    refused = outcome.refused.get(job.id)
+    kept_out = refused[1] if refused is not None else outcome.kept_out.get(limit.key)
+    ahead = limit.first_claim.id if limit.first_claim is not None else None
+    if of_gpus and kept_out is not None and kept_out[0][1] != job.id:
+        ahead = kept_out[0][1]
+    return text if over or ahead is None else f"{text}, and {whose}job {ahead} is ahead of it"
 
 
 def _not_submitted(limit: Submitted) -> str:
@@ -332,9 +347,9 @@ def _not_submitted(limit: Submitted) -> str:
 def _unavailable(job: Waiting, situation: Situation) -> str:
     """Say what keeps the nodes that could run the job from it: drained, withheld, or not there."""
     wanted, realm = job.resources, situation.realm(job)
-    partition = situation.snapshot.partitions.get(job.partition)
+    partition = situation.outcome.partitions.get(job.partition)
     what = f"needs {_gpus(wanted)}" if wanted.gpus else f"needs {_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)}"
-    nodes = sorted(situation.snapshot.nodes, key=lambda node: node.name)
+    nodes = sorted(situation.outcome.nodes, key=lambda node: node.name)
     if partition is not None:
         nodes = [node for node in nodes if partition.has(node.name)]
     if wanted.nodes > 1:
@@ -346,12 +361,12 @@ def _unavailable(job: Waiting, situation: Situation) -> str:
     if drained:
         more = f" and {len(drained) - NAMED} more" if len(drained) > NAMED else ""
         return f"{what} on {where}; drained: {', '.join(drained[:NAMED])}{more}"
-    withheld = situation.snapshot.withheld
+    withheld = situation.outcome.withheld
     for node in nodes:
         if node.drained is None and _holds(node, wanted):
             suited = [device for device in node.devices if suits(device, wanted)]
             blocked = _blocked(wanted, situation, realm)
-            away = sum(device.uuid in withheld and device.uuid not in situation.snapshot.blocked for device in suited)
+            away = sum(device.uuid in withheld and device.uuid not in situation.outcome.blocked for device in suited)
             if blocked and not away:
                 return f"{what} on {where}{blocked}"
             lent = f"{away} of {len(suited)} on {node.name} are withheld (lent to cells, or in use elsewhere)"

@@ -9,8 +9,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from carrel.domain.expectation import Expect
-from carrel.domain.placement import Snapshot
-from carrel.policy.order import order_of
+from carrel.policy.outcome import Outcome
 from carrel.policy.placer import Placer
 from carrel.policy.scenario import SCENARIOS, Expectations, Scenario
 
@@ -18,24 +17,23 @@ from carrel.policy.scenario import SCENARIOS, Expectations, Scenario
 class Course:
     """One course of events, played as far as somebody asks."""
 
-    def __init__(self, snapshot: Snapshot, now: float, scenario: Scenario) -> None:
-        self.now = now
+    def __init__(self, outcome: Outcome, scenario: Scenario) -> None:
+        self.now = now = outcome.now
         self._scenario = scenario
-        self._jobs = {job.id: job for job in snapshot.waiting}
+        self._jobs = {job.id: job for job in outcome.waiting}
         self._starts: dict[int, float] = {}
         self._placer = placer = Placer()
-        placer.nodes(snapshot.nodes, snapshot.withheld, snapshot.moves)
-        order = order_of(snapshot, snapshot.standing)
-        placer.rules(snapshot.qos, order, snapshot.partitions, promises=snapshot.promises)
-        placer.reservations(snapshot.reservations)
-        for held in snapshot.holding:
+        placer.nodes(outcome.nodes, outcome.withheld, outcome.moves)
+        placer.rules(outcome.qos, outcome.order, outcome.partitions, promises=outcome.promises.most)
+        placer.reservations(outcome.reservations)
+        for held in outcome.holding:
             placer.hold(held)
-        for job in snapshot.waiting:
+        for job in outcome.waiting:
             placer.wait(job)
-        self._ends = [(max(now, scenario.end(held)), held.id) for held in snapshot.holding]
-        self._ends += [(job.not_before, 0) for job in snapshot.waiting if job.not_before > now]
+        self._ends = [(max(now, scenario.end(held)), held.id) for held in outcome.holding]
+        self._ends += [(job.not_before, 0) for job in outcome.waiting if job.not_before > now]
         # Where some may not run now, they may when a window is over.
-        self._ends += [(window.end, 0) for window in snapshot.reservations if window.end > now]
+        self._ends += [(window.end, 0) for window in outcome.reservations if window.end > now]
         heapify(self._ends)
         self._place()
 
@@ -58,10 +56,9 @@ class Course:
 class Forecast:
     """All that may happen, as far as somebody asks."""
 
-    def __init__(self, snapshot: Snapshot, now: float, expect: Expect) -> None:
-        self._expectations = Expectations(snapshot, now, expect)
-        self._snapshot = snapshot
-        self._now = now
+    def __init__(self, outcome: Outcome, expect: Expect) -> None:
+        self._expectations = Expectations(outcome.holding, outcome.now, expect)
+        self._outcome = outcome
         self._courses: list[Course] = []
 
     def between(self, job_id: int) -> tuple[float, float, float] | None:
@@ -69,8 +66,8 @@ class Forecast:
         if not self._expectations.any_known:
             return None
         if not self._courses:
-            scenarios = (Scenario(number, self._expectations, self._now) for number in range(SCENARIOS))
-            self._courses = [Course(self._snapshot, self._now, scenario) for scenario in scenarios]
+            scenarios = (Scenario(number, self._expectations, self._outcome.now) for number in range(SCENARIOS))
+            self._courses = [Course(self._outcome, scenario) for scenario in scenarios]
         starts = sorted(start for course in self._courses if (start := course.start_of(job_id)) is not None)
         if len(starts) < SCENARIOS:
             return None

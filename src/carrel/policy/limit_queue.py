@@ -12,6 +12,9 @@ from carrel.policy.needs import Key, numbers
 #: Key of a group, the group, and the limits inside this one.
 _Place = tuple[float, int, Group, tuple[Limit, ...]]
 
+#: The place in line of a job that a limit keeps out, and its GPUs.
+KeptOut = tuple[Key, int]
+
 
 class LimitQueue:
     """The groups that wait under one limit, in the order of the queue."""
@@ -28,7 +31,7 @@ class LimitQueue:
         self._places: dict[Group, _Place] = {}
         #: Those that are set aside, by GPUs.
         self._parked: dict[int, list[Parked]] = {}
-        self._bar: tuple[Key, int] | None = None
+        self._bar: KeptOut | None = None
         self._known = False
 
     def put(self, group: Group) -> None:
@@ -73,11 +76,11 @@ class LimitQueue:
 
     def ahead(self, key: Key) -> int:
         """Return the GPUs of a job that waits before `key` and that this limit alone does not let in now; 0 for none."""
-        bar = self._first_kept_out()
+        bar = self.first_kept_out()
         return bar[1] if bar is not None and bar[0] < key else 0
 
-    def _first_kept_out(self) -> tuple[Key, int] | None:
-        """The first job that asks for more GPUs than are left here, and that is kept out by nothing else."""
+    def first_kept_out(self) -> KeptOut | None:
+        """Return the first job that asks for more GPUs than are left here, and that nothing else keeps out; or None."""
         if self._known:
             return self._bar
         limit, self._bar, self._known = self.limit, None, True
@@ -116,7 +119,7 @@ class LimitQueue:
         """
         if not self._parked or self.limit.jobs >= self.limit.max_jobs:
             return None
-        left, bar = self.limit.max_gpus - self.limit.gpus, self._first_kept_out()
+        left, bar = self.limit.max_gpus - self.limit.gpus, self.first_kept_out()
         first: Parked | None = None
         for gpus, parked in self._parked.items():
             if gpus and gpus > left:

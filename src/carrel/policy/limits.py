@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
 from typing import Protocol
 
@@ -22,15 +22,20 @@ GPU_CODES = frozenset({MAX_GPUS, MAX_ACCOUNT_GPUS, GROUP_GPUS})
 CODES = GPU_CODES | {ARRAY_JOBS, MAX_JOBS, MAX_ACCOUNT_JOBS} | SUBMIT_LIMITS.keys()
 
 
+#: Tells limits apart: whose it is, and in which QoS.
+LimitKey = tuple[str, ...]
+
+
 class Limit:
     """What one holder (a user, an account, everybody) has in one QoS, counting this cycle's starts, against what it may have."""
 
     __slots__ = (
         *("jobs", "jobs_code", "max_jobs", "gpus", "gpus_code", "max_gpus"),
-        *("_ahead", "_others", "_own_most", "claims", "holds"),
+        *("claims", "holds", "key"),
     )
 
-    def __init__(self, max_jobs: int | None, max_gpus: int | None, jobs_code: str, gpus_code: str) -> None:
+    def __init__(self, key: LimitKey, max_jobs: int | None, max_gpus: int | None, jobs_code: str, gpus_code: str) -> None:
+        self.key = key
         self.max_jobs: float = inf if max_jobs is None else max_jobs
         self.max_gpus: float = inf if max_gpus is None else max_gpus
         self.jobs_code = jobs_code
@@ -41,11 +46,6 @@ class Limit:
         self.holds: dict[int, tuple[float, int]] = {}
         #: The holder's jobs that something is promised to, in order.
         self.claims: list[Waiting] = []
-        # The first job that waits for so many GPUs, with the limits inside this one: an account's has its users'.
-        self._ahead: dict[tuple[tuple[Limit, ...], int], Waiting] = {}
-        # The most GPUs among those that need no look at an inner limit; whether there are others.
-        self._own_most = 0
-        self._others = False
 
     def refuses(self, wanted: int, ahead: int) -> str | None:
         """Return the code of the limit that stops a job of `wanted` GPUs from starting now, or None.
@@ -102,32 +102,10 @@ class Limit:
         """The first of the holder's jobs that something is promised to, or None."""
         return self.claims[0] if self.claims else None
 
-    def waits(self, job: Waiting, inner: tuple[Limit, ...]) -> None:
-        """`job` does not start in this cycle; later ones are behind it. The `inner` limits hold for it too."""
-        if self.max_gpus == inf:
-            return
-        gpus = job.resources.total_gpus
-        if gpus and (inner, gpus) not in self._ahead:
-            self._ahead[inner, gpus] = job
-            if not inner and self._own_most < gpus <= self.max_gpus:
-                self._own_most = gpus
-            self._others = self._others or bool(inner)
-
-    def ahead(self) -> int:
-        """GPUs of the largest job that waits so far and that nothing but this limit keeps out; 0 for none."""
-        if not self._others:
-            return self._own_most
-        return max((gpus for inner, gpus in self._ahead if self.counts(inner, gpus)), default=0)
-
     def counts(self, inner: Iterable[Limit], gpus: int) -> bool:
         """True when a waiting job of so many GPUs stands before later ones: it may have them some day, and as far as the
         `inner` limits go now."""
         return gpus <= self.max_gpus and all(limit.admits(gpus) for limit in inner)
-
-    def first_kept_out(self) -> Waiting | None:
-        """Return the first job that this limit keeps out because of what is held already, or None."""
-        kept = (job for (_, gpus), job in self._ahead.items() if self.max_gpus - self.gpus < gpus <= self.max_gpus)
-        return next(kept, None)
 
 
 class Submitted(Limit):
@@ -136,10 +114,14 @@ class Submitted(Limit):
     __slots__ = ("scope", "words")
 
     def __init__(self, scope: SubmitScope, known: SubmitLimit) -> None:
-        super().__init__(known.at_most, None, known.code, "")
+        super().__init__(("Slurm", str(scope)), known.at_most, None, known.code, "")
         self.scope = scope
         #: What Slurm said, without a full stop.
         self.words = known.words
+
+
+def _nobody(_limit: Limit) -> int:
+    return 0
 
 
 class Limits:
@@ -154,12 +136,15 @@ class Limits:
         #: The inner ones first: whom the array's own limit keeps out stands before nobody else of its owner.
         self.parts = parts if array is None else (array, *parts)
 
-    def refuses(self, job: Waiting) -> str | None:
-        """Return the code of the first limit that stops `job` from starting now, or None."""
+    def refuses(self, gpus: int, ahead: Callable[[Limit], int] = _nobody) -> tuple[Limit, str] | None:
+        """Return the first limit that stops a job of so many GPUs from starting now, and the code for it; or None.
+
+        `ahead` says of a limit to GPUs how many a job asks for that stands ahead and that this limit alone does not let in now.
+        """
         for limit in self.parts:
-            code = limit.refuses(job.resources.total_gpus, limit.ahead())
+            code = limit.refuses(gpus, ahead(limit) if gpus and limit.limits_gpus else 0)
             if code is not None:
-                return code
+                return limit, code
         return None
 
     def charge(self, job_id: int, gpus: int, ends_by: float) -> None:
@@ -171,11 +156,6 @@ class Limits:
         """A job holds nothing any more."""
         for limit in self.parts:
             limit.discharge(job_id)
-
-    def waits(self, job: Waiting) -> None:
-        """`job` does not start in this cycle."""
-        for place, limit in enumerate(self.parts):
-            limit.waits(job, self.parts[:place])
 
     def claim(self, job: Waiting) -> None:
         """Keep room within the limits for `job`, from now until it starts."""
@@ -259,7 +239,7 @@ class Ledger:
             return whole
         limits = self._arrays.get(job.array)
         if limits is None:
-            own = Limit(job.array.at_most, None, ARRAY_JOBS, "")
+            own = Limit(("array", *map(str, job.array)), job.array.at_most, None, ARRAY_JOBS, "")
             limits = self._arrays[job.array] = Limits(whole.qos, whole.parts, own)
         return limits
 
@@ -282,18 +262,24 @@ class Ledger:
     def _parts(self, owner: str, account: str, qos: QoS) -> tuple[Limit, ...]:
         user = self._users.get((owner, qos.name))
         if user is None:
-            user = self._users[owner, qos.name] = Limit(qos.max_jobs_per_user, qos.max_gpus_per_user, MAX_JOBS, MAX_GPUS)
+            user = self._users[owner, qos.name] = Limit(
+                ("user", owner, qos.name), qos.max_jobs_per_user, qos.max_gpus_per_user, MAX_JOBS, MAX_GPUS
+            )
         parts = [user]
         if qos.max_jobs_per_account is not None or qos.max_gpus_per_account is not None:
             whole = self._accounts.get((account, qos.name))
             if whole is None:
                 whole = self._accounts[account, qos.name] = Limit(
-                    qos.max_jobs_per_account, qos.max_gpus_per_account, MAX_ACCOUNT_JOBS, MAX_ACCOUNT_GPUS
+                    ("account", account, qos.name),
+                    qos.max_jobs_per_account,
+                    qos.max_gpus_per_account,
+                    MAX_ACCOUNT_JOBS,
+                    MAX_ACCOUNT_GPUS,
                 )
             parts.append(whole)
         if qos.max_gpus is not None:
             # There is no limit to the jobs of everybody, so nothing is ever refused with the code for it.
             if qos.name not in self._groups:
-                self._groups[qos.name] = Limit(None, qos.max_gpus, "", GROUP_GPUS)
+                self._groups[qos.name] = Limit(("all", qos.name), None, qos.max_gpus, "", GROUP_GPUS)
             parts.append(self._groups[qos.name])
         return tuple(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 
 from carrel.domain.placement import Snapshot, Waiting
@@ -70,6 +70,22 @@ class Order:
         """Both together: who has the smaller one stands before the other."""
         return self.late(job) + self.offset(job.owner, job.account, job.qos, job.resources.total_gpus)
 
+    def line(self, jobs: Iterable[Waiting]) -> list[Waiting]:
+        """Return the jobs, first in line first."""
+        offsets: dict[tuple[str, str, str, int], float] = {}
+
+        def key(job: Waiting) -> float:
+            alike = (job.owner, job.account, job.qos, job.resources.total_gpus)
+            offset = offsets.get(alike)
+            if offset is None:
+                offset = offsets[alike] = self.offset(*alike)
+            return self.late(job) + offset
+
+        # Two stable sorts by plain numbers keep the comparisons in C and make no object per job.
+        ordered = sorted(jobs, key=attrgetter("id"))
+        ordered.sort(key=key)
+        return ordered
+
 
 def order_of(weights: Snapshot | LabRules, standing: Mapping[tuple[str, str], float]) -> Order:
     """Return the order of a queue, by these weights and by who has used less of their share."""
@@ -80,21 +96,3 @@ def order_of(weights: Snapshot | LabRules, standing: Mapping[tuple[str, str], fl
         share_weight=weights.share_weight,
         size_weight=weights.size_weight,
     )
-
-
-def in_order(snapshot: Snapshot) -> list[Waiting]:
-    """Return the waiting jobs, first in line first, as `Order` says."""
-    order = order_of(snapshot, snapshot.standing)
-    offsets: dict[tuple[str, str, str, int], float] = {}
-
-    def key(job: Waiting) -> float:
-        alike = (job.owner, job.account, job.qos, job.resources.total_gpus)
-        offset = offsets.get(alike)
-        if offset is None:
-            offset = offsets[alike] = order.offset(*alike)
-        return order.late(job) + offset
-
-    # Two stable sorts by plain numbers keep the comparisons in C and make no object per job.
-    ordered = sorted(snapshot.waiting, key=attrgetter("id"))
-    ordered.sort(key=key)
-    return ordered

@@ -1,8 +1,13 @@
-"""Placement for whoever tells of each change: the same decisions as `place`, without looking at everything each time.
+"""Which waiting job starts now, on which node, with which devices.
 
-`place` sorts the whole queue and goes through all of it. A `Placer` keeps the queue in groups of jobs that are alike, the nodes
-sorted by what is free, and what every holder holds; groups are found by their place in line, by what they need, and by the limit
-that keeps them out. A cycle looks at those alone that can start. That both decide the same is a property that the tests check.
+The rules, with an example, are in `docs/scheduling.md`. First in line first: a job that its own limit or its own pause holds back
+is passed over; one that fits starts; the first of each partition that does not fit gets a promise (or the first few), and from
+then on a job starts only where promises are kept. In a partition of a Slurm cluster the limits alone hold a job back: what passes
+them is handed over, and where and when it runs is Slurm's decision.
+
+A `Placer` is told of each change. It keeps the queue in groups of jobs that are alike, the nodes sorted by what is free, and what
+every holder holds; groups are found by their place in line, by what they need, and by the limit that keeps them out. A cycle
+looks at those alone that can start. That it decides as one walk through the whole queue would is a property that the tests check.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from math import inf
 
 from carrel.domain.node import Node, Share
 from carrel.domain.partition import Partition
-from carrel.domain.placement import ArrayLimit, Holding, Start, Waiting
+from carrel.domain.placement import ArrayLimit, Holding, Snapshot, Start, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
@@ -24,11 +29,12 @@ from carrel.policy.cycle import Cycle
 from carrel.policy.first_fits import FirstFits
 from carrel.policy.fit import Fit
 from carrel.policy.headroom import headroom
-from carrel.policy.limit_queue import LimitQueue
+from carrel.policy.limit_queue import KeptOut, LimitQueue
 from carrel.policy.limits import Ledger, Limit, Limited, Limits
 from carrel.policy.line import Alike, Bulk, Group, Kind, Parked, PartitionLine, Times, kind_of
 from carrel.policy.needs import Headroom, Needs
-from carrel.policy.order import Order
+from carrel.policy.order import Order, order_of
+from carrel.policy.outcome import Outcome
 from carrel.policy.promises import Promise, Promises
 from carrel.policy.realm import NOWHERE, Realm, Realms
 from carrel.policy.rooms import Room, rooms_of
@@ -67,10 +73,22 @@ class Placer:
         self._first_fits: dict[Kind, FirstFits] = {}
         self._fit = Fit(())
         self._realms = Realms((), {}, ())
-        #: What was promised in the last placement, first in line first.
-        self.promises: Sequence[Promise] = ()
+        self._promised = Promises()
         self._set_nodes((), frozenset(), {})
         self._set_limits()
+
+    @classmethod
+    def of(cls, picture: Snapshot) -> Placer:
+        """Return a placer that has been told of all that is in a picture, but for `Snapshot.submit_limits`."""
+        placer = cls()
+        placer.nodes(picture.nodes, picture.withheld, picture.moves)
+        placer.rules(picture.qos, order_of(picture, picture.standing), picture.partitions, promises=picture.promises)
+        placer.reservations(picture.reservations)
+        for held in picture.holding:
+            placer.hold(held)
+        for job in picture.waiting:
+            placer.wait(job)
+        return placer
 
     # ---- what changes
 
@@ -197,14 +215,57 @@ class Placer:
         What is returned counts as held from now on, until somebody says otherwise: `hold` when it has happened, `wait` or
         `forget` when it has not.
         """
+        return self._decide(now).starts
+
+    @property
+    def promises(self) -> Sequence[Promise]:
+        """What was promised in the last placement, first in line first."""
+        return self._promised.made
+
+    def look(self, now: float, *, blocked: Mapping[str, str] | None = None) -> Outcome:
+        """Return what `place` would decide at `now`, with what it would decide that from; nothing is changed.
+
+        `blocked` says of devices that are withheld for GPU state of idle sessions alone why it stays there.
+        """
+        promised, waiting, holding = self._promised, [job for job, _ in self._waiting.values()], tuple(self._holding.values())
+        nodes, withheld, moves = self._nodes
+        cycle = self._decide(now)
+        starts = cycle.starts
+        outcome = Outcome(
+            now=now,
+            starts=starts,
+            started=[self._holding[start.job_id] for start in starts],
+            promises=cycle.promises,
+            refused=cycle.refused,
+            kept_out={queue.limit.key: first for queue in self._queues.values() if (first := queue.first_kept_out()) is not None},
+            waiting=waiting,
+            holding=holding,
+            order=self._order,
+            qos=self._qos,
+            nodes=nodes,
+            withheld=withheld,
+            moves=moves,
+            blocked=blocked or {},
+            partitions=self._partitions,
+            reservations=self._reservations,
+            submit_limits=self.submit_limits,
+        )
+        started = {start.job_id for start in starts}
+        for job in waiting if started else ():
+            if job.id in started:
+                self.wait(job)
+        self._promised = promised
+        return outcome
+
+    def _decide(self, now: float) -> Cycle:
         self._wake(now)
         cycle = Cycle(self, now, Promises(self._most))
         try:
             cycle.run()
         finally:
             self._stop_walking()
-        self.promises = cycle.promises.made
-        return cycle.starts
+        self._promised = cycle.promises
+        return cycle
 
     def _stop_walking(self) -> None:
         self._walked = None
@@ -363,6 +424,10 @@ class Placer:
         """Return `LimitQueue.ahead` for the first job of `group`."""
         return self._queues[limit].ahead(group.entry[:2]) if group.entry is not None else 0
 
+    def first_kept_out(self, limit: Limit) -> KeptOut | None:
+        """Return `LimitQueue.first_kept_out`."""
+        return self._queues[limit].first_kept_out()
+
     def park(self, group: Group, limit: Limit) -> None:
         """`limit` refuses the group's first job, whatever room there is."""
         self._queues[limit].park(group)
@@ -443,6 +508,7 @@ class Placer:
         self._holding[job.id] = Holding(
             id=job.id,
             owner=job.owner,
+            name=job.name,
             qos=job.qos,
             resources=wanted,
             node=first.node,

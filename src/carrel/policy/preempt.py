@@ -36,7 +36,7 @@ def preempt(picture: Snapshot, job: Waiting, now: float) -> tuple[Preempt, ...]:
         return ()
     victims = [_as_victim(picture, held) for held in picture.holding if _may_take(picture, service.preempts, held, now)]
     limits = Ledger(picture.qos, picture.holding, now).of(job) if victims else None
-    if limits is None or limits.refuses(job) is not None:
+    if limits is None or limits.refuses(job.resources.total_gpus) is not None:
         return ()
     for stops in (True, False):
         # Who is stopped keeps its memory. Where that is too little, all who give way are requeued.
@@ -240,7 +240,7 @@ def resumable(picture: Snapshot, stopped: Sequence[Holding], now: float) -> tupl
 
 def _is_let_in(ledger: Ledger, job: Waiting) -> bool:
     limits = ledger.of(job)
-    return limits is not None and limits.refuses(job) is None
+    return limits is not None and limits.refuses(job.resources.total_gpus) is None
 
 
 def _has_back(room: Room, devices: Collection[str], wanted: Resources) -> bool:

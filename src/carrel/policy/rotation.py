@@ -97,7 +97,7 @@ def _who_stops(
 ) -> Sequence[int]:
     """The fewest that make room for `job`, and of those the ones furthest `behind`."""
     limits = Ledger(picture.qos, picture.holding, now).of(job) if victims else None
-    if limits is None or limits.refuses(job) is not None:
+    if limits is None or limits.refuses(job.resources.total_gpus) is not None:
         return ()
     found = Choice(picture, job, victims, now, stops=True, urgency=lambda held: -behind[held.id]).cheapest()
     return sorted(held.id for held in found or ())

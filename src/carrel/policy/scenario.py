@@ -11,13 +11,13 @@ other; so what really happens is between the first and the last in eight cases o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import exp, log, pow, sqrt
 from statistics import NormalDist
 from zlib import crc32
 
 from carrel.domain.expectation import Expect, Expected
-from carrel.domain.placement import Holding, Snapshot, Waiting
+from carrel.domain.placement import Holding, Waiting
 
 #: How many there are.
 SCENARIOS = 9
@@ -31,13 +31,13 @@ _REACHES = [_NORMAL.inv_cdf((ninth + 0.5) / SCENARIOS) for ninth in range(SCENAR
 
 
 class Expectations:
-    """What is expected of every job of a snapshot, asked for once."""
+    """What is expected of every job of a lab, asked for once."""
 
-    def __init__(self, snapshot: Snapshot, now: float, expect: Expect) -> None:
+    def __init__(self, holding: Iterable[Holding], now: float, expect: Expect) -> None:
         self._expect = expect
         self._now = now
         self._waiting: dict[int, Expected | None] = {}
-        self._remaining = {held.id: self._of_held(held) for held in snapshot.holding}
+        self._remaining = {held.id: self._of_held(held) for held in holding}
 
     def of(self, job: Waiting) -> Expected | None:
         """How long a job will run that waits."""

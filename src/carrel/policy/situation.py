@@ -1,4 +1,8 @@
-"""How things stand at the end of a placement: what the explanations and estimates of the held jobs are made from."""
+"""How things stand at the end of a placement: what the explanations and estimates of the held jobs are made from.
+
+Nothing is decided here. Who starts, who is promised something and whom a limit keeps out first is taken from the `Outcome`; the
+limits, the rooms and the order are asked with the functions that decided.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from carrel.domain.placement import Snapshot, Waiting
+from carrel.domain.placement import Waiting
 from carrel.domain.resources import Resources
-from carrel.policy.limits import Limits
+from carrel.policy.limits import Ledger, Limit, Limits
 from carrel.policy.line import Kind, kind_of
-from carrel.policy.promises import Promise, Promises
+from carrel.policy.outcome import Outcome
+from carrel.policy.promises import Promise
 from carrel.policy.realm import NOWHERE, Realm, Realms
-from carrel.policy.rooms import Room
+from carrel.policy.rooms import Room, rooms_of
 
 RESOURCES = "Resources"
 PRIORITY = "Priority"
@@ -67,15 +72,31 @@ class Queue:
 class Situation:
     """The end of one placement. Not changed any more."""
 
-    snapshot: Snapshot
-    now: float
+    outcome: Outcome
     #: After all starts.
     rooms: Sequence[Room]
     #: In the order of the queue.
     held: Queue
-    promises: Promises
     realms: Realms
     _possible: dict[Kind, bool] = field(default_factory=dict)
+
+    @staticmethod
+    def of(outcome: Outcome) -> Situation:
+        """Return how things stand after all starts."""
+        rooms = rooms_of(outcome.nodes, (*outcome.holding, *outcome.started), outcome.withheld, outcome.moves)
+        realms = Realms(rooms, outcome.partitions, outcome.reservations)
+        clusters = {name for name, part in outcome.partitions.items() if part.slurm is not None}
+        ledger = Ledger(outcome.qos, outcome.holding, outcome.now, clusters=clusters, submit_limits=outcome.submit_limits)
+        started, held = {one.id: one for one in outcome.started}, Queue()
+        for job in outcome.order.line(outcome.waiting):
+            limits, start = ledger.of(job), started.get(job.id)
+            if start is None:
+                held.append(job, _code(job, limits, realms, outcome), limits)
+            if limits is not None and start is not None:  # what later jobs are refused for
+                limits.charge(job.id, job.resources.total_gpus, start.over_by)
+            elif limits is not None and outcome.promises.of(job) is not None:
+                limits.claim(job)
+        return Situation(outcome, rooms, held, realms)
 
     def realm(self, job: Waiting) -> Realm:
         """Return where `job` may run: nowhere in a partition that there is not."""
@@ -83,7 +104,7 @@ class Situation:
 
     def promise(self, job: Waiting) -> Promise | None:
         """Return what `job` is promised, or None."""
-        return self.promises.of(job)
+        return self.outcome.promises.of(job)
 
     def possible(self, job: Waiting) -> bool:
         """True when the nodes that take jobs could hold `job` if they were idle, as far as the lab can tell."""
@@ -98,9 +119,28 @@ class Situation:
         """Return the reason code of a held job, one of `carrel.domain.job.REASONS`."""
         if held.code != BLOCKED:
             return held.code
-        if self.promises.is_first(held.job):
+        if self.outcome.promises.is_first(held.job):
             return RESOURCES
         return PRIORITY if self.possible(held.job) else UNAVAILABLE
+
+
+def _code(job: Waiting, limits: Limits | None, realms: Realms, outcome: Outcome) -> str:
+    """Say why the job does not start: `BLOCKED` where nothing but room is missing."""
+    if limits is None:
+        return INVALID_QOS
+    if realms.of(job.owner, job.account, job.partition) is None:
+        return PARTITION_DOWN
+    if job.not_before > outcome.now:
+        return BEGIN_TIME
+    if job.id in outcome.refused:
+        return outcome.refused[job.id][0]
+
+    def ahead(limit: Limit) -> int:
+        first = outcome.kept_out.get(limit.key)
+        return first[1] if first is not None and first[0] < (outcome.order.place(job), job.id) else 0
+
+    refusal = limits.refuses(job.resources.total_gpus, ahead)
+    return BLOCKED if refusal is None else refusal[1]
 
 
 def _enough(wanted: Resources, rooms: Sequence[Room]) -> bool:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import count, islice
 
 from carrel.domain.node import Device, Node
-from carrel.domain.placement import Holding, Snapshot, Start, Waiting
+from carrel.domain.placement import Holding, Start, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.resources import Resources
-from carrel.policy.place import place
+from carrel.policy.order import Order
+from carrel.policy.placer import Placer
 from carrel.simulate.lab.machines import CPUS_PER_GPU, MEMORY_PER_GPU
 from carrel.simulate.lab.walltime import usual_walltime
 from carrel.simulate.together.mode import MEMORY
@@ -60,6 +61,8 @@ class Line:
         )
         self._uuids = frozenset(devices)
         self._held: set[str] = set()
+        self._placer = Placer()
+        self._placer.rules(_QOS, Order(_QOS, {}, age_weight=600.0, share_weight=0.0, size_weight=0.0))
         self._asked: object = None
         self._changes = 0
 
@@ -80,11 +83,13 @@ class Line:
     def _add(self, job: int, owner: str, qos: str, gpus: int, time: int, now: float) -> None:
         wanted = Resources(nodes=1, gpus=gpus, cpus=0, memory=1024**2, time=time)
         self._waiting[job] = Waiting(id=job, owner=owner, qos=qos, resources=wanted, submitted_at=now)
+        self._placer.wait(self._waiting[job])
         self._changes += 1
 
     def end(self, job: int) -> None:
         """The job gives its GPUs back."""
         self._held.difference_update(self._holding.pop(job).devices)
+        self._placer.forget(job)
         self._changes += 1
 
     def starts(
@@ -102,27 +107,21 @@ class Line:
         free = self._uuids - withheld - self._held
         if not free:
             return ()
-        snapshot = Snapshot(
-            nodes=(self._node,),
-            qos=_QOS,
-            waiting=tuple(self._waiting.values()),
-            holding=tuple(
-                replace(one, ends_by=one.ends_by + paused[job]) if paused.get(job) else one for job, one in self._holding.items()
-            ),
-            withheld=withheld - self._held,
-            moves=moves,
-        )
-        found = place(snapshot, now).starts
+        for job, held in self._holding.items():
+            if paused.get(job):
+                self._placer.hold(replace(held, ends_by=held.ends_by + paused[job]))
+        self._placer.nodes((self._node,), withheld - self._held, moves)
+        found = self._placer.place(now)
         for start in found:
-            job = self._waiting.pop(start.job_id)
-            self._holding[job.id] = Holding(
-                id=job.id,
-                owner=job.owner,
-                qos=job.qos,
-                resources=job.resources,
+            waiting = self._waiting.pop(start.job_id)
+            self._holding[waiting.id] = Holding(
+                id=waiting.id,
+                owner=waiting.owner,
+                qos=waiting.qos,
+                resources=waiting.resources,
                 node=_NODE,
                 devices=start.devices,
-                ends_by=now + job.resources.time,
+                ends_by=now + waiting.resources.time,
                 started_at=now,
             )
             self._held.update(start.devices)
