@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.domain.errors import Impossible, Invalid
-from carrel.domain.partition import Partition, SlurmPartition
+from carrel.domain.partition import Partition
 from carrel.domain.slurm import SlurmRequest, read_options
+from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
 from carrel.engines.slurm.site import check_request
 from carrel.policy.partitions import refuse_without_cluster, without_harmless
 
 HERE = Partition(name="here")
-GPU = Partition(name="gpu", slurm=SlurmPartition(partition="gpu"))
+GPU = slurm_partition("gpu", SlurmPartition(partition="gpu"))
 FEATURES = st.lists(st.sampled_from(["a100", "h200", "nvlink", "ib"]), unique=True, max_size=3)
 OPTIONS = st.lists(st.sampled_from(["--nice=1", "--nice=2", "--exclude=n1", "--contiguous"]), unique_by=lambda o: o.split("=")[0])
 
@@ -93,7 +94,7 @@ def test_the_more_specific_source_wins_field_by_field() -> None:
 )
 def test_what_slurm_would_not_understand_is_refused_before_it_is_asked(request_: SlurmRequest, told: str) -> None:
     with pytest.raises(Invalid, match=re.escape(told)):
-        check_request(GPU.slurm, request_)  # type: ignore[arg-type]
+        check_request(SlurmPartition(partition="gpu"), request_)
 
 
 def test_the_labs_own_machine_refuses_by_name_what_only_slurm_can_do() -> None:

@@ -493,10 +493,10 @@ class Lab:
         return statuses
 
     def cluster_nodes(self) -> Sequence[tuple[Node, Sequence[str]]]:
-        """The machines of clusters as Slurm has them, and the parts of the lab whose jobs may run there."""
+        """The machines of clusters as their engines know them, and the parts of the lab whose jobs may run there."""
         found: dict[str, tuple[Node, list[str]]] = {}
         for partition in self.policy.partitions.values():
-            for node in self.policy.cluster(partition) if partition.slurm is not None else ():
+            for node in self.policy.cluster(partition) if partition.cluster else ():
                 found.setdefault(node.name, (node, []))[1].append(partition.name)
         return list(found.values())
 

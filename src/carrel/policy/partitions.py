@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from carrel.domain.errors import Impossible, Invalid
 from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
-from carrel.domain.slurm import SlurmRequest
+from carrel.domain.slurm import ENGINE, SlurmRequest
 from carrel.policy.qos import choose_qos
 
 
@@ -67,7 +67,7 @@ def without_harmless(
     They change nothing about where and how it runs: nobody is written to, and what modules bring comes with the task's
     environment. A task that was written for a cluster runs on the lab's own machine as it is.
     """
-    if asked is None or (chosen.slurm is not None if chosen is not None else any(part.slurm is not None for part in partitions)):
+    if asked is None or (chosen.engine == ENGINE if chosen is not None else any(part.engine == ENGINE for part in partitions)):
         return asked, ()
     notes = []
     if asked.mail or asked.mail_events:
@@ -84,10 +84,10 @@ def refuse_without_cluster(asked: SlurmRequest | None, chosen: Partition | None,
     `chosen` is the partition that it names. Nothing is dropped in silence because a task moved from a cluster to the lab's own
     machine.
     """
-    if asked is None or (chosen is not None and chosen.slurm is not None):
+    if asked is None or (chosen is not None and chosen.engine == ENGINE):
         return
     names, several = ", ".join(asked.asked()), len(asked.asked()) > 1
-    clusters = [partition.name for partition in partitions if partition.slurm is not None]
+    clusters = [partition.name for partition in partitions if partition.engine == ENGINE]
     if chosen is None and clusters:
         return
     where = f'partition "{chosen.name}" is the lab\'s own machine' if chosen is not None else "this lab has no cluster"

@@ -51,7 +51,7 @@ class _Walk:
         self.promises = Promises(snapshot.promises)
         self._now = now
         self._fit = Fit(self.rooms)
-        clusters = {name for name, part in snapshot.partitions.items() if part.slurm is not None}
+        clusters = {name for name, part in snapshot.partitions.items() if part.cluster}
         self._ledger = Ledger(snapshot.qos, snapshot.holding, now, clusters=clusters, submit_limits=snapshot.submit_limits)
         # What was asked for and found no room: rooms only get fuller, so the same again need not be tried.
         self._closed: set[tuple[Kind, float, int]] = set()
