@@ -41,7 +41,7 @@ class TestTideEngine(EngineContract):
 
 def test_the_page_shows_the_engine_as_it_is():
     sources = "".join(file.read_text() for file in sorted(PACKAGE.rglob("*")) if file.suffix in (".py", ".toml"))
-    settings, *shown = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    settings, *shown = re.findall(r"```(?:text|python)\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert 'engine = "tide"' in settings
     assert len(shown) >= 4
     for block in shown:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.domain.errors import Impossible
+from carrel.domain.errors import Impossible, Invalid
 from carrel.domain.job import JobState
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE, wait_until
@@ -48,8 +50,9 @@ class Harbour:
     quays: Path
     variables: dict[str, str]
 
-    def start(self) -> LabProcess:
-        return start_lab(self.home, simulate_gpus=1, variables=self.variables, python=(sys.executable,))
+    def start(self, *, installed: bool = True) -> LabProcess:
+        variables = self.variables if installed else {}
+        return start_lab(self.home, simulate_gpus=1, variables=variables, python=(sys.executable,))
 
     def carrel(self, *words: str) -> str:
         done = subprocess.run(
@@ -86,7 +89,7 @@ def lab(harbour: Harbour) -> Iterator[LabProcess]:
 
 def test_the_lab_shows_it_and_refuses_at_submit_what_it_cannot_do(harbour: Harbour, lab: LabProcess) -> None:
     log = harbour.home / "logs" / "server.log"
-    wait_until(lambda: "Tide: jobs start at high water" in log.read_text())
+    wait_until(lambda: log.exists() and "Tide: jobs start at high water" in log.read_text())
     assert f"Tide: the quays in {harbour.quays}" in harbour.carrel("lab")
     with Client(home=harbour.home) as client:
         (here, there) = client.lab().partitions
@@ -111,6 +114,13 @@ def test_a_job_waits_for_the_engines_own_reason_and_runs_also_after_a_restart_of
         assert client.wait(leaves, timeout=PATIENCE).state == JobState.CANCELLED
         assert client.wait(here, timeout=PATIENCE).state == JobState.COMPLETED
     running.kill()
+    rules = (harbour.home / "carrel.toml").read_text()
+    with pytest.raises(RuntimeError, match=re.escape("partitions.harbour.engine is 'tide'.")):
+        harbour.start(installed=False)
+    (harbour.home / "carrel.toml").write_text("[partitions.here]\n")
+    with pytest.raises(RuntimeError, match='The engine "tide" is not installed.'):
+        harbour.start(installed=False)
+    (harbour.home / "carrel.toml").write_text(rules)
     running = harbour.start()
     with Client(home=harbour.home) as client:
         assert client.job(waits).message == told
@@ -118,3 +128,48 @@ def test_a_job_waits_for_the_engines_own_reason_and_runs_also_after_a_restart_of
         assert client.wait(waits, timeout=PATIENCE).state == JobState.COMPLETED
         assert b"".join(client.log(waits)) == b"floats\n"
     running.stop()
+
+
+PROJECT = """
+name: harbour
+entry_points:
+  main:
+    command: echo unloaded
+carrel:
+  tide:
+    quay: 2
+"""
+
+
+def test_the_engines_own_option_is_understood_wherever_a_task_says_something(harbour: Harbour, lab: LabProcess) -> None:
+    project = harbour.home.parent / "project"
+    project.mkdir()
+    (project / "MLproject").write_text(PROJECT)
+    says = "waits for high water: quay{} is not marked"
+
+    def waits(number: int, quay: int) -> None:
+        wait_until(lambda: client.job(number).message == says.format(quay), lambda: client.job(number))
+
+    with Client(home=harbour.home) as client:
+        told = [
+            client.submit_project(project, partition="harbour"),
+            client.submit_project(project, partition="harbour", backend_config={"tide-quay": 3}),
+            client.submit_project(project, partition="harbour", engines={"tide": {"quay": 1}}),
+        ]
+        for job, quay in zip(told, (2, 3, 1), strict=True):
+            waits(job.id, quay)
+        said = harbour.carrel("submit", str(project), "--partition", "harbour", "--tide-quay", "3", "--json")
+        waits(json.loads(said)["id"], 3)
+        assert "quay=3" in harbour.carrel("show", str(told[1].id))
+        (harbour.quays / "quay2").touch()
+        assert client.wait(told[0].id, timeout=PATIENCE).state == JobState.COMPLETED
+        for quay, message in ((4, "quay is 4, which is kept for pilots."), (5, "tide: quay is 5."), ("a", "tide: quay is 'a'.")):
+            with pytest.raises(Invalid, match=re.escape(message)):
+                client.submit_project(project, partition="harbour", engines={"tide": {"quay": quay}})
+        with pytest.raises(Invalid, match=re.escape('tide: there is no option "key".')):
+            client.submit_project(project, partition="harbour", engines={"tide": {"key": 1}})
+        with pytest.raises(Impossible, match='which only a partition of a Tide cluster can do, and partition "here" is the lab'):
+            client.submit_project(project, partition="here")
+    assert "--tide-quay" in harbour.carrel("run", "--help")
+    properties = json.loads(harbour.carrel("schema", "MLproject"))["properties"]["carrel"]["properties"]
+    assert properties["tide"]["properties"]["quay"]["maximum"] == 4

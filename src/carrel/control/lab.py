@@ -180,8 +180,8 @@ class Lab:
             self.retention.check_room(caller)
         self.secrets.check(caller, spec, None if caller.job_id is None else self.task(caller, caller.job_id))
         indices = () if not array else read_array(array).indices if only is None else (only,)
-        asked, owner = spec.slurm, caller.user.subject
-        chosen = self.policy.check(resources, kind, qos, self.engine.nodes(), partition, asked, owner=owner)
+        owner = caller.user.subject
+        chosen = self.policy.check(resources, kind, qos, self.engine.nodes(), partition, spec.asks, owner=owner)
         if spec.session is None:
             self.policy.preparable(spec, self.policy.partitions.get(chosen))
         new = NewJob(

@@ -11,12 +11,14 @@ from carrel.domain.node import Node
 from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
-from carrel.domain.slurm import ENGINE, SlurmRequest
-from carrel.domain.task import TaskSpec
+from carrel.domain.slurm import SlurmRequest
+from carrel.domain.task import EngineRequest, TaskSpec
 from carrel.domain.user import User
 from carrel.policy.accounts import accounts_of, choose_account
 from carrel.policy.feasible import ClusterNodes, feasible, nothing_known
-from carrel.policy.partitions import choose_partitions, choose_qos_in, find_partition, refuse_without_cluster, without_harmless
+from carrel.policy.partitions import choose_partitions, choose_qos_in, find_partition, refuse_without_engine, without_harmless
+
+_NOTHING: Mapping[str, EngineRequest] = {}
 
 
 def the_labs_own(_partition: Partition, _subject: str) -> str:
@@ -28,7 +30,7 @@ def everybody_here(_subject: str) -> None:
     """Everybody's code may run on the lab's own machine."""
 
 
-def everything_understood(_partition: Partition, _asked: SlurmRequest) -> None:
+def everything_understood(_partition: Partition, _asked: EngineRequest) -> None:
     """The engine is left to refuse what it does not understand."""
 
 
@@ -48,7 +50,7 @@ class LabPolicy:
     #: Raises `Denied` for somebody whose code may not run on the lab's own machine.
     here: Callable[[str], None] = everybody_here
     #: Raises `Invalid` for what a task cannot ask of the engine of its partition.
-    understood: Callable[[Partition, SlurmRequest], None] = everything_understood
+    understood: Callable[[Partition, EngineRequest], None] = everything_understood
     #: Raises `Impossible` for a task whose inputs or environment can never be had in a partition (None: the lab is one).
     preparable: Callable[[TaskSpec, Partition | None], None] = always_preparable
 
@@ -105,17 +107,17 @@ class LabPolicy:
         qos: QoS,
         nodes: Sequence[Node],
         partition: str | None = None,
-        asked: SlurmRequest | None = None,
+        asked: Mapping[str, EngineRequest] = _NOTHING,
         *,
         owner: str,
     ) -> str:
         """Return the partition that the job runs in: the one it names, or the first that can hold it; "" where there are none.
 
-        `asked` is what it asks of Slurm. Raises `Impossible` when such a job can never run here, `Invalid` for a partition that
-        does not take it, and `Denied` for one where `owner` is nobody.
+        `asked` is what it asks of engines, by their names. Raises `Impossible` when such a job can never run here, `Invalid` for
+        a partition that does not take it, and `Denied` for one where `owner` is nobody.
         """
         parts = self.partitions
-        refuse_without_cluster(asked, None if partition is None else parts.get(partition), parts.values())
+        refuse_without_engine(asked, None if partition is None else parts.get(partition), parts.values())
         if not parts and partition is None:
             self.here(owner)
             feasible(resources, kind, qos, nodes, others=self.qos.values())
@@ -123,7 +125,7 @@ class LabPolicy:
         found = choose_partitions(partition, qos, parts)
         refused: CarrelError | None = None
         for part in found:
-            if asked is not None and part.engine != ENGINE:
+            if any(engine != part.engine for engine in asked):
                 continue  # only that engine can do what it asks for
             try:
                 feasible(
@@ -137,10 +139,10 @@ class LabPolicy:
             except (Impossible, Denied) as error:
                 refused = refused or error
             else:
-                if asked is not None:
-                    self.understood(part, asked)
+                for request in asked.values():
+                    self.understood(part, request)
                 return part.name
         raise refused or Impossible(
-            f'No partition{" of a cluster" if asked is not None else ""} takes QoS "{qos.name}" any more.',
+            f'No partition{" of a cluster" if asked else ""} takes QoS "{qos.name}" any more.',
             remedy="Choose another QoS; `carrel lab` lists them.",
         )

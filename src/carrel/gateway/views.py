@@ -117,6 +117,7 @@ def job_detail(
         "git_dirty": task.git.dirty if task.git else False,
         "rerun_of": task.rerun_of,
         "slurm": list(task.slurm.describe()) if task.slurm else [],
+        "engines": task.engines or {},
         "notes": list(task.notes),
         "launcher": task.launcher.value,
         "tasks_per_node": task.tasks_per_node,

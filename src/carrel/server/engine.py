@@ -14,7 +14,7 @@ from carrel.domain.node import Node
 from carrel.domain.partition import Partition
 from carrel.domain.placement import GpuState
 from carrel.domain.ports import Engine
-from carrel.domain.slurm import SlurmRequest
+from carrel.domain.task import EngineRequest
 from carrel.server.home import LabHome
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class LabEngine:
         """The Unix user as whom the person's jobs run; "" for the lab's own. Raises `Denied` for somebody who has none there."""
         return ""
 
-    def check(self, partition: Partition, asked: SlurmRequest) -> None:
+    def check(self, partition: Partition, asked: EngineRequest) -> None:
         """Raise `Invalid`, with the value and the remedy, for what a task of this partition cannot ask for."""
 
     def launch(self, settings: LaunchSettings) -> LaunchSettings:

@@ -9,7 +9,7 @@ from carrel.domain.errors import Unavailable
 from carrel.domain.job import Job
 from carrel.domain.node import Node
 from carrel.domain.partition import LOCAL, Partition, read_cluster
-from carrel.domain.slurm import SlurmRequest
+from carrel.domain.task import EngineRequest
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.router import Router
 from carrel.server.engine import LabContext, LabEngine
@@ -44,7 +44,7 @@ class LabEngines:
         """The Unix user as whom a person's jobs run there, as `LabEngine.user` says."""
         return self.of(partition.engine).user(subject)
 
-    def check(self, partition: Partition, asked: SlurmRequest) -> None:
+    def check(self, partition: Partition, asked: EngineRequest) -> None:
         """Raise `Invalid` for what a task cannot ask for there."""
         self.of(partition.engine).check(partition, asked)
 

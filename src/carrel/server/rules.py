@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from math import inf
@@ -199,8 +199,7 @@ def _read_partitions(base: Mapping[str, Any], tables: Any, qos: Mapping[str, QoS
     for name in (*base, *(name for name in tables if name not in base)):
         place = f"{where}: partitions.{name}"
         table = {**base.get(name, {}), **_table(tables.get(name, {}), place)}
-        for key in table:
-            known(key, dict.fromkeys(partition_keys()), place)
+        read = _reader(table, place)
         nodes, takes = _words(table.get("nodes", ["*"]), f"{place}.nodes"), _words(table.get("qos", list(qos)), f"{place}.qos")
         try:
             check_nodelist(nodes)
@@ -209,24 +208,26 @@ def _read_partitions(base: Mapping[str, Any], tables: Any, qos: Mapping[str, QoS
         missing = next((one for one in takes if one not in qos), None)
         if missing is not None:
             raise Invalid(f'{place}.qos: there is no class of service "{missing}".', remedy=f"There are: {', '.join(qos)}.")
-        found[name] = replace(_of_engine(name, table, place), nodes=nodes, qos=takes)
+        found[name] = replace(read(name, table, place), nodes=nodes, qos=takes)
     # What is added to a preset's classes should not have to be added to its partitions too.
     everywhere = tuple(name for name in qos if not any(partition.takes(name) for partition in found.values()))
     return {name: replace(partition, qos=(*partition.qos, *everywhere)) for name, partition in found.items()}
 
 
-def _of_engine(name: str, table: Mapping[str, Any], place: str) -> Partition:
-    """Return what the table says to the partition's engine."""
+def _reader(table: Mapping[str, Any], place: str) -> Callable[[str, Mapping[str, Any], str], Partition]:
+    """Check the keys of a partition's table; return what reads those that are for its engine."""
     engines, engine = factories(), table.get("engine", LOCAL)
     if not isinstance(engine, str) or engine not in engines:
         named = " or ".join(f'"{one}"' for one in engines)
         raise Invalid(f"{place}.engine is {engine!r}.", remedy=f"It must be {named}.")
-    for other, factory in engines.items():
-        for key in factory.keys if other != engine else ():
-            if key in table:
-                remedy = f'Write engine = "{other}" too.'
-                raise Invalid(f"{place}: {key} is for partitions of a {factory.title} cluster.", remedy=remedy)
-    return engines[engine].read(name, table, place)
+    for key in table:
+        known(key, dict.fromkeys(partition_keys()), place)
+        for other, factory in engines.items():
+            if other != engine and key in factory.keys:
+                raise Invalid(
+                    f"{place}: {key} is for partitions of a {factory.title} cluster.", remedy=f'Write engine = "{other}" too.'
+                )
+    return engines[engine].read
 
 
 def partition_keys() -> Sequence[str]:

@@ -18,7 +18,7 @@ from carrel.domain.partition import Partition, read_cluster
 from carrel.domain.ports import Engine
 from carrel.domain.serial import to_plain
 from carrel.domain.slurm import SlurmRequest, read_options
-from carrel.domain.task import TaskSpec
+from carrel.domain.task import EngineRequest, TaskSpec
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.deputy.followed import user_file
 from carrel.engines.router import Router
@@ -30,7 +30,7 @@ from carrel.engines.slurm.partition import SlurmPartition, slurm_of
 from carrel.engines.slurm.rest import rest_of
 from carrel.engines.slurm.shared import SharedListing
 from carrel.engines.slurm.site import ClusterNodes, check_request, options_in
-from carrel.policy.task_shards import task_shards
+from carrel.engines.slurm.task_shards import task_shards
 from carrel.server.engine import LabContext, LabEngine
 from carrel.server.identity import UnixUsers, deputy_command, read_identity
 from carrel.server.preload import library_for
@@ -79,10 +79,10 @@ class SlurmLabEngine(LabEngine):
         """Who somebody is on the cluster."""
         return self._users.of(subject)
 
-    def check(self, partition: Partition, asked: SlurmRequest) -> None:
+    def check(self, partition: Partition, asked: EngineRequest) -> None:
         """Raise `Invalid`, by name, for what a task of this partition cannot ask of Slurm."""
         settings = slurm_of(partition)
-        if settings is not None:
+        if settings is not None and isinstance(asked, SlurmRequest):
             check_request(settings, asked)
 
     def launch(self, settings: LaunchSettings) -> LaunchSettings:

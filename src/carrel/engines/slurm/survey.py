@@ -30,7 +30,7 @@ from carrel.engines.slurm.rest import SlurmRest
 from carrel.engines.slurm.rest_body import API
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.site import site_options
-from carrel.policy.task_shards import task_shards
+from carrel.engines.slurm.task_shards import task_shards
 
 #: The oldest version that Carrel is tried with.
 OLDEST = (22, 5)

@@ -12,10 +12,12 @@ from carrel.domain.launch import Launch
 from carrel.domain.partition import Capabilities, Partition, read_cluster
 from carrel.domain.ports import Engine
 from carrel.domain.qos import JobKind
+from carrel.domain.task import EngineRequest
 from carrel.engines.local import LocalEngine
 from carrel.server.engine import LabContext, LabEngine
 from carrel.spool import Spool
 from carrel_tide.engine import TideEngine
+from carrel_tide.options import QUAYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,11 @@ class TideLabEngine(LabEngine):
         machine = LocalEngine(spool=spool, node=lab.node, run_dir=lab.home.run / "tide", environ=lab.environ)
         return TideEngine(machine=machine, spool=spool, mark=self._mark)
 
+    def check(self, partition: Partition, asked: EngineRequest) -> None:
+        """The last quay is for pilots."""
+        if isinstance(asked, Mapping) and asked.get("quay") == QUAYS:
+            raise Invalid(f"quay is {QUAYS}, which is kept for pilots.", remedy=f"Ask for 1 to {QUAYS - 1}.")
+
     def launch(self, settings: LaunchSettings) -> LaunchSettings:
         """Jobs run on the lab's own machine, with all that they have there."""
         return settings
@@ -52,7 +59,12 @@ class TideLabEngine(LabEngine):
         partition = self.lab.rules.current.partitions.get(name)
         if partition is None or not isinstance(partition.settings, TidePartition):
             raise Unavailable(f'Partition "{name}" has no quays any more.', remedy="Cancel the job.")
-        return partition.settings.quays / "quay1"
+        return partition.settings.quays / f"quay{_quay(launch.task.asks)}"
+
+
+def _quay(asks: Mapping[str, EngineRequest]) -> int:
+    asked = asks.get("tide", {})
+    return asked.get("quay", 1) if isinstance(asked, Mapping) else 1
 
 
 class TideFactory:
