@@ -16,7 +16,6 @@ from carrel.control.submit_limits import AGAIN
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import Ended, Journaled, Launch, LaunchPaths, Observation
 from carrel.domain.node import Node
-from carrel.domain.partition import Partition, SlurmPartition
 from carrel.domain.placement import GpuState
 from carrel.domain.ports import Attempt
 from carrel.domain.qos import JobKind, QoS
@@ -24,6 +23,7 @@ from carrel.domain.resources import Resources
 from carrel.domain.rules import LabRules
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import User
+from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
 from carrel.store import Database, Store
 
 Key = tuple[int, int]
@@ -99,7 +99,7 @@ class TestLab:
         return self.store.jobs.submit(new, now=self.now, key=None, request="", outbox=lambda _job: ()).job
 
     def begin(self, news: News | None = None) -> None:
-        part = Partition(name="far", slurm=SlurmPartition(partition="main"))
+        part = slurm_partition("far", SlurmPartition(partition="main"))
         rules = RuleBook(LabRules(qos={"all": QoS(name="all")}, default_qos="all", session_qos="all", partitions={"far": part}))
         paths = LaunchPaths(environments="", snapshots="", blobs="")
         settings = LoopSettings(rules=rules, launch=LaunchSettings(paths=paths), secret=b"secret")

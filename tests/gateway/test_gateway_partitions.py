@@ -30,6 +30,9 @@ def parts(rig: Rig) -> Rig:
     return rig
 
 
+HERE = {"engine": "local", "place": "", "slurm": None, "slurm_hold_time": None}
+
+
 def submit(rig: Rig, who: httpx.Client, **more: Any) -> httpx.Response:
     return who.post(f"{V1}/jobs", json={"snapshot": rig.upload(), "resources": {"gpus": 1}, **more})
 
@@ -45,8 +48,8 @@ def test_work_that_names_none_goes_to_the_first_that_can_run_it(parts: Rig, ada:
 def test_the_lab_says_which_there_are(parts: Rig, ada: httpx.Client) -> None:
     found = ada.get(f"{V1}/lab").json()["partitions"]
     assert found == [
-        {"name": "far", "nodes": [], "qos": ["normal"], "slurm": None, "slurm_hold_time": None},
-        {"name": "near", "nodes": ["bench"], "qos": ["normal", "small"], "slurm": None, "slurm_hold_time": None},
+        {"name": "far", "nodes": [], "qos": ["normal"], **HERE},
+        {"name": "near", "nodes": ["bench"], "qos": ["normal", "small"], **HERE},
     ]
 
 

@@ -27,7 +27,7 @@ class Walk:
         self._realms = Realms(self._rooms, snapshot.partitions, snapshot.reservations)
         self._now = now
         self._fit = Fit(self._rooms)
-        clusters = {name for name, part in snapshot.partitions.items() if part.slurm is not None}
+        clusters = {name for name, part in snapshot.partitions.items() if part.cluster}
         self._ledger = Ledger(snapshot.qos, snapshot.holding, now, clusters=clusters, submit_limits=snapshot.submit_limits)
         #: Those that wait so far under each limit: their GPUs, and the limits inside it.
         self._waits: defaultdict[Limit, list[tuple[int, tuple[Limit, ...]]]] = defaultdict(list)

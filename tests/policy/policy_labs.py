@@ -10,11 +10,12 @@ from oracle import Walk
 
 from carrel.domain.expectation import Expect
 from carrel.domain.node import Device, Node
-from carrel.domain.partition import Partition, SlurmPartition
+from carrel.domain.partition import Partition
 from carrel.domain.placement import ArrayLimit, Holding, Placement, Snapshot, Start, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
+from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
 from carrel.policy.explain import explain
 from carrel.policy.order import order_of
 from carrel.policy.placer import Placer
@@ -332,7 +333,7 @@ def partitions(draw: st.DrawFn) -> dict[str, Partition]:
 def partitions_of_a_site(draw: st.DrawFn) -> dict[str, Partition]:
     """The same, and in one of them Slurm may choose the nodes."""
     found = draw(partitions())
-    return {**found, "cats": Partition(name="cats", slurm=SlurmPartition(partition="main"))} if draw(st.booleans()) else found
+    return {**found, "cats": slurm_partition("cats", SlurmPartition(partition="main"))} if draw(st.booleans()) else found
 
 
 @st.composite

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.domain.errors import Impossible, Invalid
-from carrel.domain.partition import Partition, SlurmPartition
+from carrel.domain.partition import Partition
 from carrel.domain.slurm import SlurmRequest, read_options
+from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
 from carrel.engines.slurm.site import check_request
-from carrel.policy.partitions import refuse_without_cluster, without_harmless
+from carrel.policy.partitions import refuse_without_engine, without_harmless
 
 HERE = Partition(name="here")
-GPU = Partition(name="gpu", slurm=SlurmPartition(partition="gpu"))
+GPU = slurm_partition("gpu", SlurmPartition(partition="gpu"))
 FEATURES = st.lists(st.sampled_from(["a100", "h200", "nvlink", "ib"]), unique=True, max_size=3)
 OPTIONS = st.lists(st.sampled_from(["--nice=1", "--nice=2", "--exclude=n1", "--contiguous"]), unique_by=lambda o: o.split("=")[0])
 
@@ -93,19 +94,30 @@ def test_the_more_specific_source_wins_field_by_field() -> None:
 )
 def test_what_slurm_would_not_understand_is_refused_before_it_is_asked(request_: SlurmRequest, told: str) -> None:
     with pytest.raises(Invalid, match=re.escape(told)):
-        check_request(GPU.slurm, request_)  # type: ignore[arg-type]
+        check_request(SlurmPartition(partition="gpu"), request_)
 
 
 def test_the_labs_own_machine_refuses_by_name_what_only_slurm_can_do() -> None:
     wish = SlurmRequest(constraint="a100", modules=("cuda",), options=("--nice=7",))
     with pytest.raises(Impossible, match='constraint, modules, --nice.*"here" is the lab\'s own machine') as caught:
-        refuse_without_cluster(wish, HERE, [HERE, GPU])
+        refuse_without_engine({"slurm": wish}, HERE, [HERE, GPU])
     assert 'a partition of the cluster: "gpu"' in caught.value.remedy
     with pytest.raises(Impossible, match="this lab has no cluster"):
-        refuse_without_cluster(wish, None, [])
+        refuse_without_engine({"slurm": wish}, None, [])
     for chosen in (None, GPU):
-        refuse_without_cluster(wish, chosen, [HERE, GPU])
-    refuse_without_cluster(None, HERE, [HERE])
+        refuse_without_engine({"slurm": wish}, chosen, [HERE, GPU])
+    refuse_without_engine({}, HERE, [HERE])
+
+
+def test_what_one_engine_understands_is_refused_by_name_where_another_runs_the_jobs() -> None:
+    with pytest.raises(Impossible) as caught:
+        refuse_without_engine({"tide": {"quay": 2}}, GPU, [GPU])
+    assert str(caught.value) == (
+        'The task asks for quay, which only a partition of a Tide cluster can do, and partition "gpu" is one of a Slurm cluster. '
+        "Leave it out."
+    )
+    with pytest.raises(Impossible, match="a Tide cluster can do, and this lab has none of these"):
+        refuse_without_engine({"tide": {"quay": 2}}, None, [GPU])
 
 
 def test_mail_and_modules_are_noted_and_left_out_where_there_is_no_slurm() -> None:
@@ -120,4 +132,4 @@ def test_mail_and_modules_are_noted_and_left_out_where_there_is_no_slurm() -> No
     rest, notes = without_harmless(asked("--nice=7", modules=("cuda",)), HERE, [HERE])
     assert (rest, len(notes)) == (asked("--nice=7"), 1)
     with pytest.raises(Impossible, match="--nice"):
-        refuse_without_cluster(rest, HERE, [HERE])
+        refuse_without_engine({"slurm": rest}, HERE, [HERE])

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from policy_labs import GIB, NOW, node, place, snapshots
 
 from carrel.domain.errors import Impossible, Invalid
-from carrel.domain.partition import Partition, SlurmPartition
+from carrel.domain.partition import Partition
 from carrel.domain.placement import Snapshot
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
+from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
 from carrel.policy.feasible import feasible
 from carrel.policy.qos import choose_qos
 from carrel.testing.examples import examples
@@ -161,7 +162,7 @@ def test_gpus_with_too_little_memory_do_not_count() -> None:
 
 
 def test_several_nodes_are_a_matter_of_a_cluster() -> None:
-    own, cluster = Partition(name="own"), Partition(name="cluster", slurm=SlurmPartition(partition="main"))
+    own, cluster = Partition(name="own"), slurm_partition("cluster", SlurmPartition(partition="main"))
     parts, there = (own, cluster), [node(f"c{number}", cpus=8) for number in range(3)]
 
     def check(partition: Partition, nodes: int) -> None:

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from policy_labs import NOW, holding, lab, node, place, snapshots, waiting
 
 from carrel.domain.errors import Impossible
-from carrel.domain.partition import Partition, SlurmPartition, on_cluster
+from carrel.domain.partition import Partition, read_cluster
 from carrel.domain.placement import Snapshot
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
+from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
 from carrel.policy.feasible import feasible
 from carrel.policy.limits import CODES
 from carrel.policy.order import order_of
 from carrel.policy.placer import Placer
 
-CLUSTER = Partition(name="cats", slurm=SlurmPartition(partition="gpu"))
+CLUSTER = slurm_partition("cats", SlurmPartition(partition="gpu"))
 HERE = Partition(name="here")
 PARTS = {"cats": CLUSTER, "here": HERE}
 NODES = [node("n1", "h200", "h200")]
@@ -62,7 +63,7 @@ def test_both_ways_of_deciding_hand_over_the_same(snapshot: Snapshot, name: str)
     assert tuple(placer.place(NOW)) == placement.starts
     jobs = {job.id: job for job in waits}
     for start in placement.starts:
-        assert on_cluster(start.node) == (jobs[start.job_id].partition == name)
+        assert read_cluster(start.node) == (("slurm", name) if jobs[start.job_id].partition == name else ("", ""))
     for hold in placement.holds:
         if jobs[hold.job_id].partition == name:
             assert hold.reason.code in {*CODES, "BeginTime"}

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from policy_labs import ACCOUNTS, GIB, MEMORY, NOW, TYPES, Lab, lab, node
 
 from carrel.domain.node import Node
-from carrel.domain.partition import Partition, SlurmPartition
+from carrel.domain.partition import Partition
 from carrel.domain.placement import ArrayLimit, Snapshot, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
+from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
 from carrel.policy import needs
 from carrel.testing.examples import examples
 
@@ -136,7 +137,7 @@ class RandomLab:
     def _partitions(self) -> dict[str, Partition]:
         found = {"left": Partition(name="left", nodes=("n[0-2]",)), "right": Partition(name="right", nodes=("n[2-9]",))}
         if self.rng.random() < 0.3:
-            found["site"] = Partition(name="site", slurm=SlurmPartition(partition="main"))
+            found["site"] = slurm_partition("site", SlurmPartition(partition="main"))
         return found if self.rng.random() < 0.4 else {}
 
     def _windows(self) -> tuple[Reservation, ...]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from carrel.domain.errors import Impossible, Invalid
 from carrel.domain.node import Device, Node
-from carrel.policy.session_gpus import SessionGpus, check_gpus, gpus_on_cluster, gpus_on_own_nodes
+from carrel.policy.session_gpus import SessionGpus, check_gpus, gpus_of_engine, gpus_on_own_nodes
 
 
 def node(gpus: int, shards: int = 0) -> Node:
@@ -27,24 +27,24 @@ def test_on_the_labs_own_nodes_cells_borrow() -> None:
 
 
 def test_on_a_cluster_one_gpu_is_a_shard_where_there_are_some() -> None:
-    assert gpus_on_cluster(None, [node(4), node(4, 8)], reserve=False) == SessionGpus(gpus=1, shards=1)
-    assert gpus_on_cluster(1, [node(4, 8)], reserve=True) == SessionGpus(gpus=1, whole=1)
-    assert gpus_on_cluster(2, [node(4, 8)], reserve=False) == SessionGpus(gpus=2, whole=2)
+    assert gpus_of_engine(None, [node(4), node(4, 8)], reserve=False) == SessionGpus(gpus=1, shards=1)
+    assert gpus_of_engine(1, [node(4, 8)], reserve=True) == SessionGpus(gpus=1, whole=1)
+    assert gpus_of_engine(2, [node(4, 8)], reserve=False) == SessionGpus(gpus=2, whole=2)
 
 
 def test_on_a_cluster_without_shards_a_gpu_has_to_be_asked_for() -> None:
-    assert gpus_on_cluster(None, [node(4)], reserve=False) == SessionGpus(gpus=0)
-    assert gpus_on_cluster(1, [node(4)], reserve=False) == SessionGpus(gpus=1, whole=1)
+    assert gpus_of_engine(None, [node(4)], reserve=False) == SessionGpus(gpus=0)
+    assert gpus_of_engine(1, [node(4)], reserve=False) == SessionGpus(gpus=1, whole=1)
     # While Slurm has not said which nodes there are, nothing is known of shards.
-    assert gpus_on_cluster(None, [], reserve=False) == SessionGpus(gpus=0)
-    assert gpus_on_cluster(None, [], reserve=True) == SessionGpus(gpus=1, whole=1)
+    assert gpus_of_engine(None, [], reserve=False) == SessionGpus(gpus=0)
+    assert gpus_of_engine(None, [], reserve=True) == SessionGpus(gpus=1, whole=1)
 
 
 @given(st.none() | st.integers(0, 9), st.booleans(), st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=3))
 def test_nobody_gets_less_than_they_asked_for_or_holds_the_same_twice(
     gpus: int | None, reserve: bool, nodes: list[tuple[int, int]]
 ) -> None:
-    found = gpus_on_cluster(gpus, [node(*one) for one in nodes], reserve=reserve)
+    found = gpus_of_engine(gpus, [node(*one) for one in nodes], reserve=reserve)
     assert found.gpus == gpus or gpus is None
     assert (found.whole, found.shards) in ((found.gpus, 0), (0, found.gpus))
     assert not (reserve and found.shards)

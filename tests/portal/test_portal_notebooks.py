@@ -13,8 +13,9 @@ from portal_site import Site
 from carrel.control.sessions import NodeNews
 from carrel.domain.job import JobState
 from carrel.domain.launch import Started
-from carrel.domain.partition import Partition, SlurmPartition
+from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
+from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
 
 LENDING = {
     "tier": "simulated",
@@ -119,7 +120,7 @@ def test_the_form_offers_the_partitions_that_take_sessions(site: Site) -> None:
         parts = (
             Partition(name="far", nodes=("elsewhere",)),
             Partition(name="near"),
-            Partition(name="cluster", slurm=SlurmPartition(partition="gpu")),
+            slurm_partition("cluster", SlurmPartition(partition="gpu")),
             Partition(name="work", qos=("tasks",)),
         )
         changed = replace(rules, qos={**rules.qos, "tasks": tasks}, partitions={part.name: part for part in parts})

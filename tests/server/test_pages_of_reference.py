@@ -99,7 +99,7 @@ def test_the_example_of_classes_of_service_is_valid(tmp_path: Path) -> None:
     assert [part.name for part in parts.values() if part.takes("tabby")] == ["HouseCats"]
     assert [name for name in ("big01", "big09", "house2") if parts["BigCats"].has(name)] == ["big01"]
     file.write_text(examples[3])
-    assert read_settings(file, {}, {}).rules.partitions["cluster"].slurm is not None
+    assert read_settings(file, {}, {}).rules.partitions["cluster"].engine == "slurm"
     file.write_text(examples[4])
     assert read_settings(file, {}, {}).rules.partition_names == {"pascal": "cluster", "debug": ""}
     file.write_text(examples[5])

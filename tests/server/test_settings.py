@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from carrel.domain.errors import Invalid
-from carrel.domain.partition import SlurmPartition
 from carrel.domain.qos import JobKind, PreemptMode
+from carrel.engines.slurm.partition import SlurmPartition, slurm_of
 from carrel.engines.slurm.site import site_options
 from carrel.server.settings import SETTINGS, read_settings
 
@@ -165,8 +165,8 @@ def test_a_partition_may_be_one_of_a_slurm_cluster(tmp_path: Path) -> None:
         'slurm_qos = "{qos}"\nslurm_account = "physics"\nslurm_options = ["--constraint=a100", "--exclusive", "--nice=5"]\n'
     )
     parts = read_settings(file, {}, {}).rules.partitions
-    assert (parts["here"].slurm, parts["gpu"].slurm) == (None, SlurmPartition(partition="gpu"))
-    big = parts["big"].slurm
+    assert (slurm_of(parts["here"]), slurm_of(parts["gpu"])) == (None, SlurmPartition(partition="gpu"))
+    big = slurm_of(parts["big"])
     assert big is not None
     asked = site_options(big, qos="lion", account="optics")
     assert (asked.partition, asked.qos, asked.account) == ("gpu", "lion", "physics")

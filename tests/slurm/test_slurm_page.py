@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from carrel.engines.deputy.configuration import read_configuration
+from carrel.engines.slurm.partition import slurm_of
 from carrel.engines.slurm.passed import PASSED
 from carrel.engines.slurm.states import STATES
 from carrel.server.identity import FORMS, deputy_command
@@ -40,7 +41,7 @@ def test_the_examples_are_a_lab_with_a_partition_of_slurms_and_what_deputies_may
     file.write_text(textwrap.dedent(lab))
     settings = read_settings(file, {}, {})
     assert settings.slurm_url == "https://login1:8642"
-    assert [part.slurm and part.slurm.partition for part in settings.rules.partitions.values()] == ["gpu"]
+    assert [slurm_of(part).partition for part in settings.rules.partitions.values()] == ["gpu"]
     file.write_text(f'slurm_identity = "same"\n{textwrap.dedent(lab)}')
     check_safe(read_settings(file, {}, {}))
 

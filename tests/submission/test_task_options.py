@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from carrel.cli.main import load
 from carrel.domain.errors import Invalid
 from carrel.domain.slurm import SlurmRequest
-from carrel.submission import Kind, ResourceOptions, TaskArguments, TaskOptions, option, options_of
+from carrel.submission import Kind, ResourceOptions, SlurmOptions, TaskArguments, TaskOptions, engine_options, option, options_of
 from carrel.submission.kinds import COUNT, DURATION
 from carrel.tasks.backend_config import SLURM_KEYS
-from carrel.tasks.section import RESOURCE_KEYS, SECTION_KEYS
+from carrel.tasks.section import RESOURCE_KEYS, SECTION_KEYS, SLURM_TABLE_KEYS
 from carrel.wire.v1 import ResourceRequest, TaskRequest
+from carrel.wire.v1 import SlurmRequest as SentToSlurm
 from carrel.wire.v1.base import request_of
 
 DECLARED = options_of(TaskOptions)
@@ -38,10 +39,19 @@ def test_a_resource_is_known_everywhere(name: str) -> None:
     assert name in RESOURCE_KEYS
 
 
+@pytest.mark.parametrize("name", options_of(SlurmOptions))
+def test_what_is_asked_of_slurm_is_known_everywhere(name: str) -> None:
+    declared = engine_options()["slurm"][name]
+    assert name in SlurmRequest.__dataclass_fields__
+    assert name in SentToSlurm.model_fields
+    assert name in SLURM_TABLE_KEYS
+    assert not declared.in_config or declared.in_config in SLURM_KEYS
+
+
 @pytest.mark.parametrize("command", ["run", "submit"])
 def test_the_command_line_has_all_of_them(command: str) -> None:
     flags = {flag: parameter for parameter in load(command).params for flag in parameter.opts}
-    for declared in (*DECLARED.values(), *RESOURCES.values()):
+    for declared in (*DECLARED.values(), *RESOURCES.values(), *engine_options()["slurm"].values()):
         for flag in declared.flags:
             assert flags[flag].help == declared.help
 

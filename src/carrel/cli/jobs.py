@@ -163,6 +163,10 @@ def _print_job(job: JobDetail, others: Sequence[JobView], *, simulated: bool) ->
             ("resources", words.resources(job, simulated=simulated)),
             ("processes", words.processes(job)),
             ("slurm", clean(" ".join(job.slurm))),
+            *(
+                (engine, clean(" ".join(f"{name}={value}" for name, value in asked.items())))
+                for engine, asked in job.engines.items()
+            ),
             ("for cells", clean(f"none of its GPUs: {job.keeps_gpus}") if job.keeps_gpus else ""),
             ("node", f"{clean(_node(job))}{_devices(job.devices, simulated=job.simulated)}"),
             ("submitted", words.local(job.submitted_at)),

@@ -11,7 +11,7 @@ from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
 
 if TYPE_CHECKING:
-    from carrel.wire.v1 import ClusterNodeView, DeviceView, LabView, NodeView, PartitionView, StartRangesView
+    from carrel.wire.v1 import ClusterNodeView, DeviceView, LabView, NodeView, StartRangesView
 
 _DEVICE_STYLES = {"free": "green", "held": "blue", "withheld": "yellow"}
 
@@ -190,8 +190,7 @@ def _print_lab(lab: LabView, url: str) -> None:
     if lab.partitions:
         print()
         parts = [
-            (part.name, ", ".join(part.qos), _slurm_of(part) if part.slurm else ", ".join(part.nodes) or "none is there")
-            for part in lab.partitions
+            (part.name, ", ".join(part.qos), part.place or ", ".join(part.nodes) or "none is there") for part in lab.partitions
         ]
         print_table(("PARTITION", "QOS", "NODES"), parts)
 
@@ -203,15 +202,6 @@ def _start_ranges(found: StartRangesView | None) -> str:
         return "no job with a range has started yet"
     share = f"{found.held / found.starts:.0%} of the last {found.starts} starts within the range that was shown"
     return f"{share} ({found.early} before it, {found.late} after it); it should be 80%"
-
-
-def _slurm_of(part: PartitionView) -> str:
-    from carrel.domain.units import format_duration
-
-    if part.slurm_hold_time is None:
-        return f"Slurm: {part.slurm}"
-    held = f", kept {format_duration(part.slurm_hold_time)} for the next" if part.slurm_hold_time else ""
-    return f"Slurm: {part.slurm} (short tasks: an allocation at once{held})"
 
 
 def version_command(as_json: AsJson = False) -> int:

@@ -83,7 +83,7 @@ def simulated_jobs(client: Client, jobs: Iterable[JobView]) -> frozenset[int]:
     lab = client.lab() if waiting else None
     if lab is None or not lab.simulated:
         return frozenset()
-    clusters = {partition.name for partition in lab.partitions if partition.slurm is not None}
+    clusters = {partition.name for partition in lab.partitions if partition.place}
     return frozenset(job.id for job in waiting if job.partition not in clusters)
 
 

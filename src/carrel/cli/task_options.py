@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from carrel.domain.errors import Invalid
-from carrel.submission import Option, ResourceOptions, TaskOptions, options_of
+from carrel.domain.slurm import ENGINE
+from carrel.submission import Option, ResourceOptions, TaskOptions, engine_options, options_of
 
 if TYPE_CHECKING:
-    from carrel.wire.v1 import SlurmRequest
+    from carrel.wire.v1 import ResourceRequest, SlurmRequest
 
 Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="A directory, a .py or .sh script, or a git address.", show_default=False)
@@ -36,9 +37,6 @@ Version = Annotated[str | None, typer.Option(metavar="VERSION", help="Commit, br
 SlurmOptions = Annotated[
     list[str] | None,
     typer.Option("--slurm-option", metavar="OPTION", help="An option of sbatch, such as --constraint=a100; may be repeated."),
-]
-Modules = Annotated[
-    list[str] | None, typer.Option("--module", metavar="NAME", help="An environment module of the cluster; may be repeated.")
 ]
 Include = Annotated[
     list[str] | None,
@@ -58,11 +56,20 @@ def takes_a_task(command: Callable[..., int]) -> Callable[..., int]:
         if parameter.name != "task"
     ]
     options = [_parameter(name, option) for name, option in _OPTIONS.items()]
+    options += [_parameter(f"{engine}_{name}", one) for engine, declared in _ENGINES.items() for name, one in declared.items()]
     code = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in sources.values()]
 
     def with_a_task(**given: Any) -> int:
-        task = _sources(**{name: given.pop(name) for name in sources}) | _said({name: given.pop(name) for name in _OPTIONS})
-        return command(task=task, **given)
+        task = _sources(**{name: given.pop(name) for name in sources})
+        task |= _said({name: given.pop(name) for name in _OPTIONS}, _OPTIONS)
+        resources = {name: task.pop(name) for name in _RESOURCES if name in task}
+        engines = {
+            engine: _said({name: given.pop(f"{engine}_{name}") for name in declared}, declared)
+            for engine, declared in _ENGINES.items()
+        }
+        slurm = _slurm(task.pop("slurm_options"), engines.pop(ENGINE, {}).get("modules", ()))
+        engines = {engine: asked for engine, asked in engines.items() if asked}
+        return command(task=task | {"resources": _resources(resources), "slurm": slurm, "engines": engines}, **given)
 
     with_a_task.__doc__ = command.__doc__
     with_a_task.__name__ = command.__name__
@@ -77,6 +84,10 @@ _BEFORE_OPTIONS = 6
 _RESOURCES = options_of(ResourceOptions)
 #: In the order in which the help shows them.
 _OPTIONS = {name: option for name, option in {**_RESOURCES, **options_of(TaskOptions)}.items() if option.flags}
+#: Those of engines, by the engine's name.
+_ENGINES = {
+    engine: {name: option for name, option in declared.items() if option.flags} for engine, declared in engine_options().items()
+}
 
 
 def _parameter(name: str, option: Option) -> inspect.Parameter:
@@ -97,13 +108,11 @@ def _parameter(name: str, option: Option) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _said(given: Mapping[str, Any]) -> dict[str, Any]:
+def _said(given: Mapping[str, Any], declared: Mapping[str, Option]) -> dict[str, Any]:
     """Return what the client takes of the options that were given."""
-    from carrel.wire.v1 import ResourceRequest
-
     found: dict[str, Any] = {}
     for name, value in given.items():
-        option = _OPTIONS[name]
+        option = declared[name]
         if value is None or value is False:
             continue
         if option.kind.plain is dict:
@@ -114,8 +123,13 @@ def _said(given: Mapping[str, Any]) -> dict[str, Any]:
             if option.kind.closed:
                 option.kind.read(name, value)
             found[name] = value
-    resources = {name: found.pop(name) for name in _RESOURCES if name in found}
-    return found | {"resources": ResourceRequest(**resources)}
+    return found
+
+
+def _resources(said: Mapping[str, Any]) -> ResourceRequest:
+    from carrel.wire.v1 import ResourceRequest
+
+    return ResourceRequest(**said)
 
 
 def _sources(
@@ -126,7 +140,6 @@ def _sources(
     entry_point: EntryPoint = "main",
     version: Version = None,
     slurm_options: SlurmOptions = None,
-    modules: Modules = None,
     include: Include = None,
     backend_config: Backend = None,
 ) -> dict[str, Any]:
@@ -138,7 +151,7 @@ def _sources(
         "strict": strict,
         "entry_point": entry_point,
         "version": version,
-        "slurm": _slurm(slurm_options or (), modules or ()),
+        "slurm_options": slurm_options or (),
         "include": include or (),
         "backend_config": _backend_config(backend_config),
     }

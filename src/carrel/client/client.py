@@ -187,6 +187,7 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
         version: str | None = None,
         resources: v1.ResourceRequest | None = None,
         slurm: v1.SlurmRequest | None = None,
+        engines: Mapping[str, Mapping[str, Any]] | None = None,
         backend_config: Mapping[str, Any] | None = None,
         tracking: v1.TrackingRequest | None = None,
         include: Sequence[str | Path] = (),
@@ -201,7 +202,8 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
         `arguments` and `parameters` name; `include` adds files and directories. `packed` is called with what travels before it
         is sent; without it, what stays behind although the code names it is logged as a warning.
         `options` are those of `carrel.submission.TaskOptions`, as people write them (``time`` and what else a job has on a node
-        is in `resources`). Of an array the first job is returned; the others are found with `array`.
+        is in `resources`). `engines` has, by the name of an engine, options that it alone understands. Of an array the first job
+        is returned; the others are found with `array`.
         `key` makes the submission idempotent beyond this call; within it, a lost connection never makes a second job.
         """
         from carrel.client.code import code_of
@@ -229,6 +231,7 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
                 strict=strict,
                 resources=resources or v1.ResourceRequest(),
                 slurm=slurm,
+                engines=engines or {},
                 backend_config=dict(backend_config or {}),
                 **{name: value for name, value in options.items() if value is not None},
                 git=v1.GitRequest(**to_plain(git)) if git is not None else None,

@@ -11,7 +11,6 @@ from math import inf
 from carrel.control.ports import JobStore
 from carrel.control.usage import SessionAttempt, UsageBook
 from carrel.domain.errors import CarrelError
-from carrel.domain.partition import on_cluster
 from carrel.domain.ports import Clock
 from carrel.domain.qos import JobKind
 
@@ -47,7 +46,7 @@ class Borrowing:
         self._own: Mapping[SessionAttempt, float] = {}
         self._clusters: Mapping[SessionAttempt, float] = {}
         #: Whether the job runs on a cluster, by attempt that a broker there spoke of last.
-        self._on_cluster: dict[SessionAttempt, bool] = {}
+        self._there: dict[SessionAttempt, bool] = {}
         self._lock = threading.Lock()
 
     def report(self, totals: Mapping[SessionAttempt, float], *, cluster: bool = False) -> None:
@@ -82,16 +81,16 @@ class Borrowing:
 
     def _theirs(self, totals: Mapping[SessionAttempt, float]) -> Mapping[SessionAttempt, float]:
         """Those of sessions that were sent to a cluster."""
-        known, self._on_cluster = self._on_cluster, {}
+        known, self._there = self._there, {}
         for of in totals:
             if of in known:
-                self._on_cluster[of] = known[of]
+                self._there[of] = known[of]
             else:
                 job = self._jobs.get(of[0])
-                self._on_cluster[of] = there = job is not None and job.kind is JobKind.SESSION and on_cluster(job.node)
+                self._there[of] = there = job is not None and job.kind is JobKind.SESSION and job.handed_over
                 if not there:
                     _log.warning("A broker of a cluster speaks of job %d, which is no session there.", of[0])
-        return {of: total for of, total in totals.items() if self._on_cluster[of]}
+        return {of: total for of, total in totals.items() if self._there[of]}
 
     def _charge(self, of: SessionAttempt, charge: SessionCharge, total: float) -> None:
         now = self._clock()

@@ -180,8 +180,8 @@ class Lab:
             self.retention.check_room(caller)
         self.secrets.check(caller, spec, None if caller.job_id is None else self.task(caller, caller.job_id))
         indices = () if not array else read_array(array).indices if only is None else (only,)
-        asked, owner = spec.slurm, caller.user.subject
-        chosen = self.policy.check(resources, kind, qos, self.engine.nodes(), partition, asked, owner=owner)
+        owner = caller.user.subject
+        chosen = self.policy.check(resources, kind, qos, self.engine.nodes(), partition, spec.asks, owner=owner)
         if spec.session is None:
             self.policy.preparable(spec, self.policy.partitions.get(chosen))
         new = NewJob(
@@ -493,10 +493,10 @@ class Lab:
         return statuses
 
     def cluster_nodes(self) -> Sequence[tuple[Node, Sequence[str]]]:
-        """The machines of clusters as Slurm has them, and the parts of the lab whose jobs may run there."""
+        """The machines of clusters as their engines know them, and the parts of the lab whose jobs may run there."""
         found: dict[str, tuple[Node, list[str]]] = {}
         for partition in self.policy.partitions.values():
-            for node in self.policy.cluster(partition) if partition.slurm is not None else ():
+            for node in self.policy.cluster(partition) if partition.cluster else ():
                 found.setdefault(node.name, (node, []))[1].append(partition.name)
         return list(found.values())
 

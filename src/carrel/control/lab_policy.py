@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from carrel.control.rules import RuleBook
 from carrel.domain.errors import CarrelError, Denied, Impossible
 from carrel.domain.node import Node
-from carrel.domain.partition import Partition, SlurmPartition
+from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.slurm import SlurmRequest
-from carrel.domain.task import TaskSpec
+from carrel.domain.task import EngineRequest, TaskSpec
 from carrel.domain.user import User
 from carrel.policy.accounts import accounts_of, choose_account
 from carrel.policy.feasible import ClusterNodes, feasible, nothing_known
-from carrel.policy.partitions import choose_partitions, choose_qos_in, find_partition, refuse_without_cluster, without_harmless
+from carrel.policy.partitions import choose_partitions, choose_qos_in, find_partition, refuse_without_engine, without_harmless
+
+_NOTHING: Mapping[str, EngineRequest] = {}
 
 
-def the_labs_own(_subject: str) -> str:
+def the_labs_own(_partition: Partition, _subject: str) -> str:
     """Everybody is who the lab itself is."""
     return ""
 
@@ -28,8 +30,8 @@ def everybody_here(_subject: str) -> None:
     """Everybody's code may run on the lab's own machine."""
 
 
-def everything_understood(_partition: SlurmPartition, _asked: SlurmRequest) -> None:
-    """Slurm is left to refuse what it does not understand."""
+def everything_understood(_partition: Partition, _asked: EngineRequest) -> None:
+    """The engine is left to refuse what it does not understand."""
 
 
 def always_preparable(_task: TaskSpec, _partition: Partition | None) -> None:
@@ -41,14 +43,14 @@ class LabPolicy:
     """The pure rules that a submission meets."""
 
     rules: RuleBook
-    #: Which nodes Slurm has for a partition, as far as that is known.
+    #: Which nodes an engine that chooses them has for a partition, as far as that is known.
     cluster: ClusterNodes = nothing_known
-    #: Tells who a user is where Slurm chooses the node. Raises `Denied` for somebody who is nobody there.
-    unix_user: Callable[[str], str] = the_labs_own
+    #: Tells as which Unix user a person's jobs run in a partition; "": as the lab's own. Raises `Denied` for one who has none.
+    unix_user: Callable[[Partition, str], str] = the_labs_own
     #: Raises `Denied` for somebody whose code may not run on the lab's own machine.
     here: Callable[[str], None] = everybody_here
-    #: Raises `Invalid` for what a task of a cluster's partition cannot ask of Slurm.
-    understood: Callable[[SlurmPartition, SlurmRequest], None] = everything_understood
+    #: Raises `Invalid` for what a task cannot ask of the engine of its partition.
+    understood: Callable[[Partition, EngineRequest], None] = everything_understood
     #: Raises `Impossible` for a task whose inputs or environment can never be had in a partition (None: the lab is one).
     preparable: Callable[[TaskSpec, Partition | None], None] = always_preparable
 
@@ -105,17 +107,17 @@ class LabPolicy:
         qos: QoS,
         nodes: Sequence[Node],
         partition: str | None = None,
-        asked: SlurmRequest | None = None,
+        asked: Mapping[str, EngineRequest] = _NOTHING,
         *,
         owner: str,
     ) -> str:
         """Return the partition that the job runs in: the one it names, or the first that can hold it; "" where there are none.
 
-        `asked` is what it asks of Slurm. Raises `Impossible` when such a job can never run here, `Invalid` for a partition that
-        does not take it, and `Denied` for one where `owner` is nobody.
+        `asked` is what it asks of engines, by their names. Raises `Impossible` when such a job can never run here, `Invalid` for
+        a partition that does not take it, and `Denied` for one where `owner` is nobody.
         """
         parts = self.partitions
-        refuse_without_cluster(asked, None if partition is None else parts.get(partition), parts.values())
+        refuse_without_engine(asked, None if partition is None else parts.get(partition), parts.values())
         if not parts and partition is None:
             self.here(owner)
             feasible(resources, kind, qos, nodes, others=self.qos.values())
@@ -123,21 +125,24 @@ class LabPolicy:
         found = choose_partitions(partition, qos, parts)
         refused: CarrelError | None = None
         for part in found:
-            if asked is not None and part.slurm is None:
-                continue  # only a cluster can do what it asks for
+            if any(engine != part.engine for engine in asked):
+                continue  # only that engine can do what it asks for
             try:
                 feasible(
                     resources, kind, qos, nodes,
                     others=self.qos.values(), partition=part, partitions=parts.values(), cluster=self.cluster,
                 )  # fmt: skip
-                (self.unix_user if part.cluster else self.here)(owner)
+                if part.cluster:
+                    self.unix_user(part, owner)
+                else:
+                    self.here(owner)
             except (Impossible, Denied) as error:
                 refused = refused or error
             else:
-                if asked is not None and part.slurm is not None:
-                    self.understood(part.slurm, asked)
+                for request in asked.values():
+                    self.understood(part, request)
                 return part.name
         raise refused or Impossible(
-            f'No partition{" of a cluster" if asked is not None else ""} takes QoS "{qos.name}" any more.',
+            f'No partition{" of a cluster" if asked else ""} takes QoS "{qos.name}" any more.',
             remedy="Choose another QoS; `carrel lab` lists them.",
         )

@@ -11,7 +11,7 @@ from carrel.domain.job import Job
 from carrel.domain.launch import Launch, LaunchLimits, LaunchPaths, LaunchRucio, LaunchTracking, LaunchWalls
 from carrel.domain.network import least
 from carrel.domain.node import Device, Node
-from carrel.domain.partition import on_cluster
+from carrel.domain.partition import read_cluster
 from carrel.domain.qos import JobKind, Lends, QoS
 from carrel.domain.task import TaskSpec
 from carrel.domain.user import directory_name
@@ -44,14 +44,14 @@ class LaunchSettings:
     rucio: LaunchRucio | None = None
     #: What jobs of an owner do not see of the machine.
     walls: Callable[[str], LaunchWalls | None] = field(default=lambda _owner: None)
-    #: The same for jobs whose node Slurm chooses; None: it is no different.
-    on_cluster: LaunchSettings | None = None
+    #: The same for jobs of the engine of that name, which chooses their nodes.
+    of_engine: Callable[[str], LaunchSettings] | None = None
 
 
 def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: LaunchSettings, qos: QoS | None = None) -> Launch:
     """The launch of the job's present attempt, on the node and devices that it has leased; `qos` is its class as it is now."""
-    if settings.on_cluster is not None and on_cluster(job.node):
-        settings = settings.on_cluster
+    if settings.of_engine is not None and job.handed_over:
+        settings = settings.of_engine(read_cluster(job.node)[0])
     here = next((node for node in nodes if node.name == job.node), None)
     known = {device.uuid: device for device in here.devices} if here is not None else {}
     return Launch(
@@ -77,7 +77,7 @@ def build_launch(job: Job, task: TaskSpec, nodes: Sequence[Node], settings: Laun
         rucio=settings.rucio,
         session_ports=settings.session_ports,
         lends=lends(job, qos),
-        shards=settings.shards(job, task) if lends(job, qos) and on_cluster(job.node) else 0,
+        shards=settings.shards(job, task) if lends(job, qos) else 0,
         element=job.element,
         variables=settings.variables,
     )
@@ -106,7 +106,7 @@ def why_it_keeps_gpus(job: Job, qos: QoS | None) -> str:
         return "it was submitted with --no-preempt"
     if qos is None or qos.lends is not Lends.CELLS:
         return f'work of the class of service "{job.qos}" lends to nobody'
-    if on_cluster(job.node) and job.resources.gpus > 1:
+    if job.handed_over and job.resources.gpus > 1:
         return "on a cluster only tasks of one GPU give way"
     return ""
 

@@ -9,7 +9,6 @@ from math import ceil
 
 from carrel.domain.job import Job, JobState
 from carrel.domain.node import SIMULATED
-from carrel.domain.partition import on_cluster
 from carrel.domain.placement import ArrayLimit, Holding, Waiting
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
@@ -111,8 +110,8 @@ class Queue:
 
     def _held(self, job: Job, now: float) -> Holding:
         paused = job.suspended_seconds + (0.0 if job.suspended_at is None else max(0.0, now - job.suspended_at))
-        # Slurm's limit runs on.
-        ends_by = (job.started_at or now) + (0.0 if on_cluster(job.node) else paused) + job.resources.time + self.grace
+        # Where the engine has chosen the node, its limit runs on.
+        ends_by = (job.started_at or now) + (0.0 if job.handed_over else paused) + job.resources.time + self.grace
         if job.preemption is not None and not job.stopped:
             ends_by = min(ends_by, job.preemption.ends_by)
         return Holding(

@@ -29,7 +29,6 @@ from carrel.domain.errors import CarrelError, Conflict, StorageFull, Unavailable
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import Launch, Observation
 from carrel.domain.node import Node
-from carrel.domain.partition import on_cluster
 from carrel.domain.placement import Holding, Snapshot, Start, Waiting
 from carrel.domain.ports import Attempt, Engine
 from carrel.domain.reservation import Reservation
@@ -171,7 +170,7 @@ class Scheduler:
             row, task = self._jobs.attempt(job.id, job.attempt), self._jobs.task(job.id)
             if row is None or task is None:  # pragma: no cover - a foreign key forbids it
                 raise Conflict(f"Job {job.id} holds resources but attempt {job.attempt} is not in the database.")
-            since = (job.started_at or now if on_cluster(job.node) else row.leased_at) + job.suspended_seconds
+            since = (job.started_at or now if job.handed_over else row.leased_at) + job.suspended_seconds
             if job.stopped or job.suspended_at is not None:
                 # Charged for as long as it ran, and not since then.
                 since += now - (job.suspended_at or now)
@@ -619,9 +618,9 @@ class Scheduler:
         return launch if staged is None else replace(launch, staged=staged)
 
     def _is_here(self, job: Job) -> bool:
-        """False where the job's nodes are Slurm's."""
+        """False where the lab's own machine prepares nothing for jobs of this partition."""
         partition = self._settings.rules.current.partitions.get(job.partition)
-        return partition is None or partition.slurm is None
+        return partition is None or partition.capabilities.stage_in
 
     def _not_started(self, job: Job, state: JobState, reason: Reason, now: float) -> None:
         """The engine has started nothing: the attempt is over; a job that goes on is placed again a little later."""

@@ -23,7 +23,7 @@ from carrel.domain.task import TaskSpec
 from carrel.domain.user import Caller, directory_name
 from carrel.policy.access import Action, Resource, allowed, of_job
 from carrel.policy.partitions import choose_partitions
-from carrel.policy.session_gpus import SessionGpus, check_gpus, gpus_on_cluster, gpus_on_own_nodes
+from carrel.policy.session_gpus import SessionGpus, check_gpus, gpus_of_engine, gpus_on_own_nodes
 
 #: Bytes of host memory of a session that asks for none in particular.
 DEFAULT_MEMORY = 4 * 1024**3
@@ -288,16 +288,16 @@ class Sessions:
             return (None,)
         found = choose_partitions(asked.partition, qos, parts)
         # A hub whose spawner was not set up for it reaches no session on a cluster's nodes, so those have to be asked for.
-        here = [part for part in found if part.slurm is None] if asked.hub and asked.partition is None else []
+        here = [part for part in found if not part.cluster] if asked.hub and asked.partition is None else []
         return here or found
 
     def _check_reach(self, caller: Caller, asked: Asked, partition: Partition | None) -> None:
         """Raise `Impossible` for an environment of the lab's that the owner's Unix user on a cluster cannot read."""
         name = asked.environment
-        if partition is None or partition.slurm is None or name == DEFAULT_ENVIRONMENT or posixpath.isabs(name):
+        if partition is None or not partition.cluster or name == DEFAULT_ENVIRONMENT or posixpath.isabs(name):
             return
         try:
-            user = self._lab.policy.unix_user(caller.user.subject)
+            user = self._lab.policy.unix_user(partition, caller.user.subject)
         except Denied:
             return  # they are refused there anyway, in better words
         if user:
@@ -308,8 +308,8 @@ class Sessions:
             )
 
     def _gpus(self, asked: Asked, partition: Partition | None) -> SessionGpus:
-        if partition is not None and partition.slurm is not None:
-            return gpus_on_cluster(asked.gpus, self._lab.policy.cluster(partition), reserve=asked.reserve)
+        if partition is not None and partition.cluster:
+            return gpus_of_engine(asked.gpus, self._lab.policy.cluster(partition), reserve=asked.reserve)
         nodes = [node for node in self._lab.engine.nodes() if partition is None or partition.has(node.name)]
         return gpus_on_own_nodes(asked.gpus, nodes, reserve=asked.reserve)
 
@@ -331,10 +331,10 @@ class Sessions:
 
     def _runs_as_owner(self, caller: Caller, partition: Partition | None) -> bool:
         """Return whether the caller's sessions in a partition have the rights of a Unix user who is not the lab's own."""
-        if partition is None or partition.slurm is None:
+        if partition is None or not partition.cluster:
             return False
         try:
-            return bool(self._lab.policy.unix_user(caller.user.subject))
+            return bool(self._lab.policy.unix_user(partition, caller.user.subject))
         except Denied:
             return False  # they are refused there anyway, in better words
 

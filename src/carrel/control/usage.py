@@ -14,7 +14,6 @@ from carrel.control.ports import Used
 from carrel.control.rules import RuleBook
 from carrel.domain.account import AccountUsage, Standing
 from carrel.domain.job import Job
-from carrel.domain.partition import on_cluster
 from carrel.domain.qos import JobKind
 from carrel.policy.fairshare import accrued, faded, standings
 
@@ -113,8 +112,8 @@ class UsageBook:
         half_life = self._rules.current.half_life
         with self._lock:
             held = self._open.get(job.id)
-            # What Slurm has in its own queue has nothing yet.
-            queued = on_cluster(job.node) and job.started_at is None
+            # What waits in the engine's own queue has nothing yet.
+            queued = job.handed_over and job.started_at is None
             holds = job.state.holds_resources and job.suspended_at is None and not job.stopped and not queued
             if holds and held is None:
                 wanted = job.resources

@@ -8,6 +8,7 @@ from enum import StrEnum
 from carrel.domain.array import ArrayElement
 from carrel.domain.errors import Conflict
 from carrel.domain.node import Share
+from carrel.domain.partition import read_cluster
 from carrel.domain.qos import JobKind, PreemptMode
 from carrel.domain.resources import Resources
 from carrel.domain.visible import Visible
@@ -219,6 +220,11 @@ class Job:
     #: How often it was, and for how many people it was paused, as far as that is known.
     pauses: int = 0
     pause_people: int = 0
+
+    @property
+    def handed_over(self) -> bool:
+        """True when an engine has the job that chooses its nodes: it may wait there, and its walltime never stands still."""
+        return bool(read_cluster(self.node)[0])
 
     @property
     def stopped(self) -> bool:

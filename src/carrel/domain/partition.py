@@ -1,32 +1,42 @@
-"""Parts of a lab: which nodes go together, and whose work runs there."""
+"""Parts of a lab: which nodes go together, whose work runs there, and what the engine that runs it can do."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from carrel.domain.nodelist import in_nodelist
+from carrel.domain.qos import JobKind
 
-#: What stands for the node of a job that was handed to a cluster, before the partition's name: no node is called so.
-_CLUSTER = "slurm:"
-
-#: Seconds for which an allocation of the cluster stays with its user after a short task, where nothing else is said.
-HOLD_TIME = 30
+#: The engine of the lab's own machine.
+LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmPartition:
-    """What is asked of Slurm for the jobs of one partition of the lab."""
+class Capabilities:
+    """What an engine can do for the jobs of a partition. The defaults are those of the lab's own machine."""
 
-    partition: str
-    #: "" leaves the choice to Slurm; "{qos}" and "{account}" are those that the job has in the lab.
-    qos: str = ""
-    account: str = ""
-    #: Further options as sbatch(1) takes them.
-    options: tuple[str, ...] = ()
-    #: True when short jobs are given an allocation at once, instead of waiting for the timer of sbatch.
-    immediate: bool = False
-    #: Seconds for which such an allocation stays with its user for the next short task; 0: it is given back at once.
-    hold_time: int = HOLD_TIME
+    #: What people call the engine, as in "a Slurm cluster".
+    title: str = ""
+    #: True when the engine chooses the nodes of its jobs: the lab hands a job over as soon as limits let it in.
+    chooses_nodes: bool = False
+    #: Kinds of jobs that it takes.
+    kinds: frozenset[JobKind] = frozenset(JobKind)
+    #: True when it is known how much memory its GPUs have.
+    gpu_memory: bool = True
+    #: True when tasks may run in an image.
+    images: bool = True
+    #: True when the lab's own machine builds environments and fetches inputs before a job has its place.
+    stage_in: bool = True
+
+
+class EnginePartition(Protocol):
+    """What `carrel.toml` says about one partition to its engine; nothing else reads it."""
+
+    def shown(self) -> Mapping[str, str | int | None]:
+        """What the API shows of it, by the names of `PartitionView`'s fields; `place` says in words where jobs go."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +48,11 @@ class Partition:
     nodes: tuple[str, ...] = ("*",)
     #: Classes of service that it takes; empty: all of them.
     qos: tuple[str, ...] = ()
-    #: Where its jobs go whose nodes Slurm chooses; None where the lab chooses.
-    slurm: SlurmPartition | None = None
+    #: The engine that runs its jobs, by its name in `carrel.toml`.
+    engine: str = LOCAL
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    #: What its engine was told; None for the lab's own machine.
+    settings: EnginePartition | None = None
 
     def takes(self, qos: str) -> bool:
         """True when work of this class of service runs here."""
@@ -47,19 +60,18 @@ class Partition:
 
     def has(self, node: str) -> bool:
         """True when the lab places jobs of this partition on the node."""
-        return self.slurm is None and in_nodelist(node, self.nodes)
+        return not self.cluster and in_nodelist(node, self.nodes)
 
     @property
     def cluster(self) -> str:
-        """What stands for the node of its jobs where Slurm chooses the node; "" where the lab does."""
-        return "" if self.slurm is None else f"{_CLUSTER}{self.name}"
+        """What stands for the node of its jobs where the engine chooses the node; "" where the lab does.
+
+        The engine's name and the partition's, with a colon that no node has in its name.
+        """
+        return f"{self.engine}:{self.name}" if self.capabilities.chooses_nodes else ""
 
 
-def on_cluster(node: str | None) -> bool:
-    """True for what stands for a node where Slurm chooses the node."""
-    return node is not None and node.startswith(_CLUSTER)
-
-
-def partition_on_cluster(node: str) -> str:
-    """Return the name of the partition in what stands for a node."""
-    return node.removeprefix(_CLUSTER)
+def read_cluster(node: str | None) -> tuple[str, str]:
+    """Return the engine and the partition in what stands for a node; two empty texts for a node that the lab has chosen."""
+    engine, colon, partition = (node or "").partition(":")
+    return (engine, partition) if colon else ("", "")

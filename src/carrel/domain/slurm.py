@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields, replace
 
 from carrel.domain.errors import Invalid
 
+#: The engine that understands it.
+ENGINE = "slurm"
 #: Options of sbatch(1) that have a field of their own, and its name.
 _FIELDS = {
     "constraint": "constraint",

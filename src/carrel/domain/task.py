@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from carrel.domain.launcher import Launcher as Launcher
 from carrel.domain.network import Network
 from carrel.domain.session import SessionSpec
-from carrel.domain.slurm import SlurmRequest
+from carrel.domain.slurm import ENGINE, SlurmRequest
 
 #: Schemes of what the lab keeps itself.
 LAB_SCHEMES = ("job", "runs", "models", "mlflow-artifacts")
@@ -108,6 +109,10 @@ class TrackingTarget:
     uri: str | None = None
 
 
+#: What is asked of one engine: of Slurm its own value, of others what their options say, by name.
+EngineRequest = SlurmRequest | Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
     """Everything that was decided at submit; frozen with the job and never looked up again."""
@@ -144,6 +149,8 @@ class TaskSpec:
     session: SessionSpec | None = None
     #: What is asked of Slurm beyond resources; None when nothing is.
     slurm: SlurmRequest | None = None
+    #: What is asked of other engines, by their names; None when nothing is.
+    engines: Mapping[str, Mapping[str, Any]] | None = None
     #: How often it goes on, from what its attempts left in their checkpoint directory, after it reached its walltime.
     requeue: int = 0
     #: Seconds before the end of its walltime at which it gets SIGTERM; None: at the end, or as the lab does it if it goes on.
@@ -152,6 +159,11 @@ class TaskSpec:
     network: Network | None = None
     #: Notes for the submitter about what was asked for; also the first lines of the log.
     notes: tuple[str, ...] = ()
+
+    @property
+    def asks(self) -> Mapping[str, EngineRequest]:
+        """What is asked of engines, by their names; empty when nothing is that only one engine understands."""
+        return {**({} if self.slurm is None else {ENGINE: self.slurm}), **(self.engines or {})}
 
     @property
     def all_inputs(self) -> tuple[InputSpec, ...]:

@@ -25,7 +25,7 @@ from carrel.domain.task import EnvironmentRecipe, GitState, Launcher, TaskSpec, 
 from carrel.domain.user import Caller
 from carrel.domain.visible import Visible
 from carrel.snapshots import SnapshotStore
-from carrel.submission import ResourceOptions, TaskOptions, options_of
+from carrel.submission import ResourceOptions, TaskOptions, options_of, read_engine_options
 from carrel.submission.kinds import NAME
 from carrel.tasks import BackendConfig, TaskDescription, describe, read_backend_config
 from carrel.tasks.environment import resolved_as_of
@@ -146,6 +146,7 @@ def read_request(request: TaskRequest) -> TaskOptions:
         **_options_in(request, TaskOptions),
         resources=ResourceOptions(**_options_in(resources, ResourceOptions)),
         slurm=SlurmRequest(**slurm),
+        engines=read_engine_options(request.engines),
     )
 
 
@@ -187,6 +188,7 @@ def _task(
         requeue=options.requeue or 0,
         warning=options.warning,
         network=options.network,
+        engines={name: asked for name, asked in options.engines.items() if asked} or None,
     )
 
 

@@ -117,6 +117,7 @@ def job_detail(
         "git_dirty": task.git.dirty if task.git else False,
         "rerun_of": task.rerun_of,
         "slurm": list(task.slurm.describe()) if task.slurm else [],
+        "engines": task.engines or {},
         "notes": list(task.notes),
         "launcher": task.launcher.value,
         "tasks_per_node": task.tasks_per_node,
@@ -308,13 +309,9 @@ def qos_view(qos: QoS, *, default: bool) -> v1.QoSView:
 
 def partition_view(partition: Partition, qos: Iterable[str], nodes: Iterable[str]) -> v1.PartitionView:
     """One part of the lab, of which `qos` and `nodes` are all there are."""
-    return v1.PartitionView(
-        name=partition.name,
-        nodes=[node for node in nodes if partition.has(node)],
-        qos=[name for name in qos if partition.takes(name)],
-        slurm=None if partition.slurm is None else partition.slurm.partition,
-        slurm_hold_time=partition.slurm.hold_time if partition.slurm is not None and partition.slurm.immediate else None,
-    )
+    fields: dict[str, Any] = {} if partition.settings is None else dict(partition.settings.shown())
+    fields |= {"name": partition.name, "engine": partition.engine, "qos": [name for name in qos if partition.takes(name)]}
+    return v1.PartitionView.model_validate({**fields, "nodes": [node for node in nodes if partition.has(node)]})
 
 
 def reservation_view(reservation: Reservation, nodes: Iterable[str], user: User) -> v1.ReservationView:

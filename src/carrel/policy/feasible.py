@@ -16,12 +16,12 @@ from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
 from carrel.policy.rooms import idle_room
 
-#: Which nodes a partition of a Slurm cluster has, as far as that is known.
+#: Which nodes an engine that chooses them has for a partition, as far as that is known.
 ClusterNodes = Callable[[Partition], Sequence[Node]]
 
 
 def nothing_known(_partition: Partition) -> Sequence[Node]:
-    """Slurm has not said which nodes there are."""
+    """The engine has not said which nodes there are."""
     return ()
 
 
@@ -40,7 +40,7 @@ def feasible(
 
     Drained nodes count, and those that are kept for others: they come back. Who else waits does not matter. With a `partition`
     its nodes alone count. `others` are the classes of service that a remedy may name, `partitions` the parts of the lab.
-    `cluster` says which nodes a partition has in which Slurm chooses the node; where it knows none, Slurm is left to refuse what
+    `cluster` says which nodes a partition has whose engine chooses them; where it knows none, the engine is left to refuse what
     is too large.
     """
     if resources.cpus < 1:
@@ -66,7 +66,7 @@ class _NodesOf(NamedTuple):
     cluster: ClusterNodes
 
     def inside(self, partition: Partition) -> Sequence[Node]:
-        if partition.slurm is not None:
+        if partition.cluster:
             return self.cluster(partition)
         return [node for node in self.nodes if partition.has(node.name)]
 
@@ -92,11 +92,9 @@ def _refusal_of(partition: Partition, resources: Resources, kind: JobKind, qos: 
             remedy=f"It takes: {', '.join(partition.qos)}.",
             details={"qos": qos.name},
         )
-    inside = nodes.inside(partition)
-    if partition.slurm is not None:
-        refusal = _refusal_of_cluster(partition, resources, kind)
-        if refusal is not None or not inside:
-            return refusal
+    inside, refusal = nodes.inside(partition), _refusal_of_engine(partition, resources, kind)
+    if refusal is not None or (partition.cluster and not inside):
+        return refusal
     if not inside:
         return Impossible(f'Partition "{partition.name}" has no node.', remedy="Ask an administrator.")
     try:
@@ -106,16 +104,17 @@ def _refusal_of(partition: Partition, resources: Resources, kind: JobKind, qos: 
     return None
 
 
-def _refusal_of_cluster(partition: Partition, resources: Resources, kind: JobKind) -> Impossible | None:
-    """Return what cannot be had of Slurm, whatever its nodes are."""
-    if kind is JobKind.WORKER:
+def _refusal_of_engine(partition: Partition, resources: Resources, kind: JobKind) -> Impossible | None:
+    """Return what cannot be had of the partition's engine, whatever its nodes are."""
+    can = partition.capabilities
+    if kind not in can.kinds:
         return Impossible(
-            f'Partition "{partition.name}" is one of a Slurm cluster, which takes no {kind}.',
+            f'Partition "{partition.name}" is one of a {can.title} cluster, which takes no {kind}.',
             remedy="Name a partition of the lab's own machine.",
         )
-    if resources.gpu_memory:
+    if resources.gpu_memory and not can.gpu_memory:
         return Impossible(
-            f'The job asks for GPUs with {format_size(resources.gpu_memory)}, but Slurm (partition "{partition.name}") '
+            f'The job asks for GPUs with {format_size(resources.gpu_memory)}, but {can.title} (partition "{partition.name}") '
             "does not say how much its GPUs have.",
             remedy="Name a type of GPU instead.",
         )

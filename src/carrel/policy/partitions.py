@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from carrel.domain.errors import Impossible, Invalid
 from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
-from carrel.domain.slurm import SlurmRequest
+from carrel.domain.slurm import ENGINE, SlurmRequest
+from carrel.domain.task import EngineRequest
 from carrel.policy.qos import choose_qos
 
 
@@ -67,7 +68,7 @@ def without_harmless(
     They change nothing about where and how it runs: nobody is written to, and what modules bring comes with the task's
     environment. A task that was written for a cluster runs on the lab's own machine as it is.
     """
-    if asked is None or (chosen.slurm is not None if chosen is not None else any(part.slurm is not None for part in partitions)):
+    if asked is None or (chosen.engine == ENGINE if chosen is not None else any(part.engine == ENGINE for part in partitions)):
         return asked, ()
     notes = []
     if asked.mail or asked.mail_events:
@@ -78,25 +79,33 @@ def without_harmless(
     return rest if rest.asked() else None, tuple(notes)
 
 
-def refuse_without_cluster(asked: SlurmRequest | None, chosen: Partition | None, partitions: Iterable[Partition]) -> None:
-    """Raise `Impossible`, by name, for what only Slurm can do and this work will not find.
+def refuse_without_engine(asked: Mapping[str, EngineRequest], chosen: Partition | None, partitions: Iterable[Partition]) -> None:
+    """Raise `Impossible`, by name, for what is asked of an engine that this work will not find.
 
-    `chosen` is the partition that it names. Nothing is dropped in silence because a task moved from a cluster to the lab's own
-    machine.
+    `asked` is by the engine's name, `chosen` the partition that the work names. Nothing is dropped in silence because a task
+    moved from a cluster to the lab's own machine.
     """
-    if asked is None or (chosen is not None and chosen.slurm is not None):
-        return
-    names, several = ", ".join(asked.asked()), len(asked.asked()) > 1
-    clusters = [partition.name for partition in partitions if partition.slurm is not None]
-    if chosen is None and clusters:
-        return
-    where = f'partition "{chosen.name}" is the lab\'s own machine' if chosen is not None else "this lab has no cluster"
-    another = f", or name a partition of the cluster: {_names(clusters)}" if clusters else ""
-    raise Impossible(
-        f"The task asks for {names}, which only a partition of a Slurm cluster can do, and {where}.",
-        remedy=f"Leave {'them' if several else 'it'} out{another}.",
-        details={"asked": list(asked.asked())},
-    )
+    parts = list(partitions)
+    for engine, request in asked.items():
+        able = [partition.name for partition in parts if partition.engine == engine]
+        if chosen.engine == engine if chosen is not None else able:
+            continue
+        title = next((part.capabilities.title for part in parts if part.engine == engine), engine.capitalize())
+        names = list(request.asked() if isinstance(request, SlurmRequest) else request)
+        another = f", or name a partition of the cluster: {_names(able)}" if able else ""
+        where = _where(chosen, parts)
+        raise Impossible(
+            f"The task asks for {', '.join(names)}, which only a partition of a {title} cluster can do, and {where}.",
+            remedy=f"Leave {'them' if len(names) > 1 else 'it'} out{another}.",
+            details={"asked": names},
+        )
+
+
+def _where(chosen: Partition | None, partitions: Sequence[Partition]) -> str:
+    if chosen is None:
+        return "this lab has none of these" if any(part.cluster for part in partitions) else "this lab has no cluster"
+    is_what = f"one of a {chosen.capabilities.title} cluster" if chosen.cluster else "the lab's own machine"
+    return f'partition "{chosen.name}" is {is_what}'
 
 
 def _names(names: Sequence[str] | Mapping[str, object]) -> str:

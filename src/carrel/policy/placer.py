@@ -374,7 +374,7 @@ class Placer:
     # ---- limits
 
     def _set_limits(self) -> None:
-        clusters = {name for name, part in self._partitions.items() if part.slurm is not None}
+        clusters = {name for name, part in self._partitions.items() if part.cluster}
         self._ledger = Ledger(self._qos, self._holding.values(), clusters=clusters, submit_limits=self.submit_limits)
         self._queues: dict[Limit, LimitQueue] = {}
         self.loosened.clear()

@@ -41,8 +41,8 @@ def gpus_on_own_nodes(gpus: int | None, nodes: Sequence[Node], *, reserve: bool)
     return SessionGpus(gpus=wanted, whole=wanted if reserve else 0)
 
 
-def gpus_on_cluster(gpus: int | None, nodes: Sequence[Node], *, reserve: bool) -> SessionGpus:
-    """Return what a session gets in a partition of Slurm's with these nodes (none: nobody knows them).
+def gpus_of_engine(gpus: int | None, nodes: Sequence[Node], *, reserve: bool) -> SessionGpus:
+    """Return what a session gets where an engine chooses among these nodes (none: they are not known).
 
     One GPU is a shard of one where nodes have shards, else a whole one from start to end; so is one of several, as Slurm gives a
     job the shards of one GPU only (gres.conf(5)). Who asks for nothing in particular gets a shard where there are some, and

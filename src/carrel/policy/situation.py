@@ -85,7 +85,7 @@ class Situation:
         """Return how things stand after all starts."""
         rooms = rooms_of(outcome.nodes, (*outcome.holding, *outcome.started), outcome.withheld, outcome.moves)
         realms = Realms(rooms, outcome.partitions, outcome.reservations)
-        clusters = {name for name, part in outcome.partitions.items() if part.slurm is not None}
+        clusters = {name for name, part in outcome.partitions.items() if part.cluster}
         ledger = Ledger(outcome.qos, outcome.holding, outcome.now, clusters=clusters, submit_limits=outcome.submit_limits)
         started, held = {one.id: one for one in outcome.started}, Queue()
         for job in outcome.order.line(outcome.waiting):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from carrel.domain.errors import CarrelError
 from carrel.domain.job import Job
-from carrel.domain.partition import on_cluster
 from carrel.domain.ports import Clock
 from carrel.notebooks.address import LONGEST, Address, UnixAddress, read_address
 from carrel.notebooks.proxy import takes_connections
@@ -115,7 +114,7 @@ class SessionAddresses:
             return known
 
     def _address(self, job: Job) -> tuple[Address | None, str]:
-        if not on_cluster(job.node):
+        if not job.handed_over:
             return UnixAddress(str(self._spool.attempt(job.id, job.attempt).session_socket)), ""
         data = self._read(job)
         try:

@@ -18,7 +18,6 @@ from carrel.control.scheduler import Describe
 from carrel.domain.errors import Conflict
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import Observation
-from carrel.domain.partition import on_cluster
 from carrel.domain.task import TaskSpec
 from carrel.environments.relocation import relocate
 from carrel.server.home import NEXT_SIGNING_KEY, SIGNING_KEY, LabHome
@@ -72,7 +71,7 @@ def check_nothing_runs(home: LabHome, known: Whereabouts, jobs: Sequence[Job]) -
     for job in jobs:
         if job.state.holds_resources:
             claim = read_claim(spool.attempt(job.id, job.attempt).claim)
-            if (claim is not None and claim.held) or (claim is None and moved and on_cluster(job.node)):
+            if (claim is not None and claim.held) or (claim is None and moved and job.handed_over):
                 running.append(str(job.id))
     if not running:
         return

@@ -34,14 +34,14 @@ class Preparable:
                 check_uri(uri, self.rucio)
             if task.environment.kind is EnvironmentKind.IMAGE:
                 _check_image(task, partition)
-            if task.environment.wanted and (partition is None or partition.slurm is None):
+            if task.environment.wanted and (partition is None or partition.capabilities.stage_in):
                 self.environments.check(task.environment)
         except (InputFailed, EnvironmentFailed) as error:
             raise Impossible(error.message, remedy=error.remedy, details=error.details) from error
 
 
 def _check_image(task: TaskSpec, partition: Partition | None) -> None:
-    if partition is not None and partition.slurm is not None:
+    if partition is not None and not partition.capabilities.images:
         raise Impossible(
             "The task has an image, and images do not run on a cluster's nodes yet.",
             remedy="Choose a partition of the lab's own machine, or describe the packages (python_env.yaml, conda.yaml).",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from math import inf
@@ -12,12 +12,11 @@ from typing import Any
 from carrel.domain.account import Account
 from carrel.domain.errors import Invalid
 from carrel.domain.nodelist import check_nodelist
-from carrel.domain.partition import Partition
+from carrel.domain.partition import LOCAL, Partition
 from carrel.domain.qos import JobKind, Lends, PreemptMode, QoS
 from carrel.domain.rules import BACKFILL_TIMES, LabRules
 from carrel.policy.qos import choose_qos
-from carrel.server.slurm_partitions import KEYS as SLURM_KEYS
-from carrel.server.slurm_partitions import read_slurm
+from carrel.server.engine_factories import factories
 from carrel.server.toml import Setting, convert, known, read_toml
 
 #: Tables of `carrel.toml` that are rules.
@@ -30,7 +29,7 @@ _NAMED = ("preset", "default_qos", "session_qos")
 _CHANGED = "With that change"
 
 #: Keys of the tables, with what their values are like where that is one of a few things.
-PARTITION_KEYS = ("nodes", "qos", *SLURM_KEYS)
+PARTITION_KEYS = ("nodes", "qos", "engine")
 ACCOUNT_KEYS = ("parent", "shares", "users")
 PRIORITY_KEYS = {
     "age_weight": "duration",
@@ -200,8 +199,7 @@ def _read_partitions(base: Mapping[str, Any], tables: Any, qos: Mapping[str, QoS
     for name in (*base, *(name for name in tables if name not in base)):
         place = f"{where}: partitions.{name}"
         table = {**base.get(name, {}), **_table(tables.get(name, {}), place)}
-        for key in table:
-            known(key, dict.fromkeys(PARTITION_KEYS), place)
+        read = _reader(table, place)
         nodes, takes = _words(table.get("nodes", ["*"]), f"{place}.nodes"), _words(table.get("qos", list(qos)), f"{place}.qos")
         try:
             check_nodelist(nodes)
@@ -210,10 +208,31 @@ def _read_partitions(base: Mapping[str, Any], tables: Any, qos: Mapping[str, QoS
         missing = next((one for one in takes if one not in qos), None)
         if missing is not None:
             raise Invalid(f'{place}.qos: there is no class of service "{missing}".', remedy=f"There are: {', '.join(qos)}.")
-        found[name] = Partition(name=name, nodes=nodes, qos=takes, slurm=read_slurm(name, table, place))
+        found[name] = replace(read(name, table, place), nodes=nodes, qos=takes)
     # What is added to a preset's classes should not have to be added to its partitions too.
     everywhere = tuple(name for name in qos if not any(partition.takes(name) for partition in found.values()))
     return {name: replace(partition, qos=(*partition.qos, *everywhere)) for name, partition in found.items()}
+
+
+def _reader(table: Mapping[str, Any], place: str) -> Callable[[str, Mapping[str, Any], str], Partition]:
+    """Check the keys of a partition's table; return what reads those that are for its engine."""
+    engines, engine = factories(), table.get("engine", LOCAL)
+    if not isinstance(engine, str) or engine not in engines:
+        named = " or ".join(f'"{one}"' for one in engines)
+        raise Invalid(f"{place}.engine is {engine!r}.", remedy=f"It must be {named}.")
+    for key in table:
+        known(key, dict.fromkeys(partition_keys()), place)
+        for other, factory in engines.items():
+            if other != engine and key in factory.keys:
+                raise Invalid(
+                    f"{place}: {key} is for partitions of a {factory.title} cluster.", remedy=f'Write engine = "{other}" too.'
+                )
+    return engines[engine].read
+
+
+def partition_keys() -> Sequence[str]:
+    """Return the keys of a partition's table: the lab's own, and those of the engines that are installed."""
+    return (*PARTITION_KEYS, *(key for factory in factories().values() for key in factory.keys))
 
 
 def _read_names(table: Any, partitions: Mapping[str, Partition], qos: Mapping[str, QoS], where: str) -> dict[str, str]:

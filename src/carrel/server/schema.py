@@ -7,7 +7,7 @@ from typing import Any
 
 from carrel.server.oidc_settings import OIDC
 from carrel.server.oidc_settings import TABLES as OIDC_TABLES
-from carrel.server.rules import ACCOUNT_KEYS, PARTITION_KEYS, PRIORITY_KEYS, QOS_KEYS, TABLES
+from carrel.server.rules import ACCOUNT_KEYS, PRIORITY_KEYS, QOS_KEYS, TABLES, partition_keys
 from carrel.server.settings import SETTINGS
 from carrel.server.sign_in_settings import PAM
 from carrel.server.toml import Setting
@@ -29,7 +29,7 @@ def settings_schema() -> dict[str, Any]:
     accounts: dict[str, Any] = {key: {} for key in ACCOUNT_KEYS}
     tables = {
         "qos": _named(_object(_keys(QOS_KEYS)), "Classes of service."),
-        "partitions": _named(_object({key: {} for key in PARTITION_KEYS}), "Parts of the lab."),
+        "partitions": _named(_object({key: {} for key in partition_keys()}), "Parts of the lab."),
         "partition_names": _named({"type": "string"}, "What partitions of elsewhere are called here."),
         "accounts": _named(_object(accounts), "Who shares the lab, and in which parts."),
         "priority": _object(_keys(PRIORITY_KEYS)) | {"description": "What decides who goes next."},

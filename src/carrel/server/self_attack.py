@@ -18,7 +18,6 @@ from pathlib import Path
 
 from carrel.domain.errors import Unavailable
 from carrel.domain.launch import Ended, Launch, LaunchPaths, Observation
-from carrel.domain.partition import SlurmPartition
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
 from carrel.domain.task import TaskSpec
@@ -26,6 +25,7 @@ from carrel.engines.deputy import break_in
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.deputy.frames import Signer
 from carrel.engines.slurm.options import SlurmOptions
+from carrel.engines.slurm.partition import SlurmPartition
 from carrel.engines.slurm.site import site_options
 from carrel.server.home import LabHome
 from carrel.snapshots import pack

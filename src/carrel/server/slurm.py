@@ -1,50 +1,46 @@
-"""The lab's way to Slurm: the engine that `carrel up` makes for partitions of a cluster."""
+"""The lab's way to Slurm: the engine for partitions of a cluster."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from carrel.control.launching import LaunchSettings
-from carrel.control.rules import RuleBook
-from carrel.control.sessions import NodeNews, no_nodes
 from carrel.domain.errors import Unavailable
 from carrel.domain.job import Job
 from carrel.domain.launch import Launch
-from carrel.domain.partition import partition_on_cluster
+from carrel.domain.node import Node
+from carrel.domain.partition import Partition, read_cluster
 from carrel.domain.ports import Engine
 from carrel.domain.serial import to_plain
-from carrel.domain.slurm import read_options
-from carrel.domain.task import TaskSpec
+from carrel.domain.slurm import SlurmRequest, read_options
+from carrel.domain.task import EngineRequest, TaskSpec
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.deputy.followed import user_file
-from carrel.engines.deputy.owners import OWN, OwnersEngine
+from carrel.engines.router import Router
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.engines.slurm.immediate import short_or_session
 from carrel.engines.slurm.options import SlurmOptions
+from carrel.engines.slurm.partition import SlurmPartition, slurm_of
 from carrel.engines.slurm.rest import rest_of
 from carrel.engines.slurm.shared import SharedListing
 from carrel.engines.slurm.site import ClusterNodes, check_request, options_in
-from carrel.policy.task_shards import task_shards
-from carrel.server.home import LabHome
+from carrel.engines.slurm.task_shards import task_shards
+from carrel.server.engine import LabContext, LabEngine
 from carrel.server.identity import UnixUsers, deputy_command, read_identity
+from carrel.server.preload import library_for
 from carrel.server.signing import LabKey
-from carrel.server.whose_code import WhoseCode
 from carrel.spool import Spool
-
-if TYPE_CHECKING:
-    from carrel.server.settings import Settings
-
-__all__ = ["SlurmSide", "check_request", "launch_on_cluster", "missing_programs"]
 
 #: Programs of Slurm's that the lab runs.
 PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel", "sacct")
+#: Stands for the Unix user that the lab itself runs as, who needs no deputy.
+OWN = ""
 
 
 def missing_programs(environ: Mapping[str, str]) -> list[str]:
@@ -53,90 +49,106 @@ def missing_programs(environ: Mapping[str, str]) -> list[str]:
     return [program for program in PROGRAMS if shutil.which(program, path=path) is None]
 
 
-class SlurmSide:
-    """What the lab has of Slurm. Nothing of Slurm's is run before somebody needs it."""
+class SlurmLabEngine(LabEngine):
+    """What the lab has of Slurm: an engine for each Unix user as whom jobs run. Nothing of Slurm's is run before it is needed."""
 
-    def __init__(
-        self,
-        *,
-        home: LabHome,
-        lab_id: str,
-        rules: RuleBook,
-        settings: Settings,
-        url: str,
-        environ: Mapping[str, str],
-        news: Callable[[], Sequence[NodeNews]] = no_nodes,
-    ) -> None:
-        """`news`: what the brokers of the cluster's nodes have said."""
-        self._news = news
-        self._home = home
-        self._settings = settings
-        self._identity = read_identity(settings.slurm_identity)
-        self._owners: OwnersEngine | None = None
+    def __init__(self, lab: LabContext) -> None:
+        super().__init__(lab)
+        self._settings = lab.settings
+        self._spool = Spool(lab.home.spool)
+        self._identity = read_identity(self._settings["slurm_identity"])
         #: By what name nodes reach this machine.
-        self._host = urlsplit(url).hostname or ""
-        #: Who users of the lab are there.
-        self.users = UnixUsers(self._identity, as_lab=settings.run_users_code_as_lab)
-        #: Whose code runs on the lab's own machine.
-        self.whose_code = WhoseCode(self._identity, allowed=settings.run_users_code_as_lab)
-        self._key = LabKey(home)
-        self._lab_id = lab_id
-        self._rules = rules
-        self._environ = environ
-        self._commands = SlurmCommands(environ=environ)
-        self._rest = rest_of(settings.slurm_rest, self._commands)
+        self._host = urlsplit(lab.url).hostname or ""
+        self._users = UnixUsers(self._identity, as_lab=self._settings["run_users_code_as_lab"])
+        self._key = LabKey(lab.home)
+        self._commands = SlurmCommands(environ=lab.environ)
+        self._rest = rest_of(self._settings["slurm_rest"], self._commands)
         self._listing = SharedListing(self._commands.listing)
-        #: Which nodes a partition has.
-        self.nodes = ClusterNodes(self._commands)
+        self._nodes = ClusterNodes(self._commands)
+        self._owners = Router(route=self._user_of, make=self._engine_of)
 
-    def engine(self) -> OwnersEngine:
-        """Make the engine."""
-        self._owners = OwnersEngine(engine_of=self._engine_of, user_of=self.users.of, spool=Spool(self._home.spool))
+    def make(self) -> Engine:
+        """Return the engine, which makes that of a user when there is something for it to do."""
         return self._owners
 
-    def addresses(self, own: Callable[[Job], bytes | None]) -> Callable[[Job], bytes | None]:
-        """Return what reads where a session is: the lab itself (`own`), or the deputy of its owner."""
+    def nodes(self, partition: Partition) -> Sequence[Node]:
+        """Those that Slurm has for the partition, as it said a minute ago at most."""
+        return self._nodes(partition)
 
-        def read(job: Job) -> bytes | None:
-            theirs = self._owners.read_address(job.id, job.attempt) if self._owners is not None else None
-            return own(job) if theirs is None else theirs
+    def user(self, subject: str) -> str:
+        """Who somebody is on the cluster."""
+        return self._users.of(subject)
 
-        return read
+    def check(self, partition: Partition, asked: EngineRequest) -> None:
+        """Raise `Invalid`, by name, for what a task of this partition cannot ask of Slurm."""
+        settings = slurm_of(partition)
+        if settings is not None and isinstance(asked, SlurmRequest):
+            check_request(settings, asked)
 
-    def deputy_of(self, job: Job, cluster: Callable[[], Engine]) -> DeputyEngine | None:
-        """Return whose hands the files of a job's last attempt are in; None when they are the lab's own.
+    def launch(self, settings: LaunchSettings) -> LaunchSettings:
+        """A node may have a broker of its own; what that lends to loads the residency library there."""
+        broker = self._settings["slurm_broker"]
+        elsewhere = super().launch(settings)
+        paths = replace(elsewhere.paths, broker=broker, residency=library_for(self._settings["residency"]) if broker else "")
+        return replace(elsewhere, paths=paths, session_ports=self._settings["slurm_session_ports"], shards=self._shards)
 
-        `cluster` makes the engine for Slurm, if it is not there.
-        """
-        if not user_file(Spool(self._home.spool), job.id, job.attempt).exists():
+    def read_address(self, job: Job) -> bytes | None:
+        """What a session that somebody's deputy looks after has written about where it is; None for all others."""
+        engine = self._owners.engine_of(job.id, job.attempt)
+        return engine.read_address(job.id, job.attempt) if isinstance(engine, DeputyEngine) else None
+
+    def deputy_of(self, job: Job) -> DeputyEngine | None:
+        """In whose hands the files of a job's last attempt are; None when they are the lab's own."""
+        try:
+            user = user_file(self._spool, job.id, job.attempt).read_text().strip()
+        except OSError:
             return None
-        engine = cluster()
-        return engine.deputy_of(job.id, job.attempt) if isinstance(engine, OwnersEngine) else None
+        engine = self._owners.engine(user)
+        return engine if isinstance(engine, DeputyEngine) else None
+
+    def state(self) -> Sequence[str]:
+        """Which partitions are Slurm's, and who jobs run as there."""
+        partitions = [part.name for part in self.lab.rules.current.partitions.values() if slurm_of(part) is not None]
+        named = f"partition{'' if len(partitions) == 1 else 's'} {', '.join(partitions)}"
+        missing = missing_programs(self.lab.environ)
+        if missing:
+            return [f"{', '.join(missing)} not found, so jobs of {named} wait: install Slurm's commands (Debian: slurm-client)"]
+        return [f"{named}; {self._identity.describe()}; `carrel doctor slurm` checks the site"]
+
+    def _user_of(self, launch: Launch) -> str:
+        """The Unix user as whom an attempt runs: the one that it was given to, whatever the mapping says today."""
+        try:
+            return user_file(self._spool, launch.job_id, launch.attempt).read_text().strip()
+        except OSError:
+            # The lab's own spool has files of what it has started itself.
+            started = self._spool.attempt(launch.job_id, launch.attempt).launch.exists()
+            return OWN if started else self._users.of(launch.owner)
 
     def _engine_of(self, user: str) -> Engine:
+        lab = self.lab
         if user != OWN:
             return DeputyEngine(
                 user=user,
-                command=deputy_command(self._settings.slurm_deputy, user),
-                lab=self._lab_id,
-                spool=Spool(self._home.spool),
-                snapshots=self._home.snapshots,
-                blobs=self._home.blobs,
-                files=self._home.files,
-                log=self._home.logs / f"deputy.{user}.log",
+                command=deputy_command(self._settings["slurm_deputy"], user),
+                lab=lab.lab_id,
+                spool=self._spool,
+                snapshots=lab.home.snapshots,
+                blobs=lab.home.blobs,
+                files=lab.home.files,
+                log=lab.home.logs / f"deputy.{user}.log",
                 options=self._options,
                 immediate=self._immediate,
                 hold=self._hold,
                 host=self._host,
                 signer=self._key,
                 listing=self._listing,
-                environ=self._environ,
+                environ=lab.environ,
             )
         return SlurmEngine(
-            spool=Spool(self._home.spool),
-            run_dir=self._home.run / "slurm",
-            lab=self._lab_id,
-            environ=self._environ,
+            spool=self._spool,
+            run_dir=lab.home.run / "slurm",
+            lab=lab.lab_id,
+            environ=lab.environ,
             commands=self._commands,
             transport=self._rest,
             listing=self._listing,
@@ -149,70 +161,40 @@ class SlurmSide:
             user=getpass.getuser(),
         )
 
-    def state(self) -> list[str]:
-        """What there is to tell at the start: a line, or none for a lab that has nothing to do with Slurm."""
-        partitions = [part.name for part in self._rules.current.partitions.values() if part.slurm is not None]
-        if not partitions:
-            return []
-        named = f"partition{'' if len(partitions) == 1 else 's'} {', '.join(partitions)}"
-        missing = missing_programs(self._environ)
-        if missing:
-            return [f"{', '.join(missing)} not found, so jobs of {named} wait: install Slurm's commands (Debian: slurm-client)"]
-        return [f"{named}; {self._identity.describe()}; `carrel doctor slurm` checks the site"]
+    def _partition(self, place: str | None) -> tuple[str, Partition | None, SlurmPartition | None]:
+        """The partition that stands in the place of a job's node: its name, and what the rules say of it now."""
+        name = read_cluster(place)[1]
+        partition = self.lab.rules.current.partitions.get(name)
+        return name, partition, slurm_of(partition)
 
-    def shards(self, job: Job, task: TaskSpec) -> int:
+    def _shards(self, job: Job, task: TaskSpec) -> int:
         """Return how many shares of its GPU a task that gives it to cells asks for; 0: all of it.
 
         That is where each node that it may come to has a broker now that lets tasks lend. A task with shares and without a
         broker would have its GPU together with cells that nobody holds back.
         """
-        partition = self._rules.current.partitions.get(partition_on_cluster(job.node or ""))
-        if partition is None or partition.slurm is None or not self._settings.slurm_broker or self._settings.slurm_lend < 1:
+        _, partition, asked = self._partition(job.node)
+        if partition is None or asked is None or not self._settings["slurm_broker"] or self._settings["slurm_lend"] < 1:
             return 0
-        nodes = self.nodes.known(partition)
-        lending = {one.node.split(".")[0] for one in self._news() if one.current and one.status.get("tasks_lend")}
+        nodes = self._nodes.known(partition)
+        lending = {one.node.split(".")[0] for one in self.lab.news() if one.current and one.status.get("tasks_lend")}
         if not all(node.name.split(".")[0] in lending for node in nodes if node.devices):
             return 0
-        return task_shards(job.resources, task, nodes, read_options(partition.slurm.options))
+        return task_shards(job.resources, task, nodes, read_options(asked.options))
 
     def _immediate(self, launch: Launch) -> bool:
-        partition = self._rules.current.partitions.get(partition_on_cluster(launch.node))
-        return bool(partition and partition.slurm and partition.slurm.immediate) and short_or_session(launch)
+        asked = self._partition(launch.node)[2]
+        return asked is not None and asked.immediate and short_or_session(launch)
 
     def _hold(self, launch: Launch) -> float:
-        partition = self._rules.current.partitions.get(partition_on_cluster(launch.node))
-        return partition.slurm.hold_time if partition and partition.slurm and partition.slurm.immediate else 0
+        asked = self._partition(launch.node)[2]
+        return asked.hold_time if asked is not None and asked.immediate else 0
 
     def _options(self, launch: Launch) -> SlurmOptions:
-        name = partition_on_cluster(launch.node)
-        partition = self._rules.current.partitions.get(name)
-        if partition is None or partition.slurm is None:
+        name, _, asked = self._partition(launch.node)
+        if asked is None:
             raise Unavailable(
                 f'Partition "{name}" is not one of a Slurm cluster any more.',
                 remedy="Cancel the job, or ask an administrator to write it into carrel.toml again.",
             )
-        return options_in(partition.slurm, launch)
-
-
-def launch_on_cluster(
-    settings: LaunchSettings, url: str, *, session_ports: str = "", broker: str = "", residency: str = ""
-) -> LaunchSettings:
-    """Return the addresses for jobs on other machines, which reach the lab at `url` and none of its sockets.
-
-    `broker` is where a node has a broker of its own, if it has one; `residency` the library that what it lends to loads there.
-    """
-    tracking = None if settings.tracking_uri is None else f"{url}/mlflow"
-    # Inputs are kept on the lab's own machine alone.
-    paths = replace(settings.paths, broker=broker, residency=residency if broker else "", inputs="")
-    return replace(
-        settings,
-        paths=paths,
-        # A cluster has quotas of its own.
-        limits=replace(settings.limits, disk=0),
-        gateway=url,
-        tracking_uri=tracking,
-        suspends=False,
-        walls=lambda _owner: None,
-        remote=True,
-        session_ports=session_ports,
-    )
+        return options_in(asked, launch)

@@ -1,29 +1,25 @@
-"""What `carrel.toml` says about partitions of a Slurm cluster."""
+"""What `carrel.toml` says about partitions of a Slurm cluster, and how the engine for them is opened."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from carrel.domain.errors import Invalid
-from carrel.domain.partition import HOLD_TIME, SlurmPartition
+from carrel.domain.partition import Partition
+from carrel.engines.slurm.partition import CAPABILITIES, HOLD_TIME, SlurmPartition, slurm_partition
 from carrel.engines.slurm.site import site_options
 from carrel.server.toml import Setting, convert
 
+if TYPE_CHECKING:
+    from carrel.server.engine import LabContext, LabEngine
+
 #: Keys of a partition that speak of Slurm.
-KEYS = ("engine", "slurm_partition", "slurm_qos", "slurm_account", "slurm_options", "slurm_immediate", "slurm_hold_time")
+KEYS = ("slurm_partition", "slurm_qos", "slurm_account", "slurm_options", "slurm_immediate", "slurm_hold_time")
 
 
-def read_slurm(name: str, table: Mapping[str, Any], where: str) -> SlurmPartition | None:
-    """Return what the table of a partition says about Slurm; None for one of the lab's own machine. Raises `Invalid`."""
-    engine = table.get("engine", "local")
-    if engine not in ("local", "slurm"):
-        raise Invalid(f"{where}.engine is {engine!r}.", remedy='It must be "local" or "slurm".')
-    if engine == "local":
-        for key in KEYS[1:]:
-            if key in table:
-                raise Invalid(f"{where}: {key} is for partitions of a Slurm cluster.", remedy='Write engine = "slurm" too.')
-        return None
+def read_slurm(name: str, table: Mapping[str, Any], where: str) -> SlurmPartition:
+    """Return what the table of a partition says about Slurm. Raises `Invalid`."""
     if "nodes" in table:
         raise Invalid(f"{where}: Slurm knows which nodes its partition has.", remedy="Leave nodes out.")
     texts = {
@@ -45,3 +41,23 @@ def read_slurm(name: str, table: Mapping[str, Any], where: str) -> SlurmPartitio
     except Invalid as error:
         raise Invalid(f"{where}: Slurm: {error.message}", remedy=error.remedy) from error
     return part
+
+
+class SlurmFactory:
+    """What `engine = "slurm"` means."""
+
+    title = CAPABILITIES.title
+    keys = KEYS
+
+    def read(self, name: str, table: Mapping[str, Any], where: str) -> Partition:
+        """Return the partition. Raises `Invalid`, with the place."""
+        return slurm_partition(name, read_slurm(name, table, where))
+
+    def open(self, lab: LabContext) -> LabEngine:
+        """Return the engine. Nothing of Slurm's is run before somebody needs it."""
+        from carrel.server.slurm import SlurmLabEngine  # who reads rules needs no cluster
+
+        return SlurmLabEngine(lab)
+
+
+FACTORY = SlurmFactory()

@@ -39,11 +39,11 @@ from carrel.devices import discover, this_node
 from carrel.domain.errors import CarrelError
 from carrel.domain.launch import LaunchLimits, LaunchPaths
 from carrel.domain.network import Network
+from carrel.domain.partition import LOCAL, read_cluster
 from carrel.domain.units import format_size
 from carrel.domain.user import Role, User
-from carrel.engines.hybrid import HybridEngine
-from carrel.engines.local import LocalEngine
 from carrel.engines.nursery import passed
+from carrel.engines.router import Router
 from carrel.environments import EnvironmentSettings, EnvironmentStore, is_built
 from carrel.environments.named import NamedEnvironments
 from carrel.gateway.app import create_app
@@ -53,7 +53,10 @@ from carrel.runner.outputs import sweep_drafts
 from carrel.server.addresses import read_from
 from carrel.server.collecting import LabWorkDirectories
 from carrel.server.elsewhere import Origin, check_database
+from carrel.server.engine import LabContext
+from carrel.server.engines import LabEngines
 from carrel.server.home import LabHome
+from carrel.server.identity import read_identity
 from carrel.server.isolation import LabIsolation
 from carrel.server.issuing import issuer_of
 from carrel.server.lending import Lender, NoLender
@@ -68,11 +71,10 @@ from carrel.server.rucio import rucio_of
 from carrel.server.serving import Server, listen, name_of
 from carrel.server.settings import Settings, read_settings
 from carrel.server.sign_in import portal_of
-from carrel.server.slurm import SlurmSide, check_request, launch_on_cluster
 from carrel.server.tls import Certificate
 from carrel.server.tracking import Tracking, artifacts_of
 from carrel.server.whereabouts import Answer, check, remember
-from carrel.server.whose_code import check_safe
+from carrel.server.whose_code import WhoseCode, check_safe
 from carrel.snapshots import SnapshotStore
 from carrel.spool import Spool
 from carrel.store import Database, Store
@@ -91,7 +93,7 @@ class RunningLab:
     home: LabHome
     settings: Settings
     store: Store
-    engine: HybridEngine
+    engine: Router
     loop: ControlLoop
     lab: Lab
     code: SnapshotStore
@@ -100,7 +102,8 @@ class RunningLab:
     lender: Lender | NoLender
     borrowing: Borrowing
     reports: NodeReports
-    slurm: SlurmSide
+    engines: LabEngines
+    whose_code: WhoseCode
     storage: StorageWatch
     retention: RetentionService
     isolation: LabIsolation
@@ -204,15 +207,29 @@ def open_lab(
     sweep_drafts(home.blobs, time.time())
     lends = settings.sessions and bool(node.devices)
     lender = Lender(home=home, settings=settings, node=node, secret=secret, clock=time.time) if lends else NoLender()
-    local = LocalEngine(
-        spool=spool, node=node, run_dir=home.run / "engine", environ=os.environ, lent=lender.lent, state=lender.gpu_state
-    )
     slurm_url = (settings.slurm_url or url).rstrip("/")
     reports = NodeReports(home.reports, secret=secret, clock=time.time)
-    slurm = SlurmSide(
-        home=home, lab_id=lab_id, rules=rules, settings=settings, url=slurm_url, environ=os.environ, news=reports.nodes
+    engines = LabEngines(
+        LabContext(
+            home=home,
+            lab_id=lab_id,
+            rules=rules,
+            settings=settings.values,
+            url=slurm_url,
+            environ=os.environ,
+            node=node,
+            lent=lender.lent,
+            gpu_state=lender.gpu_state,
+            news=reports.nodes,
+        )
     )
-    engine = HybridEngine(local=local, slurm=slurm.engine, admit=slurm.whose_code.check_launch)
+    whose_code = WhoseCode(read_identity(settings.slurm_identity), allowed=settings.run_users_code_as_lab)
+    engine = Router(
+        route=lambda launch: read_cluster(launch.node)[0],
+        make=lambda name: engines.of(name).make(),
+        own=engines.of(LOCAL).make(),
+        admit=whose_code.check_launch,
+    )
     isolation = LabIsolation(home, settings.isolation, Network(settings.job_network), settings.process_limit)
     launch = LaunchSettings(
         paths=LaunchPaths(
@@ -245,19 +262,8 @@ def open_lab(
         rucio=rucio_of(settings.values),
         walls=isolation,
     )
-    launch = replace(
-        launch,
-        on_cluster=replace(
-            launch_on_cluster(
-                launch,
-                slurm_url,
-                session_ports=settings.slurm_session_ports,
-                broker=settings.slurm_broker,
-                residency=library_for(settings.residency),
-            ),
-            shards=slurm.shards,
-        ),
-    )
+    here = launch
+    launch = replace(launch, of_engine=lambda name: engines.of(name).launch(here))
     storage = StorageWatch(home.path, home.parts, floor=settings.disk_floor)
     drains, reservations, held = Drains(store.drains), Reservations(store.reservations), HeldUsers(store.people)
     describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
@@ -288,10 +294,10 @@ def open_lab(
     retention = RetentionService(home, settings, store, artifacts_of(home.path) if settings.tracking else None, audit)
     policy = LabPolicy(
         rules=rules,
-        cluster=slurm.nodes,
-        unix_user=slurm.users.of,
-        here=slurm.whose_code.check,
-        understood=check_request,
+        cluster=engines.nodes,
+        unix_user=engines.user,
+        here=whose_code.check,
+        understood=engines.check,
         preparable=Preparable(
             EnvironmentStore(home.environments, settings=EnvironmentSettings(download_python=settings.download_python)),
             launch.rucio,
@@ -312,7 +318,7 @@ def open_lab(
             clock=time.time,
             withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
             # Where jobs run as their owners, nobody's code runs here.
-            second_comes=nothing_to_do if slurm.whose_code.strict else isolation.begin,
+            second_comes=nothing_to_do if whose_code.strict else isolation.begin,
         ),
         held=held.current,
         administration=Administration(
@@ -331,9 +337,7 @@ def open_lab(
         retention=retention.retention,
         collecting=Collecting(
             store.jobs,
-            LabWorkDirectories(
-                spool, home.blobs, settings.output_limit, deputy_of=lambda job: slurm.deputy_of(job, engine.cluster)
-            ),
+            LabWorkDirectories(spool, home.blobs, settings.output_limit, deputy_of=partial(engines.deputy_of, router=engine)),
         ),
         storage=storage,
         secrets=Secrets(store=store.secrets(secret), clock=time.time),
@@ -359,7 +363,8 @@ def open_lab(
         lender=lender,
         borrowing=Borrowing(jobs=store.jobs, use=loop.use, clock=time.time),
         reports=reports,
-        slurm=slurm,
+        engines=engines,
+        whose_code=whose_code,
         storage=storage,
         retention=retention,
         isolation=isolation,
@@ -490,7 +495,7 @@ def _notebooks(running: RunningLab, environments: NamedEnvironments) -> Notebook
         lender=running.lender,
         nodes=running.reports.nodes,
         look_time=float(running.settings.session_look_time),
-        read_address=running.slurm.addresses(read_from(Spool(running.home.spool))),
+        read_address=running.engines.addresses(read_from(Spool(running.home.spool))),
     )
 
 
@@ -508,11 +513,11 @@ def _announce(running: RunningLab, link: str, say: Callable[[str], None], author
     for line in warnings(running.settings.host, tls=running.settings.tls_own or bool(running.settings.tls_certificate)):
         say(f"  warning   {line}")
         _log.warning("%s", line)
-    if not running.slurm.whose_code.strict:
+    if not running.whose_code.strict:
         _say_isolation(running, say)
-    for line in running.slurm.state():
-        say(f"  Slurm     {line}")
-        _log.info("Slurm: %s", line)
+    for title, line in running.engines.state():
+        say(f"  {title:<9} {line}")
+        _log.info("%s: %s", title, line)
     if authority is not None:
         say(f"  trust     {authority.fingerprint}")
         say("            (the lab's own authority: `carrel login URL --trust FINGERPRINT` on other machines)")

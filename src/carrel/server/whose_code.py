@@ -10,6 +10,7 @@ import getpass
 from typing import TYPE_CHECKING
 
 from carrel.domain.errors import Denied, Invalid
+from carrel.domain.partition import read_cluster
 from carrel.server.identity import Identity, read_identity
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def check_safe(settings: Settings) -> None:
             f'slurm_identity = "lab" runs everybody\'s jobs as {own}, who runs the lab.', remedy=f"Each of them {could}"
         )
     partitions = settings.rules.partitions.values()
-    local = [part.name for part in partitions if part.slurm is None]
+    local = [part.name for part in partitions if not part.cluster]
     if local or not partitions:
         what = f"Jobs of partition {', '.join(local)}" if local else "Jobs of a lab without partitions of a cluster"
         raise Invalid(
@@ -61,5 +62,6 @@ class WhoseCode:
         )
 
     def check_launch(self, launch: Launch) -> None:
-        """The same for a job that is to begin here: one that was submitted before the lab's settings changed."""
-        self.check(launch.owner)
+        """The same for a job that is to begin; one that begins here may have been submitted before the lab's settings changed."""
+        if not read_cluster(launch.node)[0]:
+            self.check(launch.owner)

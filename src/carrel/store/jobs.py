@@ -28,7 +28,7 @@ from carrel.domain.dependency import describe_dependency, read_dependency
 from carrel.domain.errors import Conflict
 from carrel.domain.job import ACTIVE, HOLDING, Job, JobState, Reason
 from carrel.domain.launch import StoredFile
-from carrel.domain.partition import on_cluster
+from carrel.domain.partition import read_cluster
 from carrel.domain.qos import JobKind
 from carrel.domain.serial import from_plain, to_plain
 from carrel.domain.task import TaskSpec, TrackingTarget
@@ -354,8 +354,8 @@ class JobTable:
                     kind=JobKind(row.kind),
                     gpus=row.gpus,
                     cpus=row.cpus,
-                    # What waited in Slurm's queue had nothing until it started.
-                    since=(row.started_at or row.ended_at) if on_cluster(row.node) else row.leased_at,
+                    # What waited in another queue had nothing until it started.
+                    since=(row.started_at or row.ended_at) if read_cluster(row.node)[0] else row.leased_at,
                     until=row.ended_at,
                     lease_seconds=row.lease_seconds or 0.0,
                     suspended_seconds=row.suspended_seconds or 0.0,

@@ -132,6 +132,14 @@ def check_variable(name: str) -> str | None:
     return None
 
 
+def _events(_name: str, names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name.upper() for name in names)
+
+
+def _words(_name: str, words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(words)
+
+
 def _variables(_name: str, given: Mapping[str, str]) -> dict[str, str]:
     for name, value in given.items():
         fault = check_variable(name) or ("has a value with a zero byte" if "\0" in value else None)
@@ -158,5 +166,8 @@ NETWORK = Kind(plain=str, read=_network, metavar="WHICH", choices=tuple(str(one)
 IMAGE = Kind(plain=str, read=_image, metavar="IMAGE")
 LAUNCHER = Kind(plain=str, read=_launcher, metavar="LAUNCHER", choices=tuple(str(one) for one in Launcher))
 VISIBLE = Kind(plain=str, read=_visible, metavar="WHO", choices=tuple(str(one) for one in Visible), closed=True)
+#: Names that an engine looks up.
+WORDS = Kind(plain=list, read=_words, metavar="NAME")
+EVENTS = Kind(plain=list, read=_events, metavar="EVENT")
 SECRETS = Kind(plain=list, read=_secrets, metavar="NAME")
 VARIABLES = Kind(plain=dict, read=_variables, metavar="NAME[=VALUE]")

@@ -79,6 +79,8 @@ class TaskOptions:
     )
     #: What is asked of Slurm beyond this.
     slurm: SlurmRequest = field(default_factory=SlurmRequest)
+    #: What is asked of other engines, by their names: options that they declare themselves.
+    engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     preemptible: bool | None = option(
         kind=kinds.TRUTH,
         flags=("--no-preempt",),
@@ -120,9 +122,11 @@ class TaskOptions:
     def over(self, other: TaskOptions) -> TaskOptions:
         """Return this, with what it leaves open taken from `other`. Variables and secrets are had from both."""
         said = {name: value for item in fields(self) if (value := getattr(self, name := item.name)) is not None}
+        engines = dict.fromkeys((*other.engines, *self.engines))
         both: dict[str, Any] = {
             "resources": self.resources.over(other.resources),
             "slurm": self.slurm.over(other.slurm),
+            "engines": {name: {**other.engines.get(name, {}), **self.engines.get(name, {})} for name in engines},
             "variables": {**other.variables, **self.variables},
             "secrets": tuple(dict.fromkeys((*other.secrets, *self.secrets))),
         }

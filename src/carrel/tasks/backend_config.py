@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from carrel.domain.errors import Invalid
-from carrel.domain.slurm import SlurmRequest
+from carrel.domain.slurm import ENGINE, SlurmRequest
 from carrel.domain.suggest import suggest
 from carrel.domain.units import MIB, parse_duration, parse_size
-from carrel.submission import Kind, ResourceOptions, TaskOptions, options_of
+from carrel.submission import Kind, ResourceOptions, SlurmOptions, TaskOptions, engine_options, options_of
 from carrel.submission.kinds import check_variable
 
 _OPTIONS = {name: option for name, option in options_of(TaskOptions).items() if option.in_config}
@@ -23,8 +23,8 @@ _OPTIONS = {name: option for name, option in options_of(TaskOptions).items() if 
 SLURM_KEYS = (
     *(option.in_config for option in _OPTIONS.values()),
     "mem", "time", "gres", "gpus", "gpus_per_node", "cpus_per_task", "nodes", "ntasks", "ntasks_per_node",
-    "environment", "exports", "detach", "constraint", "exclusive", "reservation", "mail_user", "mail_type",
-    "modules", "signal", "output", "error", "sbatch_script_file",
+    "environment", "exports", "detach", *(one.in_config for one in options_of(SlurmOptions).values() if one.in_config),
+    "signal", "output", "error", "sbatch_script_file",
 )  # fmt: skip
 #: Keys that MLflow adds itself.
 MLFLOW_KEYS = (
@@ -57,12 +57,13 @@ def read_backend_config(config: Mapping[str, Any], *, environ: Mapping[str, str]
     A bare name under ``exports`` or ``environment`` takes its value from `environ`, where that is given.
     """
     slurm: dict[str, Any] = {}
+    of_engines = _of_engines()
     for key, value in config.items():
         if key in MLFLOW_KEYS:
             continue
         name = str(key).replace("-", "_")
-        if name not in SLURM_KEYS:
-            valid = [*SLURM_KEYS, *MLFLOW_KEYS]
+        if name not in SLURM_KEYS and name not in of_engines:
+            valid = [*SLURM_KEYS, *MLFLOW_KEYS, *of_engines]
             raise Invalid(
                 f'Backend config: "{key}" is not understood.', remedy=suggest(name, valid, what="Keys"), details={"key": str(key)}
             )
@@ -83,11 +84,30 @@ def read_backend_config(config: Mapping[str, Any], *, environ: Mapping[str, str]
         tasks_per_node=tasks_per_node,
         variables=_variables(slurm, environ),
         slurm=_slurm_request(slurm),
+        engines=_asked_of_engines(slurm, of_engines),
         warning=_signal(slurm["signal"]) if slurm.get("signal") is not None else None,
     )
     return BackendConfig(
         options=options, notes=_notes(slurm), env_manager=_mlflow(config), detach=_truth(slurm.get("detach"), "detach")
     )
+
+
+def _of_engines() -> Mapping[str, tuple[str, str, Kind]]:
+    """The keys of other engines than Slurm: engine, option and kind of value."""
+    return {
+        option.in_config: (engine, name, option.kind)
+        for engine, options in engine_options().items()
+        for name, option in options.items()
+        if option.in_config and engine != ENGINE
+    }
+
+
+def _asked_of_engines(config: Mapping[str, Any], keys: Mapping[str, tuple[str, str, Kind]]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for key, (engine, name, kind) in keys.items():
+        if config.get(key) is not None:
+            found.setdefault(engine, {})[name] = _value(key, kind, config[key])
+    return found
 
 
 def _value(key: str, kind: Kind, value: Any) -> Any:
@@ -98,6 +118,8 @@ def _value(key: str, kind: Kind, value: Any) -> Any:
     elif kind.plain is int:
         boolean = kind.truth is not None and isinstance(value, bool)
         plain = (kind.truth if value else 0) if boolean else _count(value, key, at_least=0)
+    elif kind.plain is list:
+        plain = _words({key: value}, key)
     else:
         plain = _word({key: value}, key)
     try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from carrel.submission import Kind, Option, ResourceOptions, options_of
+from carrel.domain.slurm import ENGINE
+from carrel.submission import Kind, Option, ResourceOptions, SlurmOptions, engine_options, options_of
 from carrel.tasks.mlproject import DOCKER_KEYS, ENTRY_POINT_KEYS, PROJECT_KEYS
 from carrel.tasks.parameters import SPELLINGS, ParameterType
-from carrel.tasks.section import INPUT_KEYS, OPTIONS, SLURM_TABLE_KEYS
+from carrel.tasks.section import INPUT_KEYS, OPTIONS
 
 _TEXT = {"type": ["string", "number", "boolean"]}
 _TEXTS = {"type": "array", "items": _TEXT}
@@ -48,7 +49,12 @@ def _section() -> dict[str, Any]:
     one_input = {"type": ["object", "string"], "properties": dict.fromkeys(INPUT_KEYS, _TEXT)}
     return {
         "resources": _object(_options(options_of(ResourceOptions)), "What it has on each of its nodes."),
-        "slurm": _object({key: {} for key in SLURM_TABLE_KEYS}, "What is asked of Slurm beyond this."),
+        "slurm": _object(_options(options_of(SlurmOptions)), "What is asked of Slurm beyond this."),
+        **{
+            name: _object(_options(one), f"What is asked of the engine {name}.")
+            for name, one in engine_options().items()
+            if name != ENGINE
+        },
         "inputs": {
             "anyOf": [{"type": "array", "items": one_input}, {"type": "object", "additionalProperties": one_input}],
             "description": "What is brought before it starts: where it appears, and where it comes from.",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from carrel.domain.errors import Invalid
-from carrel.domain.slurm import SlurmRequest
+from carrel.domain.slurm import ENGINE, SlurmRequest
 from carrel.domain.task import InputSpec
-from carrel.submission import Kind, ResourceOptions, TaskOptions, options_of
+from carrel.submission import Kind, Option, ResourceOptions, SlurmOptions, TaskOptions, engine_options, options_of
 from carrel.tasks.document import Value
 from carrel.tasks.parameters import is_uri, refuse_credentials
 from carrel.tasks.shape import SAME_GPUS
@@ -22,7 +22,7 @@ _RESOURCES = options_of(ResourceOptions)
 SECTION_KEYS = ("resources", "slurm", "inputs", "outputs", *OPTIONS)
 RESOURCE_KEYS = tuple(key for name, option in _RESOURCES.items() for key in (name, option.synonym) if key)
 INPUT_KEYS = ("path", "uri", "digest")
-SLURM_TABLE_KEYS = ("constraint", "exclusive", "reservation", "mail", "mail_events", "modules", "options")
+SLURM_TABLE_KEYS = tuple(options_of(SlurmOptions))
 DEFAULT_OUTPUTS = ("outputs/**",)
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -39,12 +39,14 @@ class Section:
 
 def read_section(value: Value) -> Section:
     """Read the section; raise `Invalid` for anything that is not understood."""
-    said = value.mapping(SECTION_KEYS)
+    said = value.mapping(tuple(dict.fromkeys((*SECTION_KEYS, *engine_options()))))
     options = {name: read_value(option.kind, said[name]) for name, option in OPTIONS.items() if name in said}
     if "resources" in said:
         options["resources"] = _resources(said["resources"])
     if "slurm" in said:
         options["slurm"] = _slurm(said["slurm"])
+    others = {name: declared for name, declared in engine_options().items() if name in said and name != ENGINE}
+    options["engines"] = {name: _declared(said[name], declared) for name, declared in others.items()}
     return Section(
         options=TaskOptions(**options),
         inputs=_inputs(said["inputs"]) if "inputs" in said else (),
@@ -94,24 +96,14 @@ def _resources(value: Value) -> ResourceOptions:
 
 
 def _slurm(value: Value) -> SlurmRequest:
-    said = value.mapping(SLURM_TABLE_KEYS)
+    asked = SlurmRequest(**_declared(value, options_of(SlurmOptions)))
+    return replace(asked, exclusive={"true": "exclusive", "false": ""}.get(asked.exclusive.lower(), asked.exclusive))
 
-    def word(key: str) -> str:
-        return said[key].text() if key in said else ""
 
-    def words(key: str) -> tuple[str, ...]:
-        return tuple(item.text() for item in said[key].items()) if key in said else ()
-
-    exclusive = word("exclusive")
-    return SlurmRequest(
-        constraint=word("constraint"),
-        exclusive={"true": "exclusive", "false": ""}.get(exclusive.lower(), exclusive),
-        reservation=word("reservation"),
-        mail=word("mail"),
-        mail_events=tuple(event.upper() for event in words("mail_events")),
-        modules=words("modules"),
-        options=words("options"),
-    )
+def _declared(value: Value, options: Mapping[str, Option]) -> dict[str, Any]:
+    """Read the table of an engine."""
+    said = value.mapping(tuple(options))
+    return {name: read_value(option.kind, said[name]) for name, option in options.items() if name in said}
 
 
 def _inputs(value: Value) -> tuple[InputSpec, ...]:

@@ -189,7 +189,7 @@ def _usage_metrics(job: Job, usage: Usage) -> dict[str, float]:
         "system/system_memory_usage_percentage": 100 * usage.memory / (job.resources.memory * job.resources.nodes),
     }
     if not job.devices:
-        return values | _gpu_metrics_on_cluster(usage, nodes=job.resources.nodes)
+        return values | _gpu_metrics_of_nodes(usage, nodes=job.resources.nodes)
     for index, uuid in enumerate(job.devices):
         if uuid in usage.gpu_utilization:
             values[f"system/gpu_{index}_utilization_percentage"] = usage.gpu_utilization[uuid]
@@ -198,7 +198,7 @@ def _usage_metrics(job: Job, usage: Usage) -> dict[str, float]:
     return values
 
 
-def _gpu_metrics_on_cluster(usage: Usage, *, nodes: int) -> dict[str, float]:
+def _gpu_metrics_of_nodes(usage: Usage, *, nodes: int) -> dict[str, float]:
     """Of GPUs that are named by node and position; several nodes stand in the names as MLflow has them for runs on several."""
     values = {}
     for name in (*usage.gpu_utilization, *usage.gpu_memory):

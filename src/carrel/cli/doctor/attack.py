@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 def attack_check(settings: Settings, home: LabHome, trial: Trial, key: LabKey, patience: float) -> Check:
     """Have a job of the user whose deputy was tried attack the lab; fail with what got through."""
+    from carrel.engines.slurm.partition import slurm_of
     from carrel.server.identity import deputy_command
     from carrel.server.self_attack import attack
 
-    partitions = [part.slurm for part in settings.rules.partitions.values() if part.slurm is not None]
+    partitions = [part for one in settings.rules.partitions.values() if (part := slurm_of(one)) is not None]
     if not partitions:
         return Check("attack", "warn", "Nothing was tried: no partition is one of a cluster.", "Write one into carrel.toml.")
     try:

@@ -10,12 +10,13 @@ from dataclasses import replace
 from carrel.domain.errors import CarrelError
 from carrel.domain.launch import Launch
 from carrel.domain.node import Node
-from carrel.domain.partition import Partition, SlurmPartition
+from carrel.domain.partition import Partition
 from carrel.domain.ports import Clock
 from carrel.domain.slurm import SlurmRequest, read_options
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import node_of, options_for
 from carrel.engines.slurm.options import SlurmOptions
+from carrel.engines.slurm.partition import SlurmPartition, slurm_of
 
 #: Seconds after which the nodes are asked for again, and for which a submission waits for the first answer.
 _FRESH, _FIRST = 60.0, 5.0
@@ -82,9 +83,8 @@ class ClusterNodes:
 
         Nobody waits for a controller that hangs, but for a moment when it is asked for the first time.
         """
-        if partition.slurm is not None:
-            self._refresh()
-            self._answered.wait(_FIRST)
+        self._refresh()
+        self._answered.wait(_FIRST)
         return self._of(partition)
 
     def known(self, partition: Partition) -> Sequence[Node]:
@@ -100,9 +100,8 @@ class ClusterNodes:
                 threading.Thread(target=self._ask, name="carrel-slurm-nodes", daemon=True).start()
 
     def _of(self, partition: Partition) -> Sequence[Node]:
-        if partition.slurm is None:
-            return ()
-        wanted = frozenset(partition.slurm.partition.split(","))
+        asked = slurm_of(partition)
+        wanted = frozenset(asked.partition.split(",") if asked is not None else ())
         return tuple(node for partitions, node in self._nodes if partitions & wanted)
 
     def _ask(self) -> None:

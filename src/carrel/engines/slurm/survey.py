@@ -24,12 +24,13 @@ from carrel.domain.task import TaskSpec
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.engine import node_of
 from carrel.engines.slurm.options import sbatch_arguments
+from carrel.engines.slurm.partition import SlurmPartition, slurm_of
 from carrel.engines.slurm.probe import ANSWER, AUTHORITY, LOCK, WORD
 from carrel.engines.slurm.rest import SlurmRest
 from carrel.engines.slurm.rest_body import API
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.site import site_options
-from carrel.policy.task_shards import task_shards
+from carrel.engines.slurm.task_shards import task_shards
 
 #: The oldest version that Carrel is tried with.
 OLDEST = (22, 5)
@@ -80,7 +81,7 @@ class Survey:
         self._rest = rest
         self._home = home
         self._url = url
-        self._partitions = [partition for partition in partitions if partition.slurm is not None]
+        self._partitions = {one.name: asked for one in partitions if (asked := slurm_of(one)) is not None}
         self._interactive = interactive
         self._broker = broker
         self._lent = lends
@@ -112,8 +113,8 @@ class Survey:
             yield Finding(
                 "partitions", "warn", "No partition of the lab is one of Slurm's, so nothing is tried on a node.", remedy
             )
-        for partition in self._partitions:
-            yield from self._partition(partition)
+        for name, partition in self._partitions.items():
+            yield from self._partition(name, partition)
 
     def _safely(self, name: str, look: Callable[[], Finding]) -> Finding:
         try:
@@ -163,7 +164,7 @@ class Survey:
         return Finding("slurmrestd", "ok", message)
 
     def _qos(self) -> Finding:
-        asked = {part.slurm.qos for part in self._partitions if part.slurm and part.slurm.qos not in ("", "{qos}")}
+        asked = {part.qos for part in self._partitions.values() if part.qos not in ("", "{qos}")}
         try:
             there = self._slurm.classes()
         except CarrelError:
@@ -190,11 +191,11 @@ class Survey:
         return Finding("gpus", "ok", f"{message}; {f'{shards} shards' if shards else 'no shards'}")
 
     def _sessions(self) -> Finding:
-        there = [partition for partition in self._partitions if partition.name in self._interactive]
+        there = {name: part for name, part in self._partitions.items() if name in self._interactive}
         if not there:
             return Finding("sessions", "ok", "no partition of Slurm's takes any: they run on the lab's own machine")
-        names = _named({partition.name for partition in there})
-        wanted = {part for partition in there if partition.slurm for part in partition.slurm.partition.split(",")}
+        names = _named(set(there))
+        wanted = {name for part in there.values() for name in part.partition.split(",")}
         nodes = [node for node in self._slurm.nodes() if wanted & set(node.get("Partitions", "").split(","))]
         if not any("gpu" in node.get("Gres", "") for node in nodes):
             return Finding("sessions", "ok", f"partition {names} takes them; its nodes have no GPUs")
@@ -203,10 +204,10 @@ class Survey:
                 f"partition {names} takes them, but its nodes have no shards: a session that asks for a GPU holds a whole one"
             )
             return Finding("sessions", "warn", message, "Works without it. To share GPUs: Name=shard in gres.conf(5).")
-        slow = [partition.name for partition in there if partition.slurm and not partition.slurm.immediate]
+        slow = {name for name, part in there.items() if not part.immediate}
         if slow:
             message = f"partition {names} takes them, with shards, and each waits for the timer of sbatch"
-            return Finding("sessions", "warn", message, f"slurm_immediate = true for partition {_named(set(slow))}.")
+            return Finding("sessions", "warn", message, f"slurm_immediate = true for partition {_named(slow)}.")
         return Finding("sessions", "ok", f"partition {names} takes them at once, and shares GPUs by shards")
 
     def _lending(self) -> Finding:
@@ -215,13 +216,12 @@ class Survey:
             return Finding("lending", "warn", "slurm_lend is set, and slurm_broker is not: no task gives way.", "Set both.")
         records = self._slurm.nodes()
         found: dict[str, int] = {}
-        for partition in self._partitions:
-            assert partition.slurm is not None
-            wanted = set(partition.slurm.partition.split(","))
+        for name, partition in self._partitions.items():
+            wanted = set(partition.partition.split(","))
             nodes = [node_of(record) for record in records if wanted & set(record.get("Partitions", "").split(","))]
             if any(node.devices for node in nodes):
                 task = TaskSpec(entry_point="main", command="", snapshot="")
-                found[partition.name] = task_shards(Resources(gpus=1), task, nodes, read_options(partition.slurm.options))
+                found[name] = task_shards(Resources(gpus=1), task, nodes, read_options(partition.options))
         whole = {name for name, shards in found.items() if not shards}
         if whole or not found:
             message = f"partition {_named(whole)}: a task asks for a whole GPU and gives way to no cell" if whole else "no GPUs"
@@ -233,12 +233,10 @@ class Survey:
         words = f"a task of one GPU asks for shards (partition {asks}) where all nodes have a broker"
         return Finding("lending", "ok", f"{words}, and may be paused for {self._lent} % of its time")
 
-    def _partition(self, partition: Partition) -> Iterator[Finding]:
-        assert partition.slurm is not None
-        name = partition.name
+    def _partition(self, name: str, partition: SlurmPartition) -> Iterator[Finding]:
         there, wanted = (
             {record["PartitionName"]: record for record in self._slurm.partitions()},
-            partition.slurm.partition.split(","),
+            partition.partition.split(","),
         )
         missing = [part for part in wanted if part not in there]
         if missing:
@@ -253,11 +251,11 @@ class Survey:
             return
         nodes = ", ".join(f"{part} with {there[part].get('TotalNodes', '?')} nodes" for part in wanted)
         yield Finding(name, "ok", f"Slurm's partition {nodes}")
-        yield from self._try(partition)
+        yield from self._try(name, partition)
 
     # --- a tiny job -----------------------------------------------------------------------------------------------------------
 
-    def _try(self, partition: Partition) -> Iterator[Finding]:
+    def _try(self, name: str, partition: SlurmPartition) -> Iterator[Finding]:
         directory = self._home / f"doctor-{secrets.token_hex(4)}"
         directory.mkdir(mode=0o700)
         try:
@@ -267,15 +265,14 @@ class Survey:
                 (directory / AUTHORITY).write_bytes((self._home / "tls" / AUTHORITY).read_bytes())
             with (directory / LOCK).open("wb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                yield from self._run(partition, directory, word)
+                yield from self._run(name, partition, directory, word)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _run(self, partition: Partition, directory: Path, word: str) -> Iterator[Finding]:
-        assert partition.slurm is not None
-        name = f"{partition.name}: job"
+    def _run(self, part: str, partition: SlurmPartition, directory: Path, word: str) -> Iterator[Finding]:
+        name = f"{part}: job"
         # The names of the lab's own class and account are those of each job: what they are here is not known.
-        options = replace(site_options(partition.slurm), time=60, memory=_MEMORY, cpus=1)
+        options = replace(site_options(partition), time=60, memory=_MEMORY, cpus=1)
         output = directory / "output"
         arguments = sbatch_arguments(options, name=_NAME, comment="", directory="/", output=str(output))
         command = [self._python, "-P", "-m", "carrel.engines.slurm.probe", str(directory), self._url, self._broker]
@@ -291,7 +288,7 @@ class Survey:
         answer, state = self._wait(directory, number)
         after = self._clock()
         if answer is not None:
-            yield from self._judge(partition.name, answer, word, before, after)
+            yield from self._judge(part, answer, word, before, after)
         elif state in ("PENDING", "CONFIGURING"):
             self._slurm.cancel(number, name=_NAME)
             message = f"A job of a minute did not start within {self._patience:g} s, so nothing was tried on a node."

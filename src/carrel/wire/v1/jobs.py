@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from carrel.submission import ResourceOptions, TaskOptions
+from carrel.submission import ResourceOptions, SlurmOptions, TaskOptions
 from carrel.wire.v1.base import Request, Response, request_of
 
 
@@ -35,19 +35,13 @@ class TrackingRequest(Request):
     uri: str | None = None
 
 
-class SlurmRequest(Request):
+class SlurmRequest(request_of(SlurmOptions)):  # type: ignore[misc] # made from the declaration
     """What a task asks of Slurm beyond resources; a field that is None comes from the task's own file."""
 
-    constraint: str | None = None
-    #: "exclusive", "user" or "mcs".
-    exclusive: str | None = None
-    reservation: str | None = None
-    mail: str | None = None
-    #: "END", "FAIL", …
-    mail_events: list[str] | None = None
-    modules: list[str] | None = None
-    #: Options as sbatch takes them: "--nice=100".
-    options: list[str] = Field(default_factory=list)
+    @field_validator("mail_events", "modules", mode="before")
+    @classmethod
+    def _none_is_nothing(cls, value: Any) -> Any:
+        return [] if value is None else value
 
 
 class TaskRequest(request_of(TaskOptions)):  # type: ignore[misc] # made from the declaration
@@ -74,6 +68,8 @@ class TaskRequest(request_of(TaskOptions)):  # type: ignore[misc] # made from th
     backend_config: dict[str, Any] = Field(default_factory=dict)
     #: None: nothing beyond what the task's own file says.
     slurm: SlurmRequest | None = None
+    #: What is asked of other engines: by the engine's name, the options that it declares.
+    engines: dict[str, dict[str, Any]] = Field(default_factory=dict)
     git: GitRequest | None = None
     tracking: TrackingRequest | None = None
 
@@ -217,6 +213,8 @@ class JobDetail(JobView):
     rerun_of: int | None = None
     #: What it asks of Slurm beyond resources, as options of sbatch and "module NAME".
     slurm: list[str] = Field(default_factory=list)
+    #: What it asks of other engines, by their names.
+    engines: dict[str, dict[str, Any]] = Field(default_factory=dict)
     launcher: str = "none"
     #: Processes on each node.
     tasks_per_node: int = 1

@@ -45,7 +45,10 @@ class PartitionView(Response):
     nodes: list[str]
     #: Classes of service that it takes.
     qos: list[str]
-    #: The partition of the Slurm cluster that its jobs go to; None where the lab places them itself.
+    #: The engine that runs its jobs, and where they go, in words; "" where the lab places them itself.
+    engine: str = "local"
+    place: str = ""
+    #: The partition of the Slurm cluster that its jobs go to; None where there is none.
     slurm: str | None = None
     #: Seconds for which an allocation stays with its user after a short task, for the next; None where none is made at once.
     slurm_hold_time: int | None = None

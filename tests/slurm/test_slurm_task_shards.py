@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from carrel.domain.node import Device, Node
 from carrel.domain.resources import Resources
 from carrel.domain.slurm import SlurmRequest
 from carrel.domain.task import Launcher, TaskSpec
-from carrel.policy.task_shards import task_shards
+from carrel.engines.slurm.task_shards import task_shards
+
+pytestmark = pytest.mark.quick
 
 ONE = Resources(gpus=1)
 TASK = TaskSpec(entry_point="main", command="true", snapshot="")

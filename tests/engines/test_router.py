@@ -1,4 +1,4 @@
-"""A lab with two engines: each attempt is with the one that its place names."""
+"""Several engines behind one: each attempt is with the one that its place names."""
 
 import os
 from dataclasses import replace
@@ -7,9 +7,10 @@ import pytest
 
 from carrel.devices import DeviceLocks, this_node
 from carrel.domain.job import JobState
+from carrel.domain.partition import read_cluster
 from carrel.domain.ports import Attempt
-from carrel.engines.hybrid import HybridEngine
 from carrel.engines.local import LocalEngine
+from carrel.engines.router import Router
 from carrel.testing.builders import Ear, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.waiting import wait_until
@@ -25,19 +26,23 @@ def local_engine(home, name):
     )
 
 
-def hybrid(home):
+def router(home):
     # A second machine in the place of the cluster: it is started in the same way.
-    return HybridEngine(local=local_engine(home, "here"), slurm=lambda: local_engine(home, "there"))
+    return Router(
+        route=lambda launch: read_cluster(launch.node)[0],
+        make=lambda name: local_engine(home, name),
+        own=local_engine(home, "here"),
+    )
 
 
-class TestHybridEngine(EngineContract):
+class TestRouter(EngineContract):
     @pytest.fixture
     def home(self, tmp_path):
         return LabHome(tmp_path)
 
     @pytest.fixture
     def make_engine(self, home):
-        return lambda: hybrid(home)
+        return lambda: router(home)
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def test_each_attempt_is_with_its_engine_also_after_a_restart(home):
         replace(make_launch(home, command, job_id=job_id), node="slurm:gpu")
         for job_id, command in ((2, f"{tells}; read line < {home.root}/go"), (3, tells), (4, "sleep 600"))
     )
-    first = hybrid(home)
+    first = router(home)
     ear = Ear(first)
     for launch in (here, there, waits):
         first.start(launch, token=TOKEN)
@@ -62,7 +67,7 @@ def test_each_attempt_is_with_its_engine_also_after_a_restart(home):
         wait_until(lambda launch=launch: home.attempt(launch).claim.exists())
     first.close()
 
-    second = hybrid(home)
+    second = router(home)
     try:
         ear = Ear(second)
         adopted = [(Attempt(job_id=launch.job_id, number=1), launch, TOKEN) for launch in (there, late, waits)]
@@ -72,7 +77,7 @@ def test_each_attempt_is_with_its_engine_also_after_a_restart(home):
         (home.root / "go").write_text("on\n")
         for launch in (there, late):
             assert ear.ended(launch).state is JobState.COMPLETED
-            assert home.attempt(launch).log.read_text() == "with there\n"
+            assert home.attempt(launch).log.read_text() == "with slurm\n"
             second.forget(launch.job_id, 1)
         assert home.attempt(here).log.read_text() == "with here\n"
         second.cancel(99, 1, by="ada")
