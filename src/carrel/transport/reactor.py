@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -102,9 +103,9 @@ class Reactor:
             try:
                 result = function()
             except BaseException as error:  # noqa: BLE001 - it is raised again by the reactor
-                self.post(_raiser(error))
+                self.post(partial(_raise, error))
             else:
-                self.post(lambda: done(result))
+                self.post(partial(done, result))
 
         threading.Thread(target=call, name="reactor work", daemon=True).start()
 
@@ -178,8 +179,5 @@ class Reactor:
                 self._call(self._posted.popleft())
 
 
-def _raiser(error: BaseException) -> Callback:
-    def raise_it() -> None:
-        raise error
-
-    return raise_it
+def _raise(error: BaseException) -> None:
+    raise error

@@ -21,7 +21,7 @@ from carrel.engines.slurm import boot
 _log = logging.getLogger(__name__)
 
 #: Rooms of which a batch script needs something.
-_ROOMS = ("domain", "engines", "runner", "spool", "leases")
+_ROOMS = ("domain", "engines", "runner", "spool", "leases", "transport")
 #: Seconds that making one may take, and after which one that nothing has been started with is removed.
 _PATIENCE, _OLD = 60.0, 30 * 86400.0
 _NAME = "boot.{}.code"
