@@ -137,8 +137,8 @@ def test_whom_slurm_refuses_is_given_back_and_those_behind_it_without_asking(
             assert ear.ended(launch).state is JobState.COMPLETED
             engine.forget(launch.job_id, 1)
         assert len(faults.calls("sbatch")) == asked
-        # An end is a reason to ask again, for another attempt of the next one. This engine has heard of no refusal: it does
-        # not wait until Slurm, too, has heard of the ends.
+        # An end is a reason to ask again, for another attempt of the next one. This engine has heard of no refusal: it does not
+        # wait until Slurm, too, has heard of the ends.
         wait_until(lambda: not limited.run("squeue", "-h", "-o", "%i").out.split())
         again = make_launch(home, f"echo 4 >> {home.root}/ran", job_id=4, attempt=2)
         engine.start(again, token=TOKEN)

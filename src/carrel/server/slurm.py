@@ -95,7 +95,7 @@ class SlurmSide:
         return self._owners
 
     def addresses(self, own: Callable[[Job], bytes | None]) -> Callable[[Job], bytes | None]:
-        """Return what reads where a session is: the lab itself (`own`), or the deputy of its owner."""
+        """Return what reads where a session is: the lab itself (`own`), or the deputy of whoever it belongs to."""
 
         def read(job: Job) -> bytes | None:
             theirs = self._owners.read_address(job.id, job.attempt) if self._owners is not None else None
@@ -163,7 +163,7 @@ class SlurmSide:
     def shards(self, job: Job, task: TaskSpec) -> int:
         """Return how many shares of its GPU a task that gives it to cells asks for; 0: all of it.
 
-        That is where each node that it may come to has a broker now that lets tasks lend. A task with shares and without a
+        That is where each node that it may come to has a broker now which lets tasks give way. A task with shares and without a
         broker would have its GPU together with cells that nobody holds back.
         """
         partition = self._rules.current.partitions.get(partition_on_cluster(job.node or ""))
@@ -197,7 +197,7 @@ class SlurmSide:
 def launch_on_cluster(
     settings: LaunchSettings, url: str, *, session_ports: str = "", broker: str = "", residency: str = ""
 ) -> LaunchSettings:
-    """Return the addresses for jobs on other machines, which reach the lab at `url` and none of its sockets.
+    """Return what jobs are told on other machines, which reach the lab at `url` and none of its sockets.
 
     `broker` is where a node has a broker of its own, if it has one; `residency` the library that what it lends to loads there.
     """
