@@ -85,8 +85,8 @@ class Bus:
     # --- processes come and go ----------------------------------------------------------------------------------------------
 
     def connected(self, member: str, owner: str, hello: Message, files: Sequence[int], *, ahead: bool = True) -> None:
-        """A process of the lab's user `owner` is connected, or again: what it has is known, and what it was told to do is told
-        again. The descriptors that came with its hello are the bus' from now on. `ahead`: it may have pieces before it moves.
+        """A process of the lab's user `owner` is connected, or again: what it has is known, and its open orders are sent again.
+        The descriptors that came with its hello are the bus' from now on. `ahead`: it may have pieces before it moves.
         """
         self._ahead = self._ahead | {member} if ahead else self._ahead - {member}
         self._owners[member] = owner

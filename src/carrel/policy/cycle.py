@@ -86,7 +86,7 @@ class Cycle:
         self._aside: list[Group] = []
 
     def run(self) -> None:
-        """Go through all that waits, always on with the first in line."""
+        """Go through all that waits, always on with whoever is first in line."""
         for line in self._placer.lines():
             self._push(line)
         self._loosen()

@@ -38,7 +38,7 @@ class Section:
 
 
 def read_section(value: Value) -> Section:
-    """Read the section; raise `Invalid` for anything that is not understood."""
+    """Read the section; raise `Invalid` for whatever is not understood."""
     said = value.mapping(SECTION_KEYS)
     options = {name: read_value(option.kind, said[name]) for name, option in OPTIONS.items() if name in said}
     if "resources" in said:

@@ -12,7 +12,7 @@ from carrel.wire.v1.base import Request, Response, request_of
 
 
 class ResourceRequest(request_of(ResourceOptions)):  # type: ignore[misc] # made from the declaration
-    """What a task asks for; a field that is None comes from the task's own file, then from the QoS."""
+    """What a task asks for; whatever is None comes from the task's own file, then from the QoS."""
 
 
 class GitRequest(Request):
@@ -36,7 +36,7 @@ class TrackingRequest(Request):
 
 
 class SlurmRequest(Request):
-    """What a task asks of Slurm beyond resources; a field that is None comes from the task's own file."""
+    """What a task asks of Slurm beyond resources; whatever is None comes from the task's own file."""
 
     constraint: str | None = None
     #: "exclusive", "user" or "mcs".
