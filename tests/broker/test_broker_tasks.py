@@ -58,7 +58,7 @@ def test_a_task_has_its_turn_first(brokers: Start, kernels: Kernels) -> None:
     kernel.ask()
     queued = kernel.expect("queued")
     assert queued["code"] == "GpuTask"
-    assert "has its turn, then gives way" in queued["message"]
+    assert "has its turn, then lends the GPU" in queued["message"]
     assert queued["estimate"] == 3600.0
 
 

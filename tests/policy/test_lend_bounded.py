@@ -41,7 +41,7 @@ def test_a_task_earns_what_it_lends() -> None:
     early = asked(running(NOW - 30))
     assert not early.suspends
     assert early.again_at == NOW + 10
-    assert "has its turn, then gives way" in early.queue[0].reason.message
+    assert "has its turn, then lends the GPU" in early.queue[0].reason.message
     # It began 140 s ago and was paused for 20 of them.
     assert not asked(running(NOW - 139, computed=100.0, since=NOW - 19)).suspends
     assert asked(running(NOW - 140, computed=100.0, since=NOW - 20)).suspends

@@ -501,7 +501,7 @@ def test_a_task_gives_way_to_a_cell_when_it_has_had_its_turn() -> None:
     assert not early.suspends
     assert early.again_at == NOW + 3
     assert early.queue[0].reason.message == (
-        "waiting for a GPU: 1st in line, about 3 s (a task of another user has its turn, then gives way)"
+        "waiting for a GPU: 1st in line, about 3 s (a task of another user has its turn, then lends the GPU)"
     )
 
 

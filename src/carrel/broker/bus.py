@@ -2,7 +2,7 @@
 
 The library carries out one order after the other, each can be given again at any point, and each answer says where the memory is
 (`carrel.leases.protocol`, "A process with the residency library"). So an order whose connection was lost is given again with the
-next one, and one that nobody waits for any more does no harm: what comes of it later is told to the core. Nothing here blocks.
+next one, and one that nobody waits for any more does no harm: its result goes to the core later. Nothing here blocks.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Bus:
     # --- processes come and go ----------------------------------------------------------------------------------------------
 
     def connected(self, member: str, owner: str, hello: Message, files: Sequence[int], *, ahead: bool = True) -> None:
-        """A process of the lab's user `owner` is connected, or again: what it has is known, and what it was told to do is told
-        again. The descriptors that came with its hello are the bus' from now on. `ahead`: it may have pieces before it moves.
+        """A process of the lab's user `owner` is connected, or again: what it has is known, and its open orders are sent again.
+        The descriptors that came with its hello are the bus' from now on. `ahead`: it may have pieces before it moves.
         """
         self._ahead = self._ahead | {member} if ahead else self._ahead - {member}
         self._owners[member] = owner
@@ -220,7 +220,7 @@ class Bus:
         self.each(what.members, self._stop, stopped)
 
     def back(self, what: MoveBack, done: Callable[[Moved], None]) -> None:
-        """Bring a tenant's state back. Its processes stay stopped until they are told to go on."""
+        """Bring a tenant's state back. Its processes stay stopped until the order to go on."""
         patience = YIELD_SECONDS if what.lease is None else PATIENCE_SECONDS
 
         def filled(outcomes: Mapping[str, Outcome]) -> None:
@@ -294,7 +294,7 @@ class Bus:
 
     def take(self, member: str, size: int, *, holder: str) -> Generator[Order, Message | None, list[Piece] | str]:
         """Take pieces of at least `size` bytes from the pool for the user of a process, from others if need be; or why not."""
-        if size > self._pool.limit:  # whatever others give back
+        if size > self._pool.limit:  # no room that others give back can be enough
             return f"its state ({format_size(size)}) is larger than host memory for states ({format_size(self._pool.limit)})"
         owner = self._owners.get(member, "")
         try:
@@ -345,7 +345,7 @@ class Bus:
         return Outcome(ok=True)
 
     def _is_busy(self, member: str) -> bool:
-        """It is told to do something already, or has its state in the pool, or is gone."""
+        """It has an order already, or has its state in the pool, or is gone."""
         told = any(given.order.member == member for given in self._given.values())
         return told or member in self._away or member not in self._owners
 

@@ -204,7 +204,7 @@ def _state_disk(config: BrokerConfig, state: Path) -> tuple[StateDisk | None, st
     """
     if config.simulated or not config.devices or not config.state_directory:
         return None, ""
-    # A directory of this broker's own, which removes there whatever it does not know.
+    # A directory of this broker's own, which removes there all that it does not know.
     own = hashlib.sha256(f"{config.node} {state.absolute()}".encode()).hexdigest()[:16]
     directory = Path(config.state_directory) / own
     if not config.rules.state_disk and not directory.is_dir():

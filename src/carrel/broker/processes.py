@@ -24,7 +24,7 @@ class Gone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that exists, or did; `pidfd` becomes readable when it ends, and belongs to whoever holds this."""
+    """A process that exists, or did; `pidfd` becomes readable when it ends, and belongs to the holder of this."""
 
     pid: int
     #: Field 22 of proc_pid_stat(5), clock ticks since boot.
@@ -62,7 +62,7 @@ def peer(connection: socket.socket) -> Process:
 
 
 def find(pid: int, start: int, uid: int) -> Process:
-    """The process that was known by pid and start time. Raises `Gone` when it ended, whoever has its pid now."""
+    """The process that was known by pid and start time. Raises `Gone` when it ended, also if another process has its pid now."""
     found = _described(pid, uid, -1)
     if found.start != start:
         found.close()

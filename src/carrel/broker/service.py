@@ -143,7 +143,7 @@ class Service:
         self._core.disk_room(self._disk_free())
 
     def carry_out(self, effects: Effects) -> None:
-        """Write down, then tell, then do. Raises `OSError` when the journal takes nothing: then nothing was told or done.
+        """Write down, then tell, then do. Raises `OSError` when the journal takes nothing: then nothing was sent or done.
 
         What comes of it meanwhile (a client that does not read is dropped) is carried out after it.
         """
@@ -306,7 +306,7 @@ class Service:
         self._charge_later()
 
     def _charge_later(self) -> None:
-        """While cells run, or state lies idle, the lab is told what grows and shrinks although nothing happens."""
+        """While cells run, or state lies idle, the lab gets what grows and shrinks although nothing happens."""
         if self._charging is None and self._status.drifting() and any(self._labs()):
             self._charging = self._loop.later(_CHARGE_SECONDS, self._tell_charges)
 

@@ -1,8 +1,8 @@
 """States of real devices go from host memory to the disk and back: what the broker and the residency libraries each do for it.
 
 A process whose state is out has it in pieces of the pool. The broker reads those through its own descriptors into a file, and
-only when that is whole the process is told to let go of them. On the way back it fills other pieces from the file before the
-process is given them, and says last that the state is in them. So at each moment the state is in the pieces that the process
+only when that is whole the process gets the order to let go of them. On the way back it fills other pieces from the file before
+the process is given them, and says last that the state is in them. So at each moment the state is in the pieces that the process
 has, or in a file that a row of the journal names (`StateFiles`); the process says in which of both (`place`), and each step can
 be taken again by a broker that was restarted. What takes long is done in threads, on copies of the descriptors: pieces whose
 process has ended may belong to somebody else before such a thread notices.
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _TRIES = 3
 #: Bytes between two signs of progress.
 _REPORT = 32 * MIB
-#: What is told of progress: the tenant, bytes that are done, and of how many.
+#: A report of progress: the tenant, bytes that are done, and of how many.
 Told = Callable[[str, int, int], None]
 
 

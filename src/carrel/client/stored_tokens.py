@@ -1,7 +1,7 @@
 """Where the command line keeps the tokens that people signed in with: the system's keyring, else a file for each lab.
 
-A keyring is asked only where it can be expected to answer without somebody at a screen that is not there; whatever goes wrong
-with it, the file is there.
+A keyring is asked only where it can be expected to answer without somebody at a screen that is not there; after any
+error of it, the file is used.
 """
 
 from __future__ import annotations

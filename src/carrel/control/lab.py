@@ -53,7 +53,7 @@ from carrel.domain.visible import Visible
 from carrel.policy.access import Action, Resource, allowed, of_job
 from carrel.spool import Spool
 
-#: How far ahead people are told what keeping and releasing would do to their standing, in seconds.
+#: How far ahead the lab says what keeping and releasing would do to one's standing, in seconds.
 AN_HOUR = 3600.0
 
 
@@ -305,7 +305,7 @@ class Lab:
         return bool(allowed(caller, Action.READ_JOB, of_job(self.job(caller, job_id))))
 
     def task(self, caller: Caller, job_id: int) -> TaskSpec:
-        """What the job was asked to do. Who may see it but not read it is told the names of its variables, not their values."""
+        """What the job was asked to do. Users who may see it but not read it get the names of its variables, not their values."""
         job = self.job(caller, job_id)
         task = self.jobs_store.task(job_id)
         if task is None:  # pragma: no cover - the column is NOT NULL
@@ -329,7 +329,7 @@ class Lab:
         return self.loop.hold_of(job_id)
 
     def as_told(self, job: Job) -> Job:
-        """The job with the reason that people are told while its owner is suspended, or what it needs is not here."""
+        """The job with its reason while its owner is suspended, or what it needs is not here."""
         reason = None
         if job.state is JobState.PENDING:
             reason = self.held().get(job.owner) or self.loop.kept_back(job.id)

@@ -13,7 +13,7 @@ from carrel.domain.placement import Hold, Placement
 from carrel.policy.explain import NO_CORRECTIONS, explain
 from carrel.policy.outcome import Outcome
 
-#: Jobs in line and on nodes up to which what is known about run times is played into the future: for whoever asks, and for the
+#: Jobs in line and on nodes up to which what is known about run times is played into the future: for those who ask, and for the
 #: loop itself, which has no time. In a larger lab estimates are those of walltimes.
 FORESEEN, FORESEEN_BY_LOOP = 300, 64
 #: Answers that are kept until the next cycle compares them with what happens.

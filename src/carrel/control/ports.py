@@ -68,7 +68,7 @@ class StartOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptOrder:
-    """A decision that an attempt gives way, about to be written down."""
+    """A decision that an attempt is preempted, about to be written down."""
 
     job_id: int
     attempt: int
@@ -269,7 +269,8 @@ class SchedulerStore(Protocol):
         ...
 
     def preempt(self, orders: Sequence[PreemptOrder], *, now: float) -> Sequence[Job]:
-        """Remember that these attempts give way; return their jobs. What is over, or gives way already, is left out."""
+        """Remember that these attempts are preempted; return their jobs. Those that are over, or are preempted already, are left
+        out."""
         ...
 
     def resume(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:

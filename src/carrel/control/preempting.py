@@ -1,8 +1,8 @@
-"""Carrying out that jobs give way to others, and that those that were stopped go on.
+"""Carrying out that jobs are preempted by others, and that those that were stopped go on.
 
-What was decided is written down before the engine hears of it, as starts are: whoever takes over from a server that was killed
-tells the engine again, and telling it twice does no harm. A job that gives way keeps its place until its runner has said that it
-is out, so nothing is ever given twice; placement counts on the place from the moment at which it is free at the latest.
+What was decided is written down before the engine hears of it, as starts are: the server that takes over from one that was killed
+tells the engine again, and telling it twice does no harm. A job that is preempted keeps its place until its runner has said that
+it is out, so nothing is ever given twice; placement counts on the place from the moment at which it is free at the latest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Preempting:
         self.again_at: float | None = None
 
     def make_room(self, takers: Sequence[Waiting], picture: Callable[[], Snapshot], now: float) -> Sequence[Job]:
-        """Let jobs give way to `takers`, who were promised a place and whose classes take from others; return those that do."""
+        """Preempt jobs for `takers`, who were promised a place and whose classes preempt others; return those that are
+        preempted."""
         self.again_at = None
         for waiting in takers:
             seen = picture()
@@ -92,8 +93,8 @@ class Preempting:
         try:
             self._engine.preempt(job.id, job.attempt, job.preemption, devices=job.devices if job.preemption is None else ())
         except (CarrelError, OSError):
-            # It is told again when the server is started again; until then the job keeps its place.
-            _log.exception("Job %d could not be told to give way.", job.id)
+            # The engine gets it again when the server is started again; until then the job keeps its place.
+            _log.exception("Job %d could not be preempted.", job.id)
 
     def _order(self, one: Preempt, picture: Snapshot, now: float) -> PreemptOrder:
         job = self._queue.job(one.job_id)

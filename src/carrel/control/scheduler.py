@@ -1,7 +1,7 @@
-"""One cycle of the lab: news is written down, what fits is started, those who wait are told.
+"""One cycle of the lab: news is written down, what fits is started, those who wait get their reasons.
 
 The same code runs in the server's loop, driven by real news, and in the simulator, driven by a virtual clock. It starts no thread
-and never waits; whoever drives it passes the time.
+and never waits; its caller passes the time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _REFUSED_SECONDS = 5.0
 _WITHHELD_SECONDS = 5.0
 #: Seconds between two messages about a position in the queue.
 _TELL_SECONDS = 1.0
-#: How many jobs at the head of the queue have their position told as it changes; the others are told when they ask.
+#: How many jobs at the head of the queue have an event when their position changes; the others learn it when they ask.
 _TOLD = 25
 
 #: What there is to tell the tracking server about a change: (job before, its task, the change) -> entries.
@@ -122,7 +122,7 @@ class Scheduler:
         #: How long jobs run, as far as that is known.
         self.run_times = RunTimes()
         self._dues = Dues(self.run_times.remaining)
-        #: What people were told about starts, and how that turned out.
+        #: What people saw about starts, and how that turned out.
         self.calibration = Calibration()
         #: Where those stood who wait, when the last cycle looked.
         self.outlook = Outlook(None, 0.0)
@@ -140,15 +140,15 @@ class Scheduler:
         #: Why nothing starts, or None.
         self._halt: Reason | None = None
         self._looked_at = self._told_at = 0.0
-        #: When to tell those whose position has changed but who were told something a moment ago.
+        #: When to tell those whose position has changed but who had an event a moment ago.
         self._tell_again: float | None = None
-        #: Jobs that came into the line since the last cycle: they are told where they stand at once.
+        #: Jobs that came into the line since the last cycle: they get their place at once.
         self._newcomers: list[int] = []
-        #: What the owners at the head of the queue were told last.
+        #: What the owners at the head of the queue saw last.
         self._told: dict[int, tuple[int, str]] = {}
         #: Descriptions of jobs that hold resources, for those who report on them.
         self._tasks: dict[int, TaskSpec] = {}
-        #: Attempts that are written down and that the engine has not been told of yet.
+        #: Attempts that are written down and that the engine does not know yet.
         self._unstarted: deque[tuple[Job, TaskSpec]] = deque()
 
     def holding(self) -> tuple[Holding, ...]:
@@ -294,7 +294,7 @@ class Scheduler:
         if refused and self._rules is None:
             self._refused_before += refused
         elif refused:
-            # Before those that have ended are told of: what they leave is room.
+            # Before those that have ended are reported: what they leave is room.
             self._submit_limits.given_back(refused, now)
         for job in written:
             if not is_refused(job):
@@ -607,7 +607,7 @@ class Scheduler:
                     self._engine.cancel(job.id, job.attempt, by=known.cancelled_by)
             except Unavailable as error:
                 self._not_started(job, JobState.PENDING, _refusal(job, error), now)
-            except Exception as error:  # noqa: BLE001 - whatever it was, this job must not stay half started
+            except Exception as error:  # noqa: BLE001 - after any error, this job must not stay half started
                 _log.exception("Job %d could not be started.", job.id)
                 self._not_started(job, JobState.FAILED, Reason(code="LaunchFailed", message=str(error)), now)
             self._unstarted.popleft()

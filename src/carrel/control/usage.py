@@ -1,7 +1,7 @@
 """What everybody has used, as the loop keeps it between cycles: use that is over, faded, and what is held now.
 
 Nothing of it is stored: it follows from the attempts, which are, so a restart counts it anew and nothing is charged twice. What
-cells of sessions borrow is told by the node's broker as a total, and stored with the attempt (`carrel.control.borrowing`).
+cells of sessions borrow is reported by the node's broker as a total, and stored with the attempt (`carrel.control.borrowing`).
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ REASONS: dict[str, str] = {
 
 
 def how_to_collect(job_id: int) -> str:
-    """What is told of outputs that were not stored; `collected` takes the sentence back."""
+    """The sentence about outputs that were not stored; `collected` takes it back."""
     return f"They are in its working directory: `carrel outputs --collect {job_id}` stores them when there is room."
 
 
@@ -150,7 +150,7 @@ def collected(message: str, job_id: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """Why and how a job gives way to another."""
+    """Why and how a job is preempted by another."""
 
     mode: PreemptMode
     #: The job that takes its place, and the class of service of that one.
@@ -212,7 +212,7 @@ class Job:
     visible: Visible = Visible.OWNER
     #: True when there is something to see to before it is placed: inputs that lie elsewhere, an environment.
     stage_in: bool = False
-    #: Set while it has to give way to another job, and until it has its devices again.
+    #: Set while it is preempted by another job, and until it has its devices again.
     preemption: Preemption | None = None
     #: Seconds for which the present or last attempt was suspended before, and since when it is, or None.
     suspended_seconds: float = 0.0

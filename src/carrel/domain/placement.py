@@ -93,7 +93,7 @@ class Holding:
     preemptible: bool = True
     #: True while it can be stopped and go on later.
     suspendable: bool = False
-    #: True once it gives way, or somebody wants its end: its place is free soon, by `ends_by` at the latest.
+    #: True once it is preempted, or somebody wants its end: its place is free soon, by `ends_by` at the latest.
     leaving: bool = False
     #: True while it is stopped: it keeps its memory and nothing else.
     suspended: bool = False
@@ -179,7 +179,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempt:
-    """Decision: this job gives way now, so that another can start."""
+    """Decision: this job is preempted now, so that another can start."""
 
     job_id: int
     #: How: requeued or suspended.
@@ -202,7 +202,7 @@ class Hold:
     estimated_start: float | None = None
     #: It should start between these two with a probability of 80 %; None where nothing is known.
     estimated_range: tuple[float, float] | None = None
-    #: The lower end of the range, the estimate and the upper end before they were corrected by what had been told to others.
+    #: The lower end of the range, the estimate and the upper end before they were corrected by the errors of earlier ranges.
     foreseen: tuple[float, float, float] | None = None
 
 

@@ -181,7 +181,7 @@ class Observer:
         self._deliver_at = self._monotonic() + _GATHER
         try:
             self._deliver([news for _, news in pairs])
-        except Exception:  # noqa: BLE001 - whatever the receiver's trouble is, its news must not be lost
+        except Exception:  # noqa: BLE001 - after any error of the receiver, its news must not be lost
             _log.exception("news were not taken and are delivered again")
             self._deliver_at = self._monotonic() + 1.0
             self._look(keys)

@@ -274,7 +274,7 @@ class Broker:
         """Call back with each new status, from a thread, until the returned watch is closed; with None when the broker is gone.
 
         It has a connection of its own, as an observer, and connects again by itself. `past` is called in the same thread with the
-        broker's id and leases that are over: True when they are written down; else they are told again later.
+        broker's id and leases that are over: True when they are written down; else they are sent again later.
         """
         return Watch(self._path, {**self._hello, "role": OBSERVER}, callback, past)
 

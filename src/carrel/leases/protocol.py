@@ -43,7 +43,7 @@ Client to broker
 ``watch``    A ``status`` now and after each change, at most ten in a second; an observer of the whole node gets one every few
              seconds while cells run, because what they are charged grows. With past (bool; an observer of the whole node):
              ``past`` too, from then on.
-``took``     until: the leases of ``past`` up to this number are written down, and need not be told again; 0: they could not be.
+``took``     until: the leases of ``past`` up to this number are written down, and need not be sent again; 0: they could not be.
 
 Broker to client
 ----------------
@@ -74,7 +74,7 @@ Broker to client
              granted), computed (seconds, without pauses), over (Unix seconds at which it was given back; null: the process
              ended while there was no broker, and nobody knows when), seen (until when it was there at least), gpus, type (""
              where they are of several), memory (bytes of the smallest), outcome (as in history).
-``status``   broker (as in the welcome), tier, simulated (bool), tasks_lend (bool: tasks can give way to cells), and these
+``status``   broker (as in the welcome), tier, simulated (bool), tasks_lend (bool: tasks can lend to cells), and these
              lists; what names others (owner, job, label …) is blank for whom it is not:
              devices: uuid, index, name, type, memory, used (bytes), simulated, withheld (why, or null), lease (id or null),
                residents (tenant ids), strangers (list of {pid, bytes, name}: processes on the device that hold no lease and are
@@ -112,7 +112,7 @@ Broker to client
 A process with the residency library
 ------------------------------------
 A library (`carrel-residency`, in C) stops calls to the driver at a gate while the process has no lease, and moves its GPU
-memory when it is told to. It speaks over a connection of its own, of role "residency"; the kernel's hook has its own. The
+memory when the broker says so. It speaks over a connection of its own, of role "residency"; the kernel's hook has its own. The
 process is one tenant, by pid and start time, whichever connects first, with one lease: who asks while the other has it joins it.
 The library decides when that is over; a lease of a cell that the library has not joined is not used, and ends when others want
 its devices. A process without a hook (a child of a kernel) is a tenant of its own of the same session. The processes of a task
@@ -149,7 +149,7 @@ To the library:
 
 ``welcome``   v, linger (seconds without work on the device after which it gives a lease back; 0.2). ``refused`` without a
               request instead: the process goes on as without the library.
-``queued``    request, message: kept for whoever asks the process why it waits.
+``queued``    request, message: kept for those who ask the process why it waits.
 ``granted``   request, lease, fence, devices (UUIDs: a process that has none yet sees these from its cuInit on). The gate
               opens if the memory is not out; bring it in first.
 ``refused``   request, message, remedy: the calls that wait end with CUDA_ERROR_DEVICE_UNAVAILABLE.

@@ -124,7 +124,7 @@ class ListSchedule:
     def starts(self) -> Iterator[float | None]:
         """Yield the estimated start of every held job, in the order of the queue; None where nobody can say.
 
-        The estimate of a job needs those ahead of it only, so whoever wants the first few need not wait for the rest.
+        The estimate of a job needs those ahead of it only, so a caller that wants the first few need not wait for the rest.
         """
         for place, held in enumerate(self._situation.held):
             start = self._start(held)
@@ -156,7 +156,7 @@ class ListSchedule:
         return start
 
     def _floor(self, held: Held, code: str) -> float:
-        """Return the moment before which the job cannot start, whatever the pools say."""
+        """Return the moment before which the job cannot start, with any pools."""
         promise, wanted = self._situation.promise(held.job), held.job.resources
         if promise is not None:
             return promise.at

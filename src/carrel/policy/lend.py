@@ -494,7 +494,7 @@ def _words(request: Request, lease: Lent, whose: str, stays: str, due: float) ->
     if lease.exclusive:
         task = f"a task of {'another user' if whose == 'another' else 'your own'}"
         alone = f"{task} has it{f' and cannot be paused: {stays}' if stays else ''}"
-        return reasons.TASK, alone if due == _NEVER else f"{task} has its turn, then gives way"
+        return reasons.TASK, alone if due == _NEVER else f"{task} has its turn, then lends the GPU"
     if lease.state is LeaseState.HELD:
         why = f" and cannot be moved: {stays}" if stays else ""
         return reasons.HELD, f"GPU state of {whose} session is held on it{why}"

@@ -69,7 +69,7 @@ class Limit:
         return self.max_gpus != inf
 
     def admits(self, gpus: int) -> bool:
-        """True when a job of so many GPUs could start now, as far as this limit goes and whoever is ahead."""
+        """True when a job of so many GPUs could start now, as far as this limit goes, without those ahead."""
         return self.jobs < self.max_jobs and (gpus == 0 or self.gpus + gpus <= self.max_gpus)
 
     def charge(self, job_id: int, gpus: int, ends_by: float) -> None:

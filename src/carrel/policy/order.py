@@ -16,7 +16,7 @@ TIER = 1e10
 
 
 def tiers(qos: Mapping[str, QoS]) -> Mapping[str, int]:
-    """Return the tier of every class of service: the length of the longest chain of classes that give way, from it down.
+    """Return the tier of every class of service: the length of the longest chain of classes that it can preempt, from it down.
 
     Who may take from another stands before it in line. A class that is not there, or that would come twice in a chain, ends it.
     """

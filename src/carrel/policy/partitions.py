@@ -44,7 +44,7 @@ def choose_qos_in(name: str | None, kind: JobKind, qos: Mapping[str, QoS], parti
 
 
 def partitions_for(kind: JobKind, qos: Mapping[str, QoS], partitions: Mapping[str, Partition]) -> Sequence[Partition]:
-    """Return the partitions that take work of this kind, whatever its class of service."""
+    """Return the partitions that take work of this kind, with any class of service."""
     services = [service.name for service in qos.values() if kind in service.kinds]
     return [partition for partition in partitions.values() if any(partition.takes(name) for name in services)]
 

@@ -1,4 +1,4 @@
-"""Which running jobs give way so that one can start that goes before them; and which of those that were stopped go on.
+"""Which running jobs are preempted so that one can start that goes before them; and which of those that were stopped go on.
 
 The rules, with an example, are in `docs/scheduling.md`. Only a job that placement has promised a place to asks here. What a set
 of jobs would make room for is counted node by node; on every node the cheapest set that is enough is looked for, then the nodes
@@ -16,19 +16,19 @@ from carrel.domain.resources import Resources
 from carrel.policy.limits import Ledger
 from carrel.policy.rooms import Room, rooms_of
 
-#: Seconds that a job waits for what ends by itself before somebody has to give way to it.
+#: Seconds that a job waits for what ends by itself before another job is preempted for it.
 PATIENCE = 10.0
 
-#: What choosing somebody costs, smallest first: whether work is lost, how much (GPU-seconds), how many give way, how urgent
+#: What choosing somebody costs, smallest first: whether work is lost, how much (GPU-seconds), how many are preempted, how urgent
 #: they are, which they are.
 Cost = tuple[bool, float, int, float, tuple[int, ...]]
 
 
 def preempt(picture: Snapshot, job: Waiting, now: float) -> tuple[Preempt, ...]:
-    """Return who gives way now (Unix seconds) so that `job`, which waits and has been promised a place, can start.
+    """Return the jobs to preempt now (Unix seconds) so that `job`, which waits and has been promised a place, can start.
 
     Nobody, when its class of service takes from nobody, when its limits do not let it in, when there is room within `PATIENCE`
-    seconds anyway, or when all who may have to give way together would not make room. Nobody in the answer could be left out.
+    seconds anyway, or when all jobs that may be preempted together would not make room. No job in the answer could be left out.
     The order of the snapshot's sequences does not matter.
     """
     service = picture.qos.get(job.qos)
@@ -39,7 +39,7 @@ def preempt(picture: Snapshot, job: Waiting, now: float) -> tuple[Preempt, ...]:
     if limits is None or limits.refuses(job.resources.total_gpus) is not None:
         return ()
     for stops in (True, False):
-        # Who is stopped keeps its memory. Where that is too little, all who give way are requeued.
+        # Who is stopped keeps its memory. Where that is too little, all preempted jobs are requeued.
         chosen = Choice(picture, job, victims, now, stops=stops).cheapest()
         if chosen is not None:
             modes = {held.id: _mode(held, stops=stops) for held in chosen}
@@ -79,7 +79,7 @@ def _mode(held: Holding, *, stops: bool) -> PreemptMode:
 
 
 class Choice:
-    """Who might give way to one job, and what that would make room for."""
+    """Which jobs might be preempted for one job, and what that would make room for."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Choice:
         stops: bool,
         urgency: Callable[[Holding], float] | None = None,
     ) -> None:
-        """`urgency` says who of several gives way last; without it the priority of their classes does."""
+        """`urgency` says which of several is preempted last; without it the priority of their classes does."""
         self._wanted = job.resources
         self._now = now
         self._stops = stops
@@ -121,7 +121,7 @@ class Choice:
         return cpus, memory, gpus
 
     def cheapest(self) -> Collection[Holding] | None:
-        """Return who gives way; None when nobody needs to or nothing would help."""
+        """Return the jobs to preempt; None when none needs to be or nothing would help."""
         if self._able(()) >= self._wanted.nodes:
             return None
         sets = []
@@ -181,7 +181,7 @@ class Choice:
 
 
 def next_exemption(picture: Snapshot, job: Waiting, now: float) -> float | None:
-    """Return when the next job comes out of its exempt time that may have to give way to `job` then; None when none does."""
+    """Return when the next job comes out of its exempt time that may be preempted for `job` then; None when none does."""
     service = picture.qos.get(job.qos)
     taken = picture.qos.keys() & service.preempts if service is not None else ()
     moments = [

@@ -2,8 +2,8 @@
 
 What a job has had is counted in GPU-seconds and in few levels, so that jobs change places seldom (least attained service in
 discrete queues: J. Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019). A job that is stopped
-waits in line again, and each level counts as so many seconds that it came later: bounded, so that whoever has waited for longer
-than that goes first again, and nobody waits for ever behind those who come. Pure.
+waits in line again, and each level counts as so many seconds that it came later: bounded, so that a job that has waited for
+longer than that goes first again, and nobody waits for ever behind those who come. Pure.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Surroundings:
 def run_attempt(path: Path, surroundings: Surroundings) -> None:
     """Claim and live the attempt whose directory is `path`. Returns at once when it was claimed before.
 
-    Whatever happens, the journal ends with an `Ended`, unless this process is killed.
+    The journal ends with an `Ended` in any case, unless this process is killed.
     """
     directory = AttemptDirectory(path)
     signals = Signals(directory.cancel, directory.preempt)
@@ -78,7 +78,7 @@ def run_attempt(path: Path, surroundings: Surroundings) -> None:
             surroundings.monotonic,
             network=launch.paths.bell,
         )
-        # First, because whoever has the claim must be able to say what becomes of it: on a full disk nobody takes it.
+        # First, because a runner with the claim must be able to say what becomes of it: on a full disk none takes it.
         reporter = Reporter(directory.journal, doorbell, surroundings.clock)
         claim = take_claim(directory.claim, os.getpid())
         if claim is None:
@@ -229,7 +229,7 @@ class Life:
         except CarrelError as error:
             if not self._launch.shares:
                 raise
-            # Slurm has given it the device, whatever the node's broker says.
+            # Slurm has given it the device, also if the node's broker says otherwise.
             if self._log is not None:
                 self._log.note(f"It does not lend its GPU to cells: {error.message}")
             return
@@ -437,7 +437,7 @@ class Life:
             return StoredOutputs()
         try:
             return store_outputs(cwd, launch.task.outputs, Path(launch.paths.blobs), launch.limits.outputs)
-        except Exception as error:  # noqa: BLE001 - the ending must be told, whatever is wrong with the outputs
+        except Exception as error:  # noqa: BLE001 - the ending must be reported, with any error of the outputs
             _keep_traceback(self._directory)
             reason = Reason(code="OutputFailed", message=f"The outputs could not be kept: {error}.")
             return StoredOutputs(notes=[reason.message], failure=reason, left=True)

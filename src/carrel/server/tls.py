@@ -20,7 +20,7 @@ class Certificate:
     """
 
     def __init__(self, certificate: Path, key: Path, renew: Callable[[], None] = lambda: None) -> None:
-        """`renew` is called before they are looked at, for whoever makes them itself. Raises `Invalid` for unusable files."""
+        """`renew` is called before they are looked at, for a lab that makes them itself. Raises `Invalid` for unusable files."""
         self._renew = renew
         self._files = (certificate, key)
         self._guard = threading.Lock()

@@ -69,9 +69,9 @@ def pack(
     """Return the snapshot of what is code in `directory`; with `only`, of these files in it and no others.
 
     What .gitignore names (here, below, and above up to the top of the git repository), `NEVER` and virtual environments
-    stay behind, and so do sockets, pipes and devices. `also` names files and directories that travel whatever .gitignore
-    says. Raises `Invalid` for a file that cannot be read or a link that leads outside; for a directory without code; and for
-    more than `limit_bytes` or `limit_files`, naming the three largest entries.
+    stay behind, and so do sockets, pipes and devices. `also` names files and directories that are sent whether or not .gitignore
+    names them. Raises `Invalid` for a file that cannot be read or a link that leads outside; for a directory without code; and
+    for more than `limit_bytes` or `limit_files`, naming the three largest entries.
     """
     if not directory.is_dir():
         raise Invalid(f"{directory} is not a directory.", remedy="Name the directory that holds the code.")

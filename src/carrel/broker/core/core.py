@@ -134,7 +134,7 @@ class Core:
         self.lender.now = now
         row = self._desk.arrive(process, identity, message)
         self.lender.here.add(row.id)
-        # What it is told about its requests comes after the welcome, which knows nothing of it.
+        # Messages about its requests come after the welcome, which knows nothing of them.
         self.lender.say(row.id, "welcome", **self.greeting(), **self._desk.welcome(row))
         return self._settle(now)
 

@@ -77,7 +77,7 @@ class Lender:
         self.host = HostRoom(book, config.rules.host_memory, past_host=tier is Tier.SIMULATED)
         self.disk = DiskRoom(book, config.rules.state_disk if disk or tier is Tier.SIMULATED else 0)
         self.tells: list[Tell] = []
-        #: Why processes of a tenant do not get what they wait for at their gates, until they were told.
+        #: Why processes of a tenant do not get what they wait for at their gates, until they have the answer.
         self.refused: dict[str, dict[str, Any]] = {}
         #: States that are to be brought back by this settling, with the lease that waits for each.
         self.resuming: list[tuple[str, str]] = []
@@ -88,7 +88,7 @@ class Lender:
 
     @property
     def tasks_lend(self) -> bool:
-        """True where tasks can give way to cells."""
+        """True where tasks can lend to cells."""
         return self.tier is not Tier.HOLD and self._config.rules.most_lent > 0.0
 
     def say(self, tenant: str, op: str, **fields: Any) -> None:
@@ -100,14 +100,15 @@ class Lender:
         self.tells.append(Tell("", op, fields, member))
 
     def refuse(self, asked: RequestRow, **fields: Any) -> None:
-        """Who asked is told that they do not get it; the processes that wait at their gates each for what they asked."""
+        """The tenant gets the answer that it does not get it; so do the processes that wait at their gates, each for its
+        request."""
         if asked.gate:
             self.refused[asked.tenant] = fields
         else:
             self.say(asked.tenant, "refused", request=asked.request, **fields)
 
     def retell(self, request: str) -> None:
-        """Whoever asked is told again where they are in the line."""
+        """The tenant gets its place in the line again."""
         self._told.pop(request, None)
 
     # --- deciding -----------------------------------------------------------------------------------------------------------
@@ -170,13 +171,13 @@ class Lender:
             self.announce(row, lease, now)
 
     def resumed(self, row: TenantRow, lease: LeaseRow) -> None:
-        """A paused lease goes on, and its state is there: its holders are told."""
+        """A paused lease goes on, and its state is there: its holders get a message."""
         self.say(row.id, "resumed", lease=lease.id, devices=list(lease.devices), fence=lease.fence, people=lease.people)
         for member in lease.gates:
             self.say_member(member, "go", id=0, lease=lease.id, fence=lease.fence)
 
     def announce(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
-        """The lease can be used: its holder is told, and the wait is over."""
+        """The lease can be used: its holder gets it, and the wait is over."""
         waited = max(0.0, now - lease.asked_at)
         if lease.used == 0.0:
             lease.since, lease.waited = now, waited
@@ -326,7 +327,7 @@ class Lender:
     # --- what leases and states become --------------------------------------------------------------------------------------
 
     def is_here(self, request: RequestRow) -> bool:
-        """True when whoever asked has a connection."""
+        """True when the tenant that asked has a connection."""
         return request.tenant in (self.members if request.gate else self.here)
 
     def way(self, row: TenantRow) -> tuple[Way, str]:

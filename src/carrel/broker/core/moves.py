@@ -134,7 +134,7 @@ class Moves:
         members = self._lender.members.get(tenant, set())
         row.loose = row.gated and not members.issuperset(row.members)
         if not row.moved_by:
-            # Known before it begins, too: whoever takes it up after a restart goes on in the same way.
+            # Known before it begins, too: the broker after a restart goes on in the same way.
             way, _why = self._lender.way(row)
             if way is Way.HOLD:
                 self._stay(row)

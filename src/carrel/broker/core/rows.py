@@ -80,7 +80,7 @@ class TenantRow:
     #: Bytes that the disk had left when it did not take the state; -1: it was not tried, or took it.
     disk_short: int = -1
     home: tuple[str, ...] = ()
-    #: The devices that the process was told last; what it uses when it uses CUDA outside of a lease.
+    #: The devices that the process got last; what it uses when it uses CUDA outside of a lease.
     sees: tuple[str, ...] = ()
     #: Bytes by device, where its state is (device or host memory).
     state: dict[str, int] = field(default_factory=dict)
@@ -247,7 +247,7 @@ class LeaseRow:
     gates: tuple[str, ...] = ()
     #: It is being paused where its state is.
     pausing: bool = False
-    #: The library was told that others want its devices; and how the hook said that its cell ended.
+    #: The library knows that others want its devices; and how the hook said that its cell ended.
     asked_back: bool = False
     outcome: str = ""
     devices: tuple[str, ...]
@@ -269,7 +269,7 @@ class LeaseRow:
     #: HELD: how often the holder was warned in this countdown, and for how long others have waited (Unix seconds, 0: nobody).
     warned: int = 0
     wanted_since: float = 0.0
-    #: True while the state is being brought back; the holder has not been told yet.
+    #: True while the state is being brought back; the holder does not know yet.
     pending: bool = False
     #: A state was brought back for it.
     resumed: bool = False

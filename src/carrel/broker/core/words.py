@@ -1,4 +1,4 @@
-"""Pieces of messages: fields that the broker sends, and what it reads out of what it was sent, whatever that is."""
+"""Pieces of messages: fields that the broker sends, and what it reads out of any message that it was sent."""
 
 from __future__ import annotations
 

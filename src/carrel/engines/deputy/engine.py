@@ -43,7 +43,7 @@ from carrel.spool.seal import opening_of, order_of
 
 #: Seconds before a deputy that could not be started, or that ended, is started again: at first, and at most.
 _AGAIN, _AGAIN_AT_MOST = 2.0, 60.0
-#: Refusals in a row after which who waits for a deputy has failed: whoever mends the rule of sudo has some seconds.
+#: Refusals in a row after which who waits for a deputy has failed: an administrator who mends the rule of sudo has some seconds.
 _REFUSALS = 3
 #: Seconds after which a deputy that has nothing to do is sent away.
 _IDLE = 300.0
@@ -151,7 +151,7 @@ class DeputyEngine:
             self._go()
 
     def start(self, launch: Launch, *, token: str) -> None:
-        """Have the deputy start the attempt; again is harmless. What keeps it from doing so is told as news."""
+        """Have the deputy start the attempt; again is harmless. What keeps it from doing so is reported as news."""
         self._follow(launch, token, 0)
 
     def adopt(self, attempts: Iterable[tuple[Attempt, Launch, str]]) -> None:
@@ -177,7 +177,7 @@ class DeputyEngine:
         *,
         devices: Sequence[str] = (),  # noqa: ARG002 - Slurm's are as they are
     ) -> None:
-        """Make the job give way, or go on where `preemption` is None."""
+        """Preempt the job, or let it go on where `preemption` is None."""
         with self._changed:
             followed = self._followed.get((job_id, attempt))
             if followed is None:
@@ -326,7 +326,7 @@ class DeputyEngine:
                     sent_away, why = self._converse(log), "It ended."
             except CarrelError as error:
                 sent_away, why = False, str(error)
-            except Exception as error:  # noqa: BLE001 - the lab goes on, whatever a deputy did
+            except Exception as error:  # noqa: BLE001 - the lab goes on after any error of a deputy
                 _log.exception("the conversation with the deputy of %s failed", self._user)
                 sent_away, why = False, str(error)
             with self._changed:
@@ -529,7 +529,7 @@ class DeputyEngine:
             while not self._closed:
                 try:
                     receiver(observations)
-                except Exception:  # noqa: BLE001 - whatever the receiver's trouble is, its news must not be lost
+                except Exception:  # noqa: BLE001 - after any error of the receiver, its news must not be lost
                     _log.exception("news were not taken and are delivered again")
                     threading.Event().wait(0.5)
                 else:

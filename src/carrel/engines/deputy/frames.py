@@ -1,6 +1,6 @@
 """The lines between the lab and a deputy: a JSON object and a newline, then as many raw bytes as its `bytes` says.
 
-Neither end believes the other further than it must, so sizes have limits and whatever is no frame ends the conversation.
+Neither end believes the other further than it must, so sizes have limits, and all that is no frame ends the conversation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The thread that reads journals: the truth about an attempt, wherever it runs and whatever Slurm does."""
+"""The thread that reads journals: the truth about an attempt, wherever it runs and in any state of Slurm."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Follower:
             return
         try:
             self._deliver([news for _, _, news in pairs])
-        except Exception:  # noqa: BLE001 - whatever the receiver's trouble is, its news must not be lost
+        except Exception:  # noqa: BLE001 - after any error of the receiver, its news must not be lost
             _log.exception("news were not taken and are delivered again")
             self._hold_until = self._monotonic() + 1.0
             self._look(keys)

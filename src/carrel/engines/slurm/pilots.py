@@ -49,9 +49,9 @@ _IN_LINE = 10.0
 _STRAY = 2.0
 #: Seconds for which an allocation is looked for that Slurm may still make for an srun that is gone.
 _MAY_APPEAR = 120.0
-#: Seconds for which a task runs in an allocation that was called after another one, before Slurm is told its name.
+#: Seconds for which a task runs in an allocation that was called after another one, before Slurm gets its name.
 _NAMED = 1.0
-#: Seconds for which a note is kept that says of an allocation who ended it: whoever ran in it may not have been heard of yet.
+#: Seconds for which a note is kept that says of an allocation who ended it: the runner in it may not have been heard of yet.
 _NOTED = 86400.0
 #: Seconds that an allocation is asked for at least, beyond the longest short task.
 _BEYOND = 60
@@ -263,7 +263,7 @@ class Pilots:
         place.mkdir(mode=0o700)
         seconds = max(options.time or 0, SHORT + _BEYOND)
         script = self._directory / f"{name}.sh"
-        # Written down before there is an allocation: whoever comes next finds that by its name.
+        # Written down before there is an allocation: the next engine finds that by its name.
         script.write_text(batch_script(watched(script, name, [*self._command, str(script)]), options))
         arguments = srun_arguments(
             replace(options, time=seconds), name=called, comment=name, directory=str(place), script=str(script)

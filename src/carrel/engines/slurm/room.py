@@ -64,8 +64,8 @@ class Room:
     def refused(self, place: Place, code: str, words: str) -> bool:
         """Slurm has no room. Return whether to ask once more, when `settles` says: it may not have heard of an end yet.
 
-        This is so after a restart, too, and for a place that has refused nobody before: the jobs that ended count, and not
-        what was known of the limit.
+        That holds after a restart, too, and for a place where nobody was refused before: the jobs that ended count, and not what
+        was known of the limit.
         """
         now, last = self._monotonic(), self._refusals.get(place)
         self._forget_ends()

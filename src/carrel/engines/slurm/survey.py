@@ -211,9 +211,9 @@ class Survey:
         return Finding("sessions", "ok", f"partition {names} takes them at once, and shares GPUs by shards")
 
     def _lending(self) -> Finding:
-        """What a task of one GPU asks for in each partition, where tasks are to give way to cells."""
+        """What a task of one GPU asks for in each partition, where tasks have to lend to cells."""
         if not self._broker:
-            return Finding("lending", "warn", "slurm_lend is set, and slurm_broker is not: no task gives way.", "Set both.")
+            return Finding("lending", "warn", "slurm_lend is set, and slurm_broker is not: no task lends.", "Set both.")
         records = self._slurm.nodes()
         found: dict[str, int] = {}
         for name, partition in self._partitions.items():
@@ -224,7 +224,7 @@ class Survey:
                 found[name] = task_shards(Resources(gpus=1), task, nodes, read_options(partition.options))
         whole = {name for name, shards in found.items() if not shards}
         if whole or not found:
-            message = f"partition {_named(whole)}: a task asks for a whole GPU and gives way to no cell" if whole else "no GPUs"
+            message = f"partition {_named(whole)}: a task asks for a whole GPU and lends to no cell" if whole else "no GPUs"
             remedy = (
                 "Give each GPU three shards or more, as many everywhere: Gres=gpu:4,shard:32; no GPU options in slurm_options."
             )

@@ -100,7 +100,7 @@ class MemoryStore:
         return changed
 
     def preempt(self, orders: Sequence[PreemptOrder], *, now: float) -> Sequence[Job]:  # noqa: ARG002
-        """Remember that these give way."""
+        """Remember that these are preempted."""
         changed = []
         for order in orders:
             job = self._jobs.get(order.job_id)

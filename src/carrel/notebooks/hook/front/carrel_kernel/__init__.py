@@ -10,8 +10,8 @@ When a cell needs a lease:
 * from then on each cell, unless it plainly computes nothing or is marked: a comment ``# carrel: gpus=0`` or ``gpus=2`` at its
   top, a cell tag ``gpus=2`` or ``cpu``, or ``%gpu …`` for all that follow (`marks`, `magic`).
 
-The process has at most one lease. Whoever uses it has a share of it (`shares`): a cell, a request, a callback, a task, a thread.
-Each returns its own share when it is over, and the lease goes back with the last one.
+The process has at most one lease. Each of its users has a share of it (`shares`): a cell, a request, a callback, a task, a
+thread. Each returns its own share when it is over, and the lease goes back with the last one.
 
 What goes wrong here must not change what a cell means. Where no broker is named, or it refuses this kernel, cells run as in a
 plain kernel. Where a lease cannot be had, the cell does not run, and says so: running it would put two users on one GPU.

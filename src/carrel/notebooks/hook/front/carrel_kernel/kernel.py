@@ -199,7 +199,7 @@ class CarrelKernel(IPythonKernel):
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
 
     def _facts(self):
-        """What the broker is told of the process when the lease goes back."""
+        """What the broker gets of the process when the lease goes back."""
         touched = self.guard.touched
         return {"cuda": touched, "blockers": self._blockers() if touched else [], "cached": in_reserve() if touched else []}
 
@@ -261,7 +261,7 @@ class CarrelKernel(IPythonKernel):
     # -- where only waiting helps: the first use of CUDA, inside a cell or outside of one, and what follows a question to the user
 
     def _first_use(self):
-        """Wait where we are, in whatever thread it is; whoever it is has a share until their end."""
+        """Wait where we are, in any thread; the user here has a share until its end."""
         if self.link is None or self._borrows_none() or self.gpus == 0:
             return
         share, when_it_has_come = self.shares.present()

@@ -1,6 +1,6 @@
 """Who uses the process' lease: each user has a share that only it returns, and the lease goes back with the last one.
 
-A user is whatever begins and ends by itself: a cell or another request, a widget's callback, a piece of work in a pool of
+A user is anything that begins and ends by itself: a cell or another request, a widget's callback, a piece of work in a pool of
 threads, an asyncio task, a callback of the event loop, a thread. Work whose beginning we see says so (`Shares.during`). The first
 use of CUDA may come from anywhere else; then `Shares.present` finds out who it is and how their end shows.
 """
@@ -51,7 +51,7 @@ class Shares:
     """The shares of this process."""
 
     def __init__(self, link, on_lease, facts):
-        """`on_lease(lease)`: called when one has come. `facts()`: what the broker is told with a release."""
+        """`on_lease(lease)`: called when one has come. `facts()`: what the broker gets with a release."""
         self._link = link
         self._on_lease = on_lease
         self._facts = facts
@@ -162,12 +162,13 @@ class Shares:
             self._belongs(task, share)
 
     def current(self):
-        """The share of whoever runs here, or None when nobody has said who that is."""
+        """The share of the user that runs here, or None when nobody has said who that is."""
         task = _current_task()
         return self._of_task.get(task) if task is not None else getattr(self._of_thread, "share", None)
 
     def present(self):
-        """The share of whoever runs here, and what has to be called once it has the lease, so that it returns it at its end."""
+        """The share of the user that runs here, and what has to be called once it has the lease, so that it returns it at its
+        end."""
         share = self.current()
         if share is not None:
             return share, lambda: None
