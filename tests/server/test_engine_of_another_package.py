@@ -173,3 +173,12 @@ def test_the_engines_own_option_is_understood_wherever_a_task_says_something(har
     assert "--tide-quay" in harbour.carrel("run", "--help")
     properties = json.loads(harbour.carrel("schema", "MLproject"))["properties"]["carrel"]["properties"]
     assert properties["tide"]["properties"]["quay"]["maximum"] == 4
+
+
+def test_two_packages_of_one_name_are_refused(harbour: Harbour) -> None:
+    other = harbour.home.parent / "other"
+    other.mkdir()
+    (other / "pyproject.toml").write_text((PACKAGE / "pyproject.toml").read_text().replace("carrel-tide", "another-tide"))
+    install(other, harbour.home.parent / "site")
+    assert 'Two packages bring "tide" (carrel.engines).' in harbour.carrel("schema", "carrel.toml")
+    assert 'Two packages bring "tide" (carrel.task_options).' in harbour.carrel("run", "--help")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
 from carrel.domain.partition import LOCAL, Partition
+from carrel.submission.installed import installed
 
 if TYPE_CHECKING:
     from carrel.server.engine import LabContext, LabEngine
@@ -35,5 +35,5 @@ class EngineFactory(Protocol):
 @cache
 def factories() -> Mapping[str, EngineFactory]:
     """Return the engines that are installed, by name; the lab's own machine is the first."""
-    found: dict[str, EngineFactory] = {point.name: point.load() for point in entry_points(group=GROUP)}
-    return {name: found[name] for name in sorted(found, key=lambda name: (name != LOCAL, name))}
+    found: dict[str, EngineFactory] = installed(GROUP)
+    return {name: found[name] for name in sorted(found, key=lambda name: name != LOCAL)}

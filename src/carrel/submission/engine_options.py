@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from carrel.domain.errors import Invalid
 from carrel.domain.suggest import suggest
+from carrel.submission.installed import installed
 from carrel.submission.option import Option, options_of
 
 GROUP = "carrel.task_options"
@@ -21,7 +21,7 @@ GROUP = "carrel.task_options"
 @cache
 def engine_options() -> Mapping[str, Mapping[str, Option]]:
     """Return the options of each engine that declares some, by the engine's name and the option's."""
-    return {point.name: options_of(point.load()) for point in sorted(entry_points(group=GROUP))}
+    return {engine: options_of(declaration) for engine, declaration in installed(GROUP).items()}
 
 
 def read_engine_options(asked: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
