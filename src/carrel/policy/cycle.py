@@ -17,7 +17,7 @@ from carrel.policy.headroom import headroom
 from carrel.policy.limit_queue import KeptOut, LimitQueue, gpus_ahead
 from carrel.policy.limit_queues import LimitQueues
 from carrel.policy.limits import Limit, Limits
-from carrel.policy.line import Bulk, Group, Parked, PartitionLine
+from carrel.policy.line import Bulk, Group, Lines, Parked, PartitionLine
 from carrel.policy.needs import NOBODY, Headroom, Key, Need, Needs, Node, fits
 from carrel.policy.promises import Promise, Promises
 from carrel.policy.rooms import Room
@@ -29,8 +29,8 @@ Source = PartitionLine | Bulk | Node[Bulk] | LimitQueue
 class Line(Protocol):
     """What a cycle needs of the placer."""
 
-    #: Everything that waits, by partition.
-    lines: dict[str, PartitionLine]
+    #: Everything that waits.
+    lines: Lines
     #: What is left on each node.
     fit: Fit
     #: Whom limits keep out, and which may let somebody in again.
@@ -76,7 +76,7 @@ class Cycle:
 
     def run(self) -> None:
         """Go through all that waits, always on with whoever is first in line."""
-        for line in self._placer.lines.values():
+        for line in self._placer.lines.by_partition.values():
             self._push(line)
         self._loosen()
         while self._heap:

@@ -20,7 +20,6 @@ from carrel.domain.partition import Partition
 from carrel.domain.placement import Holding, Snapshot, Start, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
-from carrel.domain.resources import Resources
 from carrel.domain.submit_limits import SubmitLimit, SubmitScope
 from carrel.policy.backfill import Slot, earliest_beside, is_plain, start_in
 from carrel.policy.cycle import Cycle
@@ -28,11 +27,11 @@ from carrel.policy.first_fits import FirstFits
 from carrel.policy.fit import Fit
 from carrel.policy.limit_queue import LimitQueue
 from carrel.policy.limit_queues import LimitQueues
-from carrel.policy.line import Alike, Bulk, Group, Kind, Parked, PartitionLine, Times, kind_of
+from carrel.policy.line import Alike, Group, Kind, Lines, Parked, kind_of
 from carrel.policy.order import Order, order_of
 from carrel.policy.outcome import Outcome
 from carrel.policy.promises import Promise, Promises
-from carrel.policy.realm import NOWHERE, Realm, Realms
+from carrel.policy.realm import NOWHERE, Realms
 from carrel.policy.rooms import Room, rooms_of
 
 #: Kinds of jobs whose first fit is kept up to date: that of the first in line, and of those that were it a moment ago.
@@ -50,8 +49,7 @@ class Placer:
         self._waiting: dict[int, tuple[Waiting, Group | None]] = {}
         self._paused: list[tuple[float, int]] = []
         self._holding: dict[int, Holding] = {}
-        self.lines: dict[str, PartitionLine] = {}
-        self._bulks: dict[tuple[Kind, Times], Bulk] = {}
+        self.lines = Lines()
         #: Groups that fit on none of the nodes.
         self._stranded: dict[Group, None] = {}
         self._groups: dict[Alike, Group] = {}
@@ -100,7 +98,6 @@ class Placer:
         if renewed or moved:
             if moved:
                 self._set_realms()
-            self._set_limits()
             self._regroup()
             return
         self._reorder()
@@ -118,14 +115,12 @@ class Placer:
         if tuple(reservations) != tuple(self._reservations):
             self._reservations = tuple(reservations)
             self._set_realms()
-            self._set_limits()
             self._regroup()
 
     def refused(self, scope: SubmitScope, code: str, words: str) -> None:
         """Slurm has refused a job of this scope: no more of its jobs are handed over than are there now."""
         if not self.limits.knows(scope):
             self.limits.know(scope, SubmitLimit(code, words, 0))
-            self._set_limits()
             self._regroup()
         self.limits.refused(scope, code, words)
 
@@ -269,23 +264,11 @@ class Placer:
         owner, account, qos, partition, resources, seconds, longest, _ = alike
         realm = self._realms.of(owner, account, partition)
         limits = None if realm is None else self.limits.of(alike)
-        bulk = self._bulk_of(partition, resources, (seconds, longest), realm or NOWHERE)
-        bulk.groups += 1
-        bulk.line.groups += 1
+        level = self.fit.level(resources.gpu_memory)
+        bulk = self.lines.enter(partition, resources, (seconds, longest), realm or NOWHERE, level)
         offset = self._order.offset(owner, account, qos, resources.total_gpus)
         self.limits.add(limits)
         return Group(alike, bulk, limits, offset)
-
-    def _bulk_of(self, partition: str, wanted: Resources, times: Times, realm: Realm) -> Bulk:
-        key = (kind_of(wanted, realm), times)
-        bulk = self._bulks.get(key)
-        if bulk is None:
-            line = self.lines.get(partition)
-            if line is None:
-                line = self.lines[partition] = PartitionLine(partition)
-            needs = line.needs_of(wanted, realm, self.fit.level(wanted.gpu_memory))
-            bulk = self._bulks[key] = Bulk(wanted, times, realm, line, needs)
-        return bulk
 
     def _leave(self, group: Group, job_id: int) -> None:
         """A job is not in line any more."""
@@ -298,21 +281,14 @@ class Placer:
 
     def _drop(self, group: Group) -> None:
         """Nobody is in the group any more."""
-        bulk = group.bulk
         del self._groups[group.alike]
         self._stranded.pop(group, None)
         self.limits.drop(group)
-        bulk.first()  # it is in nobody's way any more
-        bulk.groups -= 1
-        bulk.line.groups -= 1
-        if not bulk.groups:
-            del self._bulks[kind_of(bulk.wanted, bulk.realm), bulk.times]
+        self.lines.leave(group.bulk)
 
     def _reorder(self) -> None:
         """The groups have other places in line than before."""
-        for known in (self.lines, self._bulks):
-            for entries in known.values():
-                entries.clear()
+        self.lines.clear()
         self._stranded.clear()
         for group in self._groups.values():
             alike = group.alike
@@ -323,20 +299,16 @@ class Placer:
                 group.enter()
 
     def _regroup(self) -> None:
+        """The groups, and the limits that they wait under, are others than before."""
+        clusters = {name for name, part in self._partitions.items() if part.slurm is not None}
+        self.limits.renew(self._qos, self._holding.values(), clusters)
         self._groups.clear()
-        self._bulks.clear()
-        self.lines.clear()
+        self.lines = Lines()
         self._stranded.clear()
         self._first_fits.clear()
         for job, group in list(self._waiting.values()):
             if group is not None:
                 self._enter(job)
-
-    # ---- limits
-
-    def _set_limits(self) -> None:
-        clusters = {name for name, part in self._partitions.items() if part.slurm is not None}
-        self.limits.renew(self._qos, self._holding.values(), clusters)
 
     def first_freed(self, queue: LimitQueue) -> Parked | None:
         """Return `LimitQueue.first_freed`, but nobody who has been passed over in this placement: they are let in after it."""
@@ -364,17 +336,10 @@ class Placer:
         self._first_fits = {}
         self._realms.set_rooms(rooms)
         if self.fit.levels != levels:
-            self._sort_needs()
+            self.lines.sort_needs(self.fit.level)
         for group in self._stranded:
             group.enter()
         self._stranded.clear()
-
-    def _sort_needs(self) -> None:
-        """There are GPUs with other amounts of memory than before."""
-        for line in self.lines.values():
-            line.needs.clear()
-        for bulk in self._bulks.values():
-            bulk.move(bulk.line.needs_of(bulk.wanted, bulk.realm, self.fit.level(bulk.wanted.gpu_memory)))
 
     def _set_realms(self) -> None:
         """Partitions or reservations have changed. Whoever calls groups the line anew."""
