@@ -20,6 +20,7 @@ from carrel.domain.lease import (
 from carrel.policy.lend import lend
 from carrel.policy.lend_room import Rooms
 from carrel.policy.lend_tasks import back_by
+from carrel.policy.lend_times import MoveTimes
 
 GIB = 1024**3
 MEMORY = 16 * GIB
@@ -167,7 +168,7 @@ def _check_homes(snap: LendingSnapshot, lending: Lending, first: Request, now: f
 def _must_be_back(snap: LendingSnapshot, asked: Request, now: float) -> bool:
     """True for a task whose walltime runs on, and which has been paused for as long as it may (or will be, when it is back)."""
     task = next((one for one in snap.leases if one.id == asked.resumes and one.lends), None)
-    return task is not None and back_by(task, snap.rules, Rooms(snap, now).return_takes(task)) <= now
+    return task is not None and back_by(task, snap.rules, MoveTimes(Rooms(snap, now), snap.rules).return_takes(task)) <= now
 
 
 def _check_places(snap: LendingSnapshot, lending: Lending, moved: list[str]) -> None:

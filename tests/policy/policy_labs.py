@@ -234,7 +234,7 @@ class Lab:
     @property
     def picture(self) -> Snapshot:
         waits, holds = tuple(self.waiting.values()), tuple(self.holding.values())
-        return replace(self.snapshot, waiting=waits, holding=holds, submit_limits=self.placer.submit_limits)
+        return replace(self.snapshot, waiting=waits, holding=holds, submit_limits=self.placer.limits.submit_limits)
 
     def place(self) -> tuple[Start, ...]:
         """Decide both ways; carry out what was decided."""

@@ -61,7 +61,7 @@ class Outlook:
 
     @property
     def _size(self) -> int:
-        return 0 if self._outcome is None else len(self._outcome.waiting) + len(self._outcome.holding)
+        return 0 if self._outcome is None else len(self._outcome.picture.waiting) + len(self._outcome.picture.holding)
 
     def _look(self, most: int) -> Placement:
         if self._outcome is None:

@@ -501,7 +501,7 @@ class Scheduler:
             partitions=rules.partitions,
             reservations=self._reserved,
             promises=rules.promises,
-            submit_limits=self._placer.submit_limits,
+            submit_limits=self._placer.limits.submit_limits,
         )
 
     def _rank(self, now: float) -> None:

@@ -6,15 +6,18 @@ free, and these are found by what they need.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Protocol
 
 from carrel.domain.placement import Start
-from carrel.policy.backfill import Slot
-from carrel.policy.limit_queue import KeptOut, LimitQueue
+from carrel.policy.backfill import Slot, rooms_for
+from carrel.policy.fit import Fit
+from carrel.policy.headroom import headroom
+from carrel.policy.limit_queue import KeptOut, LimitQueue, gpus_ahead
+from carrel.policy.limit_queues import LimitQueues
 from carrel.policy.limits import Limit, Limits
-from carrel.policy.line import Bulk, Group, Parked, PartitionLine
+from carrel.policy.line import Bulk, Group, Lines, Parked, PartitionLine
 from carrel.policy.needs import NOBODY, Headroom, Key, Need, Needs, Node, fits
 from carrel.policy.promises import Promise, Promises
 from carrel.policy.rooms import Room
@@ -26,39 +29,19 @@ Source = PartitionLine | Bulk | Node[Bulk] | LimitQueue
 class Line(Protocol):
     """What a cycle needs of the placer."""
 
-    #: Limits that may let somebody in again. The cycle takes them out.
-    loosened: dict[LimitQueue, None]
-
-    def lines(self) -> Iterable[PartitionLine]:
-        """Return everything that waits."""
-        ...
+    #: Everything that waits.
+    lines: Lines
+    #: What is left on each node.
+    fit: Fit
+    #: Whom limits keep out, and which may let somebody in again.
+    limits: LimitQueues
 
     def first_freed(self, queue: LimitQueue) -> Parked | None:
         """Return the first in line whom a limit lets in again, but those who have been passed over."""
         ...
 
-    def ahead(self, limit: Limit, group: Group) -> int:
-        """Return the GPUs of a job before the group's first that `limit` alone does not let in now; 0 for none."""
-        ...
-
-    def first_kept_out(self, limit: Limit) -> KeptOut | None:
-        """Return the first job whom `limit` alone does not let in for its GPUs now, or None."""
-        ...
-
-    def park(self, group: Group, limit: Limit) -> None:
-        """`limit` refuses the group's first job, whatever room there is."""
-        ...
-
     def strand(self, group: Group) -> None:
         """The group's jobs fit on none of the nodes that take jobs."""
-        ...
-
-    def headroom(self, needs: Needs[Bulk], now: float, promises: Promises) -> Sequence[Headroom]:
-        """Return `headroom.headroom` for whoever needs something of this kind."""
-        ...
-
-    def rooms_for(self, group: Group, now: float, promises: Promises) -> list[Room]:
-        """Return where the group's first job can start now; fewer rooms than it has nodes when it cannot."""
         ...
 
     def slot(self, group: Group, promises: Promises, now: float) -> Slot | None:
@@ -93,7 +76,7 @@ class Cycle:
 
     def run(self) -> None:
         """Go through all that waits, always on with whoever is first in line."""
-        for line in self._placer.lines():
+        for line in self._placer.lines.by_partition.values():
             self._push(line)
         self._loosen()
         while self._heap:
@@ -110,7 +93,7 @@ class Cycle:
                 heapreplace(self._heap, (entry[0], entry[1], number, source))
             elif not self._go_on(entry[3], source):
                 heappop(self._heap)
-            if self._placer.loosened:
+            if self._placer.limits.loosened:
                 self._loosen()
         for group in self._aside:
             if group.passed or group.entry is None:
@@ -135,8 +118,8 @@ class Cycle:
 
     def _loosen(self) -> None:
         """Limits have more room than before."""
-        while self._placer.loosened:
-            queue, _ = self._placer.loosened.popitem()
+        while self._placer.limits.loosened:
+            queue, _ = self._placer.limits.loosened.popitem()
             one = self._placer.first_freed(queue)
             if one is not None:
                 heappush(self._heap, (one[0], one[1], queue.number, queue))
@@ -152,7 +135,7 @@ class Cycle:
             source = group.bulk.line if self._promising(group.bulk) else group.bulk
             if self._go_on(group, source) and group.entry is not None:
                 self._push(source)
-        self._placer.loosened[queue] = None
+        self._placer.limits.loosened[queue] = None
 
     def _promising(self, bulk: Bulk) -> bool:
         return self.promises.wants(bulk.line.partition)
@@ -164,7 +147,7 @@ class Cycle:
         if group.bulk.realm.cluster:
             self._start(group, ())
             return
-        rooms = self._placer.rooms_for(group, self._now, self.promises)
+        rooms = self._rooms_for(group)
         if len(rooms) == group.resources.nodes:
             self._start(group, rooms)
         elif not self._promise(group):
@@ -196,7 +179,7 @@ class Cycle:
     def _headroom(self, needs: Needs[Bulk]) -> Sequence[Headroom]:
         known = self._free.get(needs)
         if known is None or known[0] != self._turn or known[1] != needs.root.need:
-            free = self._placer.headroom(needs, self._now, self.promises)
+            free = headroom(needs, self._now, self._placer.fit, self.promises)
             known = self._free[needs] = (self._turn, needs.root.need, free)
         return known[2]
 
@@ -206,11 +189,15 @@ class Cycle:
             return False
         if self._is_refused(group):
             return True
-        rooms = self._placer.rooms_for(group, self._now, self.promises)
+        rooms = self._rooms_for(group)
         if len(rooms) < group.resources.nodes:
             return False
         self._start(group, rooms)
         return True
+
+    def _rooms_for(self, group: Group) -> Sequence[Room]:
+        times = (group.seconds, group.longest)
+        return rooms_for(group.resources, self._now, times, self._placer.fit, group.bulk.realm, self.promises)
 
     def _start(self, group: Group, rooms: Sequence[Room]) -> None:
         self._turn += 1
@@ -225,18 +212,20 @@ class Cycle:
             group.entry = None
             self._aside.append(group)
         else:
-            self._placer.park(group, limit)
+            self._placer.limits.at(limit).park(group)
         return True
 
     def _refusing(self, group: Group) -> Limit | None:
         if group.limits is None:
             return None
         self.refused.pop(group.head.id, None)
-        refusal = group.limits.refuses(group.resources.total_gpus, lambda limit: self._placer.ahead(limit, group))
+        assert group.entry is not None  # it is in line
+        key, at = group.entry[:2], self._placer.limits.at
+        refusal = group.limits.refuses(group.resources.total_gpus, lambda limit: gpus_ahead(at(limit).first_kept_out(), key))
         if refusal is None:
             return None
         limit, code = refusal
-        self.refused[group.head.id] = code, self._placer.first_kept_out(limit)
+        self.refused[group.head.id] = code, at(limit).first_kept_out()
         return limit
 
     def _promise(self, group: Group) -> bool:

@@ -158,7 +158,7 @@ class Holds(Sequence[Hold]):
 
     def _before(self, place: int) -> int:
         """How many jobs of the same partition are ahead of the one at a place in the queue."""
-        if not self._situation.outcome.partitions:
+        if not self._situation.outcome.picture.partitions:
             return place
         if self._ahead is None:
             seen, ahead = Counter[str](), []
@@ -186,9 +186,9 @@ def _stopped(job: Waiting, since: float, now: float) -> str:
 
 def _giving_way(job: Waiting, situation: Situation) -> str:
     """Say who gives way to jobs of this class, and how long that takes at most."""
-    service, now = situation.outcome.qos.get(job.qos), situation.outcome.now
+    service, now = situation.outcome.picture.qos.get(job.qos), situation.outcome.now
     below = service.preempts | ({job.qos} if service.rotate else set()) if service is not None else frozenset()
-    leaving = [held for held in situation.outcome.holding if held.leaving and held.qos in below]
+    leaving = [held for held in situation.outcome.picture.holding if held.leaving and held.qos in below]
     if not leaving:
         return ""
     classes = " and ".join(f'"{name}"' for name in sorted({held.qos for held in leaving}))
@@ -207,14 +207,14 @@ def _gpus(wanted: Resources) -> str:
 
 def _blocked(wanted: Resources, situation: Situation, realm: Realm) -> str:
     """Name the devices that idle sessions' GPU state keeps from the job, and why it stays there; "" when there are none."""
-    blocked = situation.outcome.blocked
+    blocked = situation.outcome.picture.blocked
     if not blocked:
         return ""
     names = {room.name for room in realm.rooms}
-    held = {uuid for one in situation.outcome.holding for share in one.shares for uuid in share.devices}
+    held = {uuid for one in situation.outcome.picture.holding for share in one.shares for uuid in share.devices}
     found = [
         f"GPU {device.index} of {node.name} ({blocked[device.uuid]})"
-        for node in sorted(situation.outcome.nodes, key=lambda node: node.name)
+        for node in sorted(situation.outcome.picture.nodes, key=lambda node: node.name)
         if node.name in names
         for device in node.devices
         if device.uuid in blocked and device.uuid not in held and suits(device, wanted)
@@ -347,9 +347,9 @@ def _not_submitted(limit: Submitted) -> str:
 def _unavailable(job: Waiting, situation: Situation) -> str:
     """Say what keeps the nodes that could run the job from it: drained, withheld, or not there."""
     wanted, realm = job.resources, situation.realm(job)
-    partition = situation.outcome.partitions.get(job.partition)
+    partition = situation.outcome.picture.partitions.get(job.partition)
     what = f"needs {_gpus(wanted)}" if wanted.gpus else f"needs {_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)}"
-    nodes = sorted(situation.outcome.nodes, key=lambda node: node.name)
+    nodes = sorted(situation.outcome.picture.nodes, key=lambda node: node.name)
     if partition is not None:
         nodes = [node for node in nodes if partition.has(node.name)]
     if wanted.nodes > 1:
@@ -361,12 +361,12 @@ def _unavailable(job: Waiting, situation: Situation) -> str:
     if drained:
         more = f" and {len(drained) - NAMED} more" if len(drained) > NAMED else ""
         return f"{what} on {where}; drained: {', '.join(drained[:NAMED])}{more}"
-    withheld = situation.outcome.withheld
+    withheld = situation.outcome.picture.withheld
     for node in nodes:
         if node.drained is None and _holds(node, wanted):
             suited = [device for device in node.devices if suits(device, wanted)]
             blocked = _blocked(wanted, situation, realm)
-            away = sum(device.uuid in withheld and device.uuid not in situation.outcome.blocked for device in suited)
+            away = sum(device.uuid in withheld and device.uuid not in situation.outcome.picture.blocked for device in suited)
             if blocked and not away:
                 return f"{what} on {where}{blocked}"
             lent = f"{away} of {len(suited)} on {node.name} are withheld (lent to cells, or in use elsewhere)"

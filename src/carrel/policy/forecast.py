@@ -18,22 +18,15 @@ class Course:
     """One course of events, played as far as somebody asks."""
 
     def __init__(self, outcome: Outcome, scenario: Scenario) -> None:
-        self.now = now = outcome.now
+        picture, self.now = outcome.picture, outcome.now
         self._scenario = scenario
-        self._jobs = {job.id: job for job in outcome.waiting}
+        self._jobs = {job.id: job for job in picture.waiting}
         self._starts: dict[int, float] = {}
-        self._placer = placer = Placer()
-        placer.nodes(outcome.nodes, outcome.withheld, outcome.moves)
-        placer.rules(outcome.qos, outcome.order, outcome.partitions, promises=outcome.promises.most)
-        placer.reservations(outcome.reservations)
-        for held in outcome.holding:
-            placer.hold(held)
-        for job in outcome.waiting:
-            placer.wait(job)
-        self._ends = [(max(now, scenario.end(held)), held.id) for held in outcome.holding]
-        self._ends += [(job.not_before, 0) for job in outcome.waiting if job.not_before > now]
+        self._placer = Placer.of(picture, outcome.order)
+        self._ends = [(max(self.now, scenario.end(held)), held.id) for held in picture.holding]
+        self._ends += [(job.not_before, 0) for job in picture.waiting if job.not_before > self.now]
         # Where some may not run now, they may when a window is over.
-        self._ends += [(window.end, 0) for window in outcome.reservations if window.end > now]
+        self._ends += [(window.end, 0) for window in picture.reservations if window.end > self.now]
         heapify(self._ends)
         self._place()
 
@@ -57,7 +50,7 @@ class Forecast:
     """All that may happen, as far as somebody asks."""
 
     def __init__(self, outcome: Outcome, expect: Expect) -> None:
-        self._expectations = Expectations(outcome.holding, outcome.now, expect)
+        self._expectations = Expectations(outcome.picture.holding, outcome.now, expect)
         self._outcome = outcome
         self._courses: list[Course] = []
 

@@ -9,7 +9,7 @@ mid-flight. A request further back that wants the same devices waits behind it; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from carrel.domain.lease import (
     Checkpoint,
@@ -35,18 +35,14 @@ from carrel.policy.lend_homes import other_home
 from carrel.policy.lend_order import InLine, held_by_owner, in_line, patience
 from carrel.policy.lend_outlook import Outlook
 from carrel.policy.lend_places import Places
-from carrel.policy.lend_room import Obstacle, Plan, Rooms
-from carrel.policy.lend_tasks import back_by, can_take_back, goes_first_from, lends_from, owed_from, stands_back
+from carrel.policy.lend_plan import Obstacle, Plan
+from carrel.policy.lend_room import Rooms
+from carrel.policy.lend_tasks import can_take_back, goes_first_from, stands_back
+from carrel.policy.lend_times import MoveTimes
+from carrel.policy.lend_turns import Turns, quantum
 
-_OBSTACLES = {
-    Obstacle.FIXED: (reasons.NO_ROOM, "state that cannot be moved fills it"),
-    Obstacle.HOST: (reasons.HOST_MEMORY, "host memory has no room for the state that would have to make way"),
-    Obstacle.FOREIGN: (reasons.NO_ROOM, "programs outside of the lab fill it"),
-}
 _MOVING = (Residency.SUSPENDING, Residency.SPILLING, Residency.RESUMING)
 _NEVER = float("inf")
-#: A cell that was paused lets the one before it compute for as long as it has computed itself, up to so many time slices.
-LONGEST_TURN = 3
 
 
 def lend(snapshot: LendingSnapshot, now: float) -> Lending:
@@ -71,25 +67,6 @@ def lend(snapshot: LendingSnapshot, now: float) -> Lending:
     )
 
 
-@dataclass(slots=True)
-class _Clearing:
-    """How the leases in a request's way can end."""
-
-    #: Host memory and disk, once their states are there.
-    places: Places
-    #: Decisions that clear them, all due now.
-    suspends: list[Suspend] = field(default_factory=list)
-    expires: list[Expire] = field(default_factory=list)
-    #: Unix seconds at which the last of them can be cleared; infinite when time alone does not clear them.
-    due: float = 0.0
-    #: Some of them are being cleared already.
-    leaving: bool = False
-    #: A whole task is among them, which nothing but its end clears.
-    task: bool = False
-    code: str = reasons.IN_USE
-    cause: str = ""
-
-
 class _Walk:
     """One walk through the line."""
 
@@ -112,9 +89,10 @@ class _Walk:
         self._patience = patience(snapshot)
         #: Devices that are lent in this walk, or for which somebody further ahead is first in line.
         self._claimed: set[str] = set()
-        self._ending: set[str] = set()
         #: Tasks that are paused because they lent their devices, by their lease.
         self._lent = {lease.id: lease for lease in snapshot.leases if lease.lends and lease.state is LeaseState.PAUSED}
+        self._times = MoveTimes(self._rooms, snapshot.rules)
+        self._turns = Turns(snapshot, self._rooms, self._times, self.held, self._lent, now)
 
     def line(self) -> list[InLine]:
         """Everybody who waits, first in line first; behind them the tasks that lent their devices and have had their share."""
@@ -129,8 +107,8 @@ class _Walk:
             return 1
         cells = (self._snapshot.tenants[asked.tenant] for asked in self._snapshot.requests if not asked.exclusive)
         near = [cell for cell in cells if not cell.home or set(cell.home) & set(lease.devices)]
-        visit = max((self._rooms.visit_takes(cell, lease.devices) for cell in near), default=0.0)
-        first = goes_first_from(lease, rules, visit + self._rooms.return_takes(lease))
+        visit = max((self._times.visit_takes(cell, lease.devices) for cell in near), default=0.0)
+        first = goes_first_from(lease, rules, visit + self._times.return_takes(lease))
         if first <= self._now or not all(can_take_back(lease, cell, rules, self._now) for cell in near):
             return 0
         self.again_at = min(self.again_at, first)
@@ -179,7 +157,7 @@ class _Walk:
         lease = self._rooms.leases.get(uuid)
         if lease is None or not (lease.exclusive and lease.lends):
             return False
-        return lease.pausing or self._rooms.is_leaving(lease.tenant) or self._due(place, lease) <= self._now + self._patience
+        return self._gives_way(place, lease, within=self._patience)
 
     def _any(self, place: InLine, tenant: Tenant) -> None:
         request = place.request
@@ -207,7 +185,7 @@ class _Walk:
             return
         if len(good) + len(leased) < request.gpus:
             uuid, obstacle = next((uuid, plan.obstacle) for uuid, plan in plans.items() if plan.obstacle is not None)
-            self._wait(place, (), *self._obstacle(obstacle, (uuid,)), stuck=True)
+            self._wait(place, (), *self._turns.obstacle(obstacle, (uuid,)), stuck=True)
             return
         ranked = sorted(leased, key=lambda uuid: self._clearing_rank(place, uuid))
         self._take_turn(place, tenant, (*good, *ranked[: request.gpus - len(good)]))
@@ -222,12 +200,13 @@ class _Walk:
         rooms = self._rooms
         if place.request.exclusive or all(rooms.homes(uuid) == 0 for uuid in good[:number]):
             return tuple(good[:number])
-        ready = [uuid for uuid in leased if (lease := rooms.leases[uuid]).lends and self._gives_way_now(place, lease)]
+        ready = [uuid for uuid in leased if (lease := rooms.leases[uuid]).lends and self._gives_way(place, lease)]
         ranked = sorted(ready, key=lambda uuid: self._clearing_rank(place, uuid))
         return tuple(sorted((*good, *ranked), key=rooms.homes)[:number])
 
-    def _gives_way_now(self, place: InLine, lease: Lent) -> bool:
-        return lease.pausing or self._rooms.is_leaving(lease.tenant) or self._due(place, lease) <= self._now
+    def _gives_way(self, place: InLine, lease: Lent, within: float = 0.0) -> bool:
+        """True when the lease ends by itself or for this request, in so many seconds at most."""
+        return lease.pausing or self._rooms.is_leaving(lease.tenant) or self._turns.due(place, lease) <= self._now + within
 
     def _cost(self, uuid: str, plan: Plan) -> tuple[int, int, int, str]:
         """Prefer what is ready, then what moves the least, then the device that the fewest call home."""
@@ -239,7 +218,7 @@ class _Walk:
         lease = self._rooms.leases[uuid]
         if self._rooms.is_leaving(lease.tenant) or lease.pausing:
             return (-_NEVER, 0, 0.0, 0.0, uuid)
-        due = self._due(place, lease)
+        due = self._turns.due(place, lease)
         # Of tasks that lend, one whose device few sessions come back to, and that gives up the fewest devices for it.
         homes, wide = (self._rooms.homes(uuid), float(len(lease.devices))) if lease.exclusive else (0, 0.0)
         clears = self._outlook.clears(uuid, self._quantum(place))
@@ -254,7 +233,7 @@ class _Walk:
             self._wait(place, devices, reasons.MOVING, "its own GPU state is being moved")
         elif plan.obstacle is not None:
             # Nothing that could be done now would help: it stands in nobody's way until something changes.
-            self._wait(place, (), *self._obstacle(plan.obstacle, devices), stuck=True)
+            self._wait(place, (), *self._turns.obstacle(plan.obstacle, devices), stuck=True)
         elif plan.ready:
             self._claim(devices)
             self._rooms.places = plan.places or self._rooms.places
@@ -263,7 +242,7 @@ class _Walk:
             self.lends.append(Lend(request=place.request.id, devices=tuple(devices)))
         else:
             self._claim(devices)
-            seconds = self._rooms.seconds(tenant, plan, devices)
+            seconds = self._times.seconds(tenant, plan, devices)
             for caching in plan.trims:
                 self._rooms.trim(caching)
                 self.trims.append(Trim(tenant=caching.id, request=place.request.id))
@@ -296,10 +275,10 @@ class _Walk:
         """Some of the devices are in use: be first in line for them, and end what is due when that clears all of them."""
         if any(self._is_hopeless(place, tenant, uuid) for uuid in devices):
             # As where the GPU is free and cannot be cleared: it stands in nobody's way until something changes.
-            self._wait(place, (), *self._obstacle(Obstacle.HOST), stuck=True)
+            self._wait(place, (), *self._turns.obstacle(Obstacle.HOST), stuck=True)
             return
         leases = self._rooms.leases
-        clearing = self._clearing(place, [leases[uuid] for uuid in devices if uuid in leases])
+        clearing = self._turns.clearing(place, [leases[uuid] for uuid in devices if uuid in leases])
         if clearing.due > self._now and not clearing.leaving and self._is_free_elsewhere(place.request, tenant, devices):
             self._wait(place, (), clearing.code, clearing.cause, stuck=True)
             return
@@ -314,14 +293,14 @@ class _Walk:
             self._make_places(place, clearing.places)
             for suspend in clearing.suspends:
                 if suspend.in_place:
-                    self._ending.add(suspend.pauses or "")
+                    self._turns.ending.add(suspend.pauses or "")
                 elif suspend.tenant not in clearing.places.now:
                     continue  # once there is room for it in host memory
                 else:
                     self._rooms.leave(self._snapshot.tenants[suspend.tenant])
                 self.suspends.append(suspend)
             for expire in clearing.expires:
-                self._ending.add(expire.lease)
+                self._turns.ending.add(expire.lease)
                 self.expires.append(expire)
         elif clearing.due < _NEVER:
             self.again_at = min(self.again_at, clearing.due)
@@ -329,42 +308,8 @@ class _Walk:
             self._wait(place, devices, reasons.MOVING, "its own GPU state is being moved")
         else:
             self._exchange(place, tenant, devices)
-            moves = self._rooms.exchange_takes(tenant, devices)
+            moves = self._times.exchange_takes(tenant, devices)
             self._wait(place, devices, clearing.code, clearing.cause, moves=moves)
-
-    def _clearing(self, place: InLine, leases: Sequence[Lent]) -> _Clearing:
-        found = _Clearing(self._rooms.places.trial())
-        seen: set[str] = set()
-        own = self._snapshot.tenants[place.request.tenant].owner
-        for lease in leases:
-            if lease.id in seen:
-                continue
-            seen.add(lease.id)
-            holder = self._snapshot.tenants[lease.tenant]
-            if self._rooms.is_leaving(holder.id) or lease.pausing or lease.id in self._ending:
-                found.leaving = True
-                found.code, found.cause = reasons.MOVING, "GPU state is being moved to make room"
-                continue
-            due = self._due(place, lease)
-            found.due = max(found.due, due)
-            found.task = found.task or (lease.exclusive and due == _NEVER and not self._ends_soon(lease))
-            whose = "another" if holder.owner != own else "your own"
-            found.code, found.cause = _words(place.request, lease, whose, "" if lease.by_choice else holder.stays, due)
-            if due <= self._now and lease.state is LeaseState.HELD:
-                found.expires.append(Expire(lease=lease.id, request=place.request.id))
-            elif due <= self._now and self._stays(place, lease):
-                found.suspends.append(Suspend(tenant=holder.id, request=place.request.id, pauses=lease.id, in_place=True))
-            elif due <= self._now:
-                asking, places = self._snapshot.tenants[place.request.tenant], found.places
-                if not places.put(holder, sum(holder.state.values())) or not self._rooms.may_return(
-                    holder, asking, lease.devices
-                ):
-                    found.due = _NEVER
-                    found.task = found.task or lease.exclusive
-                    found.code, found.cause = self._obstacle(Obstacle.HOST)
-                straight = holder.id in places.straight
-                found.suspends.append(Suspend(tenant=holder.id, request=place.request.id, pauses=lease.id, straight=straight))
-        return found
 
     def _is_free_elsewhere(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> bool:
         """True for a job that could have other devices, as many and as large: nobody uses them or asks for them."""
@@ -391,56 +336,10 @@ class _Walk:
         holder = self._snapshot.tenants[lease.tenant]
         return holder.id != tenant.id and self._rooms.is_shut_in(holder, tenant, uuid)
 
-    def _ends_soon(self, lease: Lent) -> bool:
-        return lease.ends_by is not None and lease.ends_by - self._now <= self._patience
-
-    def _due(self, place: InLine, lease: Lent) -> float:
-        """Unix seconds from which `lease` may be ended for this request; infinite when only its holder can end it."""
-        lent = self._lent.get(place.request.resumes or "")
-        back = _NEVER if lent is None else back_by(lent, self._snapshot.rules, self._rooms.return_takes(lent))
-        if lease.state is LeaseState.HELD:
-            return min(_NEVER if lease.held_until is None else lease.held_until, back if lease.by_choice else _NEVER)
-        holder = self._snapshot.tenants[lease.tenant]
-        if lease.exclusive:
-            cell, rules = self._snapshot.tenants[place.request.tenant], self._snapshot.rules
-            if place.request.exclusive or not can_take_back(lease, cell, rules, self._now):
-                return _NEVER
-            moves, begins = not self._stays(place, lease), place.request.resumes is None
-            visit = self._rooms.visit_takes(cell, lease.devices) + self._rooms.return_takes(lease)
-            return lends_from(lease, holder, rules, moves=moves, begins=begins, visit=visit)
-        slice_ = self._snapshot.rules.time_slice
-        if (
-            slice_ <= 0
-            or lease.tenant == place.request.tenant
-            or not holder.suspendable
-            or holder.residency is not Residency.RESIDENT
-        ):
-            return _NEVER
-        # Paused, it asks again at once: a request that would not come before it then gains nothing by its pause.
-        again = self._patience * (self.held[holder.owner] - len(lease.devices) + 1)
-        due = max(lease.since + self._quantum(place), place.turn - again)
-        return due if lent is None else min(max(due, owed_from(lent, self._snapshot.rules)), back)
-
-    def _stays(self, place: InLine, lease: Lent) -> bool:
-        """True when the request finds its room beside the state of the lease's holder, which then need not move for it."""
-        asking = self._snapshot.tenants[place.request.tenant]
-        gated = self._snapshot.rules.pause_in_place or self._snapshot.tenants[lease.tenant].gated
-        if not gated or (place.request.exclusive and not asking.elastic):
-            return False
-        wanted = place.request.devices or asking.home or lease.devices
-        return self._rooms.fits_beside(asking, [uuid for uuid in lease.devices if uuid in wanted])
-
     # --- bookkeeping --------------------------------------------------------------------------------------------------------
 
     def _claim(self, devices: Sequence[str]) -> None:
         self._claimed.update(devices)
-
-    def _obstacle(self, obstacle: Obstacle, devices: Sequence[str] = ()) -> tuple[str, str]:
-        if obstacle is Obstacle.FOREIGN and (contexts := self._rooms.contexts_that_stay(devices)):
-            return reasons.NO_ROOM, contexts
-        if obstacle is Obstacle.HOST and self._snapshot.rules.state_disk:
-            return reasons.HOST_MEMORY, "neither host memory nor the disk has room for the state that would have to make way"
-        return _OBSTACLES[obstacle]
 
     def _quantum(self, place: InLine) -> float:
         return quantum(place, self._snapshot.rules.time_slice)
@@ -475,27 +374,3 @@ class _Walk:
         reason = reasons.waiting(code, gpus, position, estimate, cause)
         queued = Queued(request=request.id, position=position, reason=reason, estimate=estimate, stuck=stuck, cause=cause)
         self.queue.append(queued)
-
-
-def quantum(place: InLine, time_slice: float) -> float:
-    """Seconds that a cell may compute before it is suspended for this request.
-
-    One time slice for a cell that begins: it may be short. Two that have both proved to be long gain little by pauses, each of
-    which costs two moves of state: their turns grow with what they have computed.
-    """
-    if place.request.resumes is None or place.expected is None:
-        return time_slice
-    return max(time_slice, min(place.expected, LONGEST_TURN * time_slice))
-
-
-def _words(request: Request, lease: Lent, whose: str, stays: str, due: float) -> tuple[str, str]:
-    if lease.tenant == request.tenant:
-        return reasons.OWN_CELL, "another cell of this notebook has it"
-    if lease.exclusive:
-        task = f"a task of {'another user' if whose == 'another' else 'your own'}"
-        alone = f"{task} has it{f' and cannot be paused: {stays}' if stays else ''}"
-        return reasons.TASK, alone if due == _NEVER else f"{task} has its turn, then lends the GPU"
-    if lease.state is LeaseState.HELD:
-        why = f" and cannot be moved: {stays}" if stays else ""
-        return reasons.HELD, f"GPU state of {whose} session is held on it{why}"
-    return reasons.IN_USE, f"a cell of {whose} session computes"

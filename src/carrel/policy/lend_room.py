@@ -3,55 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 
 from carrel.domain.lease import ContextPlace, DeviceRoom, LeaseState, LendingSnapshot, Lent, Request, Residency, Tenant
 from carrel.domain.units import format_size
 from carrel.policy.lend_contexts import Relief, comes_with, relief
 from carrel.policy.lend_places import Places
+from carrel.policy.lend_plan import Obstacle, Plan
 
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
 _OFF_DEVICE = frozenset({Residency.SUSPENDED, Residency.SPILLED})
-
-
-class Obstacle(Enum):
-    """Why room cannot be made."""
-
-    #: Some of what is on the device has to stay there.
-    FIXED = "fixed"
-    #: Host memory has no place for what would have to go.
-    HOST = "host"
-    #: Programs that hold no lease fill the device.
-    FOREIGN = "foreign"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a request gets its room."""
-
-    #: Who gives back first what they only keep in reserve.
-    trims: tuple[Tenant, ...] = ()
-    #: Whose state has to be moved first, in that order.
-    victims: tuple[Tenant, ...] = ()
-    #: Whose context has to leave, too; its state has left already.
-    contexts: tuple[Tenant, ...] = ()
-    #: True when states that are being moved, or caches that are being emptied, already make (part of) the room.
-    leaving: bool = False
-    obstacle: Obstacle | None = None
-    #: What host memory and the disk have left once all of them are there; None: nobody moves.
-    places: Places | None = None
-
-    @property
-    def later(self) -> bool:
-        """True when states have to go on to the disk before there is room in host memory."""
-        return self.places is not None and self.places.later
-
-    @property
-    def ready(self) -> bool:
-        """True when the room is there now."""
-        moves = self.trims or self.victims or self.contexts or self.leaving or self.later
-        return not moves and self.obstacle is None
 
 
 class Rooms:
@@ -70,12 +31,14 @@ class Rooms:
                 for uuid in lease.devices:
                     self.leases[uuid] = lease
         #: Those in host memory in the middle of a cell.
-        self._paused = [one for lease in snapshot.leases if _is_away(one := snapshot.tenants[lease.tenant], lease)]
+        self.paused = [one for lease in snapshot.leases if _is_away(one := snapshot.tenants[lease.tenant], lease)]
         #: Those that ask themselves are suspended last.
         self._asking = {request.tenant for request in snapshot.requests}
-        self._residents: dict[str, list[Tenant]] = {uuid: [] for uuid in self.devices}
+        #: Whose state is on each device, or comes to it or leaves it.
+        self.residents: dict[str, list[Tenant]] = {uuid: [] for uuid in self.devices}
         self._homes: dict[str, int] = {}
-        self._leaving: set[str] = set()
+        #: Whose state is on its way off its devices, or is going to be.
+        self.leaving: set[str] = set()
         self._trimming = {tenant.id for tenant in snapshot.tenants.values() if tenant.trimming}
         #: Who has a context on devices that its state has left, and bytes that count as free of such contexts in a plan.
         self._away = {one.id: one for one in snapshot.tenants.values() if one.context and one.residency in _OFF_DEVICE}
@@ -87,8 +50,8 @@ class Rooms:
                 self._homes[uuid] = self._homes.get(uuid, 0) + 1
             if tenant.residency in _ON_DEVICE:
                 for uuid in tenant.home:
-                    if uuid in self._residents:
-                        self._residents[uuid].append(tenant)
+                    if uuid in self.residents:
+                        self.residents[uuid].append(tenant)
                 if tenant.residency is Residency.SUSPENDING:
                     self.leave(tenant)
                     self.places.take(tenant, self.size(tenant))
@@ -99,7 +62,7 @@ class Rooms:
 
     def leave(self, tenant: Tenant) -> None:
         """From now on `tenant`'s state counts as on its way off the device; `places` has room for it."""
-        self._leaving.add(tenant.id)
+        self.leaving.add(tenant.id)
 
     def trim(self, tenant: Tenant) -> None:
         """From now on `tenant` counts as giving its caches back."""
@@ -111,7 +74,7 @@ class Rooms:
 
     def is_leaving(self, tenant: str) -> bool:
         """True when the tenant's state is on its way to host memory, or is going to be."""
-        return tenant in self._leaving
+        return tenant in self.leaving
 
     def homes(self, uuid: str) -> int:
         """How many sessions come back to the device, also those whose state is in host memory now."""
@@ -119,7 +82,7 @@ class Rooms:
 
     def free(self, uuid: str) -> int:
         """Bytes of the device that nobody takes now."""
-        taken = sum(tenant.state.get(uuid, 0) for tenant in self._residents[uuid])
+        taken = sum(tenant.state.get(uuid, 0) for tenant in self.residents[uuid])
         return self._possible(uuid) - taken
 
     def _possible(self, uuid: str) -> int:
@@ -218,7 +181,7 @@ class Rooms:
 
     def _is_coming(self, tenant: Tenant, devices: Sequence[str]) -> bool:
         """True while the state of another comes in; it can move again once it is there."""
-        there = (other for uuid in devices for other in self._residents[uuid] if other.id != tenant.id)
+        there = (other for uuid in devices for other in self.residents[uuid] if other.id != tenant.id)
         return any(other.residency is Residency.RESUMING for other in there)
 
     def can_exchange(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> bool:
@@ -228,13 +191,13 @@ class Rooms:
         """
         if tenant.residency is not Residency.SUSPENDED or not tenant.in_pieces or set(devices) != set(tenant.home):
             return False
-        going = {other.id: other for uuid in devices for other in self._residents[uuid] if other.id in self._leaving}
+        going = {other.id: other for uuid in devices for other in self.residents[uuid] if other.id in self.leaving}
         if not going or not all(other.in_pieces and other.residency is Residency.SUSPENDING for other in going.values()):
             return False
         if any(uuid in self.leases and self.leases[uuid].tenant not in going for uuid in devices):
             return False
         for uuid in devices:
-            staying = [other for other in self._residents[uuid] if other.id not in going]
+            staying = [other for other in self.residents[uuid] if other.id not in going]
             device, size = self.devices[uuid], tenant.state.get(uuid, 0)
             wanted = size + min(self._rules.margin, max(0, device.memory - size))
             free = device.memory - device.foreign - sum(other.state.get(uuid, 0) for other in staying)
@@ -273,8 +236,8 @@ class Rooms:
                 if isinstance(more, Obstacle):
                     return Plan(obstacle=more)
                 victims.extend(more)
-        kept_back = self._paused and (victims or tenant.residency is Residency.NONE)
-        if kept_back and not places.covers(self._kept_back(tenant, devices, victims, self._paused)):
+        kept_back = self.paused and (victims or tenant.residency is Residency.NONE)
+        if kept_back and not places.covers(self._kept_back(tenant, devices, victims, self.paused)):
             return Plan(obstacle=Obstacle.HOST)
         # A process that is suspended empties its caches before.
         trims = [one for one in trims if one not in victims]
@@ -282,10 +245,10 @@ class Rooms:
 
     def _caching(self, uuid: str, besides: str, chosen: Iterable[Tenant]) -> list[Tenant]:
         """Who is idle and keeps something in reserve on the device, most first."""
-        taken = {tenant.id for tenant in chosen} | self._leaving | {besides}
+        taken = {tenant.id for tenant in chosen} | self.leaving | {besides}
         found = [
             tenant
-            for tenant in self._residents[uuid]
+            for tenant in self.residents[uuid]
             if tenant.cache.get(uuid, 0) > 0
             and tenant.residency is Residency.RESIDENT
             and tenant.id not in taken
@@ -302,14 +265,14 @@ class Rooms:
         short = self.shortage(tenant, uuid, least=True)
         if short is None or short <= 0:
             return False
-        caches = sum(one.cache.get(uuid, 0) for one in self._residents[uuid] if one.id not in (tenant.id, *self._leaving))
+        caches = sum(one.cache.get(uuid, 0) for one in self.residents[uuid] if one.id not in (tenant.id, *self.leaving))
         short -= self._going(uuid, ()) + caches
         return short > 0 and isinstance(self._choose(tenant, uuid, short, [], self.places.trial()), Obstacle)
 
     def may_return(self, holder: Tenant, tenant: Tenant, devices: Sequence[str]) -> bool:
         """True when `holder`, paused for a cell of `tenant`, finds room again afterwards: a paused cell cannot give up."""
         places = self.places.trial()
-        kept_back = self._kept_back(tenant, devices, [holder], [*self._paused, holder])
+        kept_back = self._kept_back(tenant, devices, [holder], [*self.paused, holder])
         return places.put(holder, sum(holder.state.values())) and places.covers(kept_back)
 
     def _kept_back(self, tenant: Tenant, devices: Sequence[str], gone: Iterable[Tenant], paused: Iterable[Tenant]) -> float:
@@ -319,7 +282,7 @@ class Rooms:
         """
         if self._rules.host_memory is None:
             return 0.0
-        away = {one.id for one in gone} | self._leaving | {tenant.id}
+        away = {one.id for one in gone} | self.leaving | {tenant.id}
         fresh = tenant.residency is Residency.NONE
         total = 0
         for other in paused:
@@ -328,7 +291,7 @@ class Rooms:
             for uuid in other.home:
                 if uuid not in self.devices:
                     continue
-                staying = [one for one in self._residents[uuid] if one.id not in away and one.id != other.id]
+                staying = [one for one in self.residents[uuid] if one.id not in away and one.id != other.id]
                 comes = 0 if uuid not in devices else self.wanted(tenant, uuid) if fresh else tenant.state.get(uuid, 0)
                 device = self.devices[uuid]
                 free = device.memory - device.foreign - sum(one.state.get(uuid, 0) for one in staying) - comes
@@ -338,82 +301,10 @@ class Rooms:
                     total += sum(one.moved for one in staying) + (comes if fresh else 0)
         return total
 
-    def seconds(self, tenant: Tenant, plan: Plan, devices: Iterable[str]) -> float:
-        """How long the moves of a plan take, with bringing the tenant's own state back."""
-        if not self._rules.move_rate:
-            return 0.0
-        disk = [*(plan.places.spills if plan.places else ()), *([tenant] if tenant.residency is Residency.SPILLED else [])]
-        on_disk = sum(one.moved for one in disk) / self._rules.disk_rate if self._rules.disk_rate else 0.0
-        there = {other.id: other for uuid in devices for other in self._residents[uuid] if other.id in self._leaving}
-        leave = [*{**there, **{one.id: one for one in plan.victims}}.values()]
-        moved = sum(other.moved for other in leave)
-        back = sum(tenant.state.values()) if tenant.residency in (Residency.SUSPENDED, Residency.SPILLED) else 0
-        contexts = self._rules.context_time * (len(plan.contexts) + (tenant.context_at is ContextPlace.AWAY))
-        return self._away_and_back(moved, back, in_pieces=_all_in_pieces(tenant, *leave)) + on_disk + contexts
-
-    def _away_and_back(self, away: int, back: int, *, in_pieces: bool) -> float:
-        """Seconds in which `away` bytes leave and `back` bytes come in: one after the other, or both at once, piece by piece."""
-        rules = self._rules
-        if not rules.move_rate:
-            return 0.0
-        leaves, comes = away / rules.move_rate, back / (rules.back_rate or rules.move_rate)
-        if not in_pieces or not away or not back:
-            return leaves + comes
-        return max(leaves, comes, (away + back) / rules.exchange_rate if rules.exchange_rate else 0.0)
-
-    def exchange_takes(self, tenant: Tenant, devices: Iterable[str]) -> float:
-        """Seconds for which states move once the turn of those on `devices` is over: theirs away, and the tenant's own back."""
-        if not self._rules.move_rate:
-            return 0.0
-        away = back = 0
-        spilled, in_pieces = tenant.residency is Residency.SPILLED, tenant.in_pieces
-        for uuid in devices:
-            if uuid not in self.devices:
-                continue
-            short = self.shortage(tenant, uuid) or 0
-            there = [other for other in self._residents[uuid] if other.id != tenant.id]
-            others = sorted(other.state.get(uuid, 0) for other in there)
-            if short > 0:
-                in_pieces = in_pieces and _all_in_pieces(*there)
-                # The smallest state that makes enough room, or all of them.
-                away = max(away, next((size for size in others if size >= short), sum(others)))
-            if spilled or tenant.residency is Residency.SUSPENDED:
-                back = max(back, tenant.state.get(uuid, 0))
-        from_disk = back / self._rules.disk_rate if spilled and self._rules.disk_rate else 0.0
-        context = self._rules.context_time if tenant.context_at is ContextPlace.AWAY else 0.0
-        return self._away_and_back(away, back, in_pieces=in_pieces) + from_disk + context
-
-    def return_takes(self, lease: Lent) -> float:
-        """Seconds from the end of a cell until the task whose devices it has computes again: what can move there goes first."""
-        if not self._rules.move_rate:
-            return 0.0
-        own = next((one for one in self._paused if one.id == lease.tenant), None)
-        back = max(own.state.values(), default=0) if own is not None else 0
-        others = {
-            uuid: [one for one in self._residents.get(uuid, ()) if one.id != lease.tenant and one.suspendable]
-            for uuid in lease.devices
-        }
-        there = {uuid: sum(one.state.get(uuid, 0) for one in found) for uuid, found in others.items()}
-        in_pieces = own is not None and _all_in_pieces(own, *(one for found in others.values() for one in found))
-        return self._away_and_back(max(there.values(), default=0), back, in_pieces=in_pieces)
-
-    def visit_takes(self, tenant: Tenant, devices: Sequence[str]) -> float:
-        """Seconds for which a tenant's state moves to and from the devices where its cell has a turn, as far as that is known.
-
-        How long one takes to leave that is there already says `return_takes`.
-        """
-        if not self._rules.move_rate or tenant.residency is Residency.RESIDENT:
-            return 0.0
-        fresh = tenant.residency is Residency.NONE
-        sizes = [self.wanted(tenant, uuid) if fresh else tenant.state.get(uuid, 0) for uuid in devices if uuid in self.devices]
-        size, back = max(sizes, default=0), self._rules.back_rate or self._rules.move_rate
-        away = tenant.residency in (Residency.SUSPENDED, Residency.SPILLED)
-        return size / self._rules.move_rate + (size / back if away else 0.0)
-
     def _going(self, uuid: str, chosen: Iterable[Tenant]) -> int:
         names = {tenant.id for tenant in chosen}
         return sum(
-            tenant.state.get(uuid, 0) for tenant in self._residents[uuid] if tenant.id in self._leaving or tenant.id in names
+            tenant.state.get(uuid, 0) for tenant in self.residents[uuid] if tenant.id in self.leaving or tenant.id in names
         )
 
     def _idle(self, uuid: str, besides: str, chosen: Iterable[Tenant]) -> list[Tenant]:
@@ -425,12 +316,12 @@ class Rooms:
         taken = {tenant.id for tenant in chosen}
         idle = [
             tenant
-            for tenant in self._residents[uuid]
+            for tenant in self.residents[uuid]
             if tenant.suspendable
             and tenant.residency is Residency.RESIDENT
             and tenant.id != besides
             and tenant.id not in self._busy
-            and tenant.id not in self._leaving
+            and tenant.id not in self.leaving
             and tenant.id not in taken
         ]
         return sorted(idle, key=lambda tenant: (tenant.id in self._asking, self._price(tenant), tenant.last_used, tenant.id))
@@ -472,10 +363,10 @@ class Rooms:
         places = self.places.trial()
         for uuid in devices:
             idle = {other.id for other in self._idle(uuid, tenant.id, ())}
-            for other in self._residents[uuid]:
+            for other in self.residents[uuid]:
                 if other.id == tenant.id or other.id in victims:
                     continue
-                if other.id in self._leaving:
+                if other.id in self.leaving:
                     leaving = True
                 elif other.id not in idle:
                     return Plan(obstacle=Obstacle.FIXED)
@@ -484,10 +375,6 @@ class Rooms:
                 else:
                     victims[other.id] = other
         return Plan(victims=tuple(victims.values()), leaving=leaving, places=places)
-
-
-def _all_in_pieces(*tenants: Tenant) -> bool:
-    return all(tenant.in_pieces for tenant in tenants)
 
 
 def _is_away(tenant: Tenant, lease: Lent) -> bool:

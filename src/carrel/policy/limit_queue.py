@@ -74,11 +74,6 @@ class LimitQueue:
         """The limit, or one inside it, has more or less room than before."""
         self._known = False
 
-    def ahead(self, key: Key) -> int:
-        """Return the GPUs of a job that waits before `key` and that this limit alone does not let in now; 0 for none."""
-        bar = self.first_kept_out()
-        return bar[1] if bar is not None and bar[0] < key else 0
-
     def first_kept_out(self) -> KeptOut | None:
         """Return the first job that asks for more GPUs than are left here, and that nothing else keeps out; or None."""
         if self._known:
@@ -129,3 +124,8 @@ class LimitQueue:
             if parked and (gpus == 0 or bar is None or parked[0][:2] < bar[0]) and (first is None or parked[0] < first):
                 first = parked[0]
         return first
+
+
+def gpus_ahead(first: KeptOut | None, key: Key) -> int:
+    """Return the GPUs of the first job that a limit keeps out, where it stands before `key`; else 0."""
+    return first[1] if first is not None and first[0] < key else 0

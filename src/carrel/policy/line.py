@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -238,3 +239,45 @@ class Group:
             for child in (2 * at + 1, 2 * at + 2):
                 if child < len(jobs):
                     heappush(edge, (jobs[child], child))
+
+
+class Lines:
+    """All that waits, by partition, and by what is asked for."""
+
+    def __init__(self) -> None:
+        self.by_partition: dict[str, PartitionLine] = {}
+        self._bulks: dict[tuple[Kind, Times], Bulk] = {}
+
+    def enter(self, partition: str, wanted: Resources, times: Times, realm: Realm, level: float) -> Bulk:
+        """Return the bulk of a new group; `level` is the memory that its GPUs must have, among those that there are."""
+        key = (kind_of(wanted, realm), times)
+        bulk = self._bulks.get(key)
+        if bulk is None:
+            line = self.by_partition.get(partition)
+            if line is None:
+                line = self.by_partition[partition] = PartitionLine(partition)
+            bulk = self._bulks[key] = Bulk(wanted, times, realm, line, line.needs_of(wanted, realm, level))
+        bulk.groups += 1
+        bulk.line.groups += 1
+        return bulk
+
+    def leave(self, bulk: Bulk) -> None:
+        """A group of the bulk is there no more."""
+        bulk.first()  # it is in nobody's way any more
+        bulk.groups -= 1
+        bulk.line.groups -= 1
+        if not bulk.groups:
+            del self._bulks[kind_of(bulk.wanted, bulk.realm), bulk.times]
+
+    def clear(self) -> None:
+        """Nobody is in line; the bulks stay."""
+        for known in (self.by_partition, self._bulks):
+            for entries in known.values():
+                entries.clear()
+
+    def sort_needs(self, level: Callable[[int], float]) -> None:
+        """There are GPUs with other amounts of memory than before."""
+        for line in self.by_partition.values():
+            line.needs.clear()
+        for bulk in self._bulks.values():
+            bulk.move(bulk.line.needs_of(bulk.wanted, bulk.realm, level(bulk.wanted.gpu_memory)))

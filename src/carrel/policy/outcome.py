@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from carrel.domain.node import Node
-from carrel.domain.partition import Partition
-from carrel.domain.placement import Holding, Start, Waiting
-from carrel.domain.qos import QoS
-from carrel.domain.reservation import Reservation
-from carrel.domain.submit_limits import SubmitLimit, SubmitScope
+from carrel.domain.placement import Holding, Snapshot, Start
 from carrel.policy.limit_queue import KeptOut
 from carrel.policy.limits import LimitKey
 from carrel.policy.order import Order
@@ -31,16 +26,6 @@ class Outcome:
     refused: Mapping[int, tuple[str, KeptOut | None]]
     #: Whom each limit to GPUs keeps out first.
     kept_out: Mapping[LimitKey, KeptOut]
-    #: Everything else is as it was before.
-    waiting: Sequence[Waiting]
-    holding: Sequence[Holding]
+    #: The lab before that, but for the weights of the order, which are in `order`.
+    picture: Snapshot
     order: Order
-    qos: Mapping[str, QoS]
-    nodes: Sequence[Node]
-    withheld: frozenset[str] = frozenset()
-    moves: Mapping[str, int] = field(default_factory=dict)
-    #: Of the devices that are withheld, those that only GPU state of idle sessions keeps from jobs, and why it stays there.
-    blocked: Mapping[str, str] = field(default_factory=dict)
-    partitions: Mapping[str, Partition] = field(default_factory=dict)
-    reservations: Sequence[Reservation] = ()
-    submit_limits: Mapping[SubmitScope, SubmitLimit] = field(default_factory=dict)

@@ -12,31 +12,26 @@ looks at those alone that can start. That it decides as one walk through the who
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
-from math import inf
 
 from carrel.domain.node import Node, Share
 from carrel.domain.partition import Partition
-from carrel.domain.placement import ArrayLimit, Holding, Snapshot, Start, Waiting
+from carrel.domain.placement import Holding, Snapshot, Start, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
-from carrel.domain.resources import Resources
 from carrel.domain.submit_limits import SubmitLimit, SubmitScope
-from carrel.policy.backfill import Slot, earliest_beside, is_plain, rooms_for, start_in
+from carrel.policy.backfill import Slot, earliest_beside, is_plain, start_in
 from carrel.policy.cycle import Cycle
 from carrel.policy.first_fits import FirstFits
 from carrel.policy.fit import Fit
-from carrel.policy.headroom import headroom
-from carrel.policy.limit_queue import KeptOut, LimitQueue
-from carrel.policy.limits import Ledger, Limit, Limited, Limits
-from carrel.policy.line import Alike, Bulk, Group, Kind, Parked, PartitionLine, Times, kind_of
-from carrel.policy.needs import Headroom, Needs
+from carrel.policy.limit_queue import LimitQueue
+from carrel.policy.limit_queues import LimitQueues
+from carrel.policy.line import Alike, Group, Kind, Lines, Parked, kind_of
 from carrel.policy.order import Order, order_of
 from carrel.policy.outcome import Outcome
 from carrel.policy.promises import Promise, Promises
-from carrel.policy.realm import NOWHERE, Realm, Realms
+from carrel.policy.realm import NOWHERE, Realms
 from carrel.policy.rooms import Room, rooms_of
 
 #: Kinds of jobs whose first fit is kept up to date: that of the first in line, and of those that were it a moment ago.
@@ -54,35 +49,33 @@ class Placer:
         self._waiting: dict[int, tuple[Waiting, Group | None]] = {}
         self._paused: list[tuple[float, int]] = []
         self._holding: dict[int, Holding] = {}
-        self._lines: dict[str, PartitionLine] = {}
-        self._bulks: dict[tuple[Kind, Times], Bulk] = {}
+        self.lines = Lines()
         #: Groups that fit on none of the nodes.
         self._stranded: dict[Group, None] = {}
         self._groups: dict[Alike, Group] = {}
         self._partitions: Mapping[str, Partition] = {}
         self._reservations: Sequence[Reservation] = ()
-        #: Limits for which Slurm has refused jobs.
-        self.submit_limits: Mapping[SubmitScope, SubmitLimit] = {}
+        self.limits = LimitQueues()
         self._most = 1
         #: While a placement is made, the key of the job that started last: it does not go back to those before it, who have been
         #: passed over. They are let in again when it is over.
         self._walked: tuple[float, int] | None = None
         self._passed_by: list[Group] = []
-        #: Limits that may let somebody in whom they have refused.
-        self.loosened: dict[LimitQueue, None] = {}
         self._first_fits: dict[Kind, FirstFits] = {}
-        self._fit = Fit(())
+        self.fit = Fit(())
         self._realms = Realms((), {}, ())
         self._promised = Promises()
         self._set_nodes((), frozenset(), {})
-        self._set_limits()
 
     @classmethod
-    def of(cls, picture: Snapshot) -> Placer:
-        """Return a placer that has been told of all that is in a picture, but for `Snapshot.submit_limits`."""
+    def of(cls, picture: Snapshot, order: Order | None = None) -> Placer:
+        """Return a placer that has been told of all that is in a picture, but for `Snapshot.submit_limits`.
+
+        The weights of the picture make the order, where none is given.
+        """
         placer = cls()
         placer.nodes(picture.nodes, picture.withheld, picture.moves)
-        placer.rules(picture.qos, order_of(picture, picture.standing), picture.partitions, promises=picture.promises)
+        placer.rules(picture.qos, order or order_of(picture, picture.standing), picture.partitions, promises=picture.promises)
         placer.reservations(picture.reservations)
         for held in picture.holding:
             placer.hold(held)
@@ -105,7 +98,6 @@ class Placer:
         if renewed or moved:
             if moved:
                 self._set_realms()
-            self._set_limits()
             self._regroup()
             return
         self._reorder()
@@ -123,40 +115,14 @@ class Placer:
         if tuple(reservations) != tuple(self._reservations):
             self._reservations = tuple(reservations)
             self._set_realms()
-            self._set_limits()
             self._regroup()
 
     def refused(self, scope: SubmitScope, code: str, words: str) -> None:
         """Slurm has refused a job of this scope: no more of its jobs are handed over than are there now."""
-        if scope not in self._ledger.submitted:
-            self._know(scope, SubmitLimit(code, words, 0))
-            self._set_limits()
+        if not self.limits.knows(scope):
+            self.limits.know(scope, SubmitLimit(code, words, 0))
             self._regroup()
-        limit = self._ledger.submitted[scope]
-        limit.jobs_code, limit.words = code, words
-        self._allow(scope, limit.jobs)
-
-    def admit(self, scope: SubmitScope, more: int) -> bool:
-        """Let so many more of them be handed over: Slurm may have room by now. False where nobody waits for that: the limit is
-        forgotten, and the next refusal tells what it is then."""
-        limit = self._ledger.submitted[scope]
-        queue = self._queue_at(limit)
-        parked = queue.keeps_out
-        if parked:
-            self._allow(scope, int(limit.max_jobs) + more)
-        else:
-            self.submit_limits = {key: known for key, known in self.submit_limits.items() if key != scope}
-            limit.max_jobs = inf
-        self.loosened[queue] = None
-        return parked
-
-    def _allow(self, scope: SubmitScope, at_most: int) -> None:
-        limit = self._ledger.submitted[scope]
-        limit.max_jobs = at_most
-        self._know(scope, SubmitLimit(limit.jobs_code, limit.words, at_most))
-
-    def _know(self, scope: SubmitScope, known: SubmitLimit) -> None:
-        self.submit_limits = {**self.submit_limits, scope: known}
+        self.limits.refused(scope, code, words)
 
     def next_change(self, now: float) -> float | None:
         """Return when time alone changes where somebody may run: the first begin or end of a window after `now`."""
@@ -183,12 +149,9 @@ class Placer:
         self.forget(held.id)
         self._holding[held.id] = held
         for room, devices in self._places(held):
-            self._fit.hold(room, held, devices)
+            self.fit.hold(room, held, devices)
             self._changed(room)
-        limits = self._limits_of(held)
-        if limits is not None:
-            limits.charge(held.id, held.resources.total_gpus, held.over_by)
-            self._free_parked(limits)
+        self.limits.charge(held)
 
     def forget(self, job_id: int) -> None:
         """The job is over, or was never there."""
@@ -199,13 +162,9 @@ class Placer:
         if held is None:
             return
         for room, devices in self._places(held):
-            self._fit.give_back(room, job_id, devices)
+            self.fit.give_back(room, job_id, devices)
             self._changed(room)
-        limits = self._limits_of(held)
-        if limits is not None:
-            limits.discharge(job_id)
-            self._free_parked(limits)
-            self._forget_array(held.array, limits)
+        self.limits.discharge(held)
 
     # ---- the decision
 
@@ -227,8 +186,21 @@ class Placer:
 
         `blocked` says of devices that are withheld for GPU state of idle sessions alone why it stays there.
         """
-        promised, waiting, holding = self._promised, [job for job, _ in self._waiting.values()], tuple(self._holding.values())
+        promised = self._promised
         nodes, withheld, moves = self._nodes
+        picture = Snapshot(
+            nodes=nodes,
+            qos=self._qos,
+            waiting=[job for job, _ in self._waiting.values()],
+            holding=tuple(self._holding.values()),
+            withheld=withheld,
+            blocked=blocked or {},
+            moves=moves,
+            partitions=self._partitions,
+            reservations=self._reservations,
+            promises=self._most,
+            submit_limits=self.limits.submit_limits,
+        )
         cycle = self._decide(now)
         starts = cycle.starts
         outcome = Outcome(
@@ -237,21 +209,12 @@ class Placer:
             started=[self._holding[start.job_id] for start in starts],
             promises=cycle.promises,
             refused=cycle.refused,
-            kept_out={queue.limit.key: first for queue in self._queues.values() if (first := queue.first_kept_out()) is not None},
-            waiting=waiting,
-            holding=holding,
+            kept_out=self.limits.kept_out(),
+            picture=picture,
             order=self._order,
-            qos=self._qos,
-            nodes=nodes,
-            withheld=withheld,
-            moves=moves,
-            blocked=blocked or {},
-            partitions=self._partitions,
-            reservations=self._reservations,
-            submit_limits=self.submit_limits,
         )
         started = {start.job_id for start in starts}
-        for job in waiting if started else ():
+        for job in picture.waiting if started else ():
             if job.id in started:
                 self.wait(job)
         self._promised = promised
@@ -294,32 +257,18 @@ class Placer:
 
     def _has_moved(self, group: Group) -> None:
         """The first job of the group is another one."""
-        for limit in group.limits.parts if group.limits is not None else ():
-            self._queues[limit].put(group)
+        self.limits.put(group)
         group.enter()
 
     def _make_group(self, alike: Alike) -> Group:
         owner, account, qos, partition, resources, seconds, longest, _ = alike
         realm = self._realms.of(owner, account, partition)
-        limits = None if realm is None else self._limits_of(alike)
-        bulk = self._bulk_of(partition, resources, (seconds, longest), realm or NOWHERE)
-        bulk.groups += 1
-        bulk.line.groups += 1
+        limits = None if realm is None else self.limits.of(alike)
+        level = self.fit.level(resources.gpu_memory)
+        bulk = self.lines.enter(partition, resources, (seconds, longest), realm or NOWHERE, level)
         offset = self._order.offset(owner, account, qos, resources.total_gpus)
-        for limit in limits.parts if limits is not None else ():
-            self._queue_at(limit).groups += 1
+        self.limits.add(limits)
         return Group(alike, bulk, limits, offset)
-
-    def _bulk_of(self, partition: str, wanted: Resources, times: Times, realm: Realm) -> Bulk:
-        key = (kind_of(wanted, realm), times)
-        bulk = self._bulks.get(key)
-        if bulk is None:
-            line = self._lines.get(partition)
-            if line is None:
-                line = self._lines[partition] = PartitionLine(partition)
-            needs = line.needs_of(wanted, realm, self._fit.level(wanted.gpu_memory))
-            bulk = self._bulks[key] = Bulk(wanted, times, realm, line, needs)
-        return bulk
 
     def _leave(self, group: Group, job_id: int) -> None:
         """A job is not in line any more."""
@@ -328,87 +277,38 @@ class Placer:
             if group.key is None:
                 self._drop(group)
         if group.limits is not None:
-            self._free_parked(group.limits)
+            self.limits.free(group.limits)
 
     def _drop(self, group: Group) -> None:
         """Nobody is in the group any more."""
-        bulk = group.bulk
         del self._groups[group.alike]
         self._stranded.pop(group, None)
-        for limit in group.limits.parts if group.limits is not None else ():
-            self._queues[limit].drop(group)
-        if group.limits is not None:
-            self._forget_array(group.alike.array, group.limits)
-        bulk.first()  # it is in nobody's way any more
-        bulk.groups -= 1
-        bulk.line.groups -= 1
-        if not bulk.groups:
-            del self._bulks[kind_of(bulk.wanted, bulk.realm), bulk.times]
+        self.limits.drop(group)
+        self.lines.leave(group.bulk)
 
     def _reorder(self) -> None:
         """The groups have other places in line than before."""
-        for known in (self._lines, self._bulks):
-            for entries in known.values():
-                entries.clear()
+        self.lines.clear()
         self._stranded.clear()
         for group in self._groups.values():
             alike = group.alike
             group.reorder(self._order.offset(alike.owner, alike.account, alike.qos, alike.resources.total_gpus))
-        for queue in self._queues.values():
-            queue.sort()
+        self.limits.sort()
         for group in self._groups.values():
             if group.parked is None:
                 group.enter()
-        self.loosened.update(dict.fromkeys(self._queues.values()))
 
     def _regroup(self) -> None:
+        """The groups, and the limits that they wait under, are others than before."""
+        clusters = {name for name, part in self._partitions.items() if part.cluster}
+        self.limits.renew(self._qos, self._holding.values(), clusters)
         self._groups.clear()
-        self._bulks.clear()
-        self._lines.clear()
+        self.lines = Lines()
         self._stranded.clear()
         self._first_fits.clear()
         for job, group in list(self._waiting.values()):
             if group is not None:
                 self._enter(job)
-
-    # ---- limits
-
-    def _set_limits(self) -> None:
-        clusters = {name for name, part in self._partitions.items() if part.cluster}
-        self._ledger = Ledger(self._qos, self._holding.values(), clusters=clusters, submit_limits=self.submit_limits)
-        self._queues: dict[Limit, LimitQueue] = {}
-        self.loosened.clear()
-        #: The limits of the accounts that a user has ever worked for: what the user holds decides who stands before others there.
-        self._accounts: defaultdict[Limit, set[Limit]] = defaultdict(set)
-
-    def _limits_of(self, job: Limited) -> Limits | None:
-        limits = self._ledger.of(job)
-        if limits is not None and limits.user is not limits.parts[-1]:
-            self._accounts[limits.user].update(limits.parts[limits.parts.index(limits.user) + 1 :])
-        return limits
-
-    def _forget_array(self, array: ArrayLimit | None, limits: Limits) -> None:
-        """Keep nothing of an array of which nobody waits or holds anything."""
-        own = limits.parts[0]
-        if array is not None and not own.jobs and (own not in self._queues or not self._queues[own].groups):
-            self._ledger.forget(array)
-            queue = self._queues.pop(own, None)
-            if queue is not None:
-                self.loosened.pop(queue, None)
-
-    def _queue_at(self, limit: Limit) -> LimitQueue:
-        queue = self._queues.get(limit)
-        if queue is None:
-            queue = self._queues[limit] = LimitQueue(limit)
-        return queue
-
-    def _free_parked(self, limits: Limits) -> None:
-        """What these limits refused may be let in now."""
-        for limit in {*limits.parts, *self._accounts.get(limits.user, ())}:
-            queue = self._queues.get(limit)
-            if queue is not None:
-                queue.changed()
-                self.loosened[queue] = None
 
     def first_freed(self, queue: LimitQueue) -> Parked | None:
         """Return `LimitQueue.first_freed`, but nobody who has been passed over in this placement: they are let in after it."""
@@ -419,18 +319,6 @@ class Placer:
             group.parked = None
             self._passed_by.append(group)
         return None
-
-    def ahead(self, limit: Limit, group: Group) -> int:
-        """Return `LimitQueue.ahead` for the first job of `group`."""
-        return self._queues[limit].ahead(group.entry[:2]) if group.entry is not None else 0
-
-    def first_kept_out(self, limit: Limit) -> KeptOut | None:
-        """Return `LimitQueue.first_kept_out`."""
-        return self._queues[limit].first_kept_out()
-
-    def park(self, group: Group, limit: Limit) -> None:
-        """`limit` refuses the group's first job, whatever room there is."""
-        self._queues[limit].park(group)
 
     def strand(self, group: Group) -> None:
         """The group's jobs fit on none of the nodes that take jobs."""
@@ -443,27 +331,20 @@ class Placer:
         self._nodes = (nodes, withheld, moves)
         rooms = rooms_of(nodes, self._holding.values(), withheld, moves)
         self._by_name = {room.name: room for room in rooms}
-        levels, self._fit = self._fit.levels, Fit(rooms)
+        levels, self.fit = self.fit.levels, Fit(rooms)
         self._rooms = rooms
         self._first_fits = {}
         self._realms.set_rooms(rooms)
-        if self._fit.levels != levels:
-            self._sort_needs()
+        if self.fit.levels != levels:
+            self.lines.sort_needs(self.fit.level)
         for group in self._stranded:
             group.enter()
         self._stranded.clear()
 
-    def _sort_needs(self) -> None:
-        """There are GPUs with other amounts of memory than before."""
-        for line in self._lines.values():
-            line.needs.clear()
-        for bulk in self._bulks.values():
-            bulk.move(bulk.line.needs_of(bulk.wanted, bulk.realm, self._fit.level(bulk.wanted.gpu_memory)))
-
     def _set_realms(self) -> None:
         """Partitions or reservations have changed. Whoever calls groups the line anew."""
         self._realms = Realms(self._rooms, self._partitions, self._reservations)
-        self._fit = Fit(self._rooms)
+        self.fit = Fit(self._rooms)
 
     def _changed(self, room: Room) -> None:
         for fits in self._first_fits.values():
@@ -488,20 +369,12 @@ class Placer:
             return fits.earliest(now)
         return earliest_beside(wanted, (group.seconds, group.longest), realm, fits.moments(), promises, now)
 
-    def rooms_for(self, group: Group, now: float, promises: Promises) -> list[Room]:
-        """Return `backfill.rooms_for` for the group's jobs."""
-        return rooms_for(group.resources, now, (group.seconds, group.longest), self._fit, group.bulk.realm, promises)
-
-    def headroom(self, needs: Needs[Bulk], now: float, promises: Promises) -> Sequence[Headroom]:
-        """Return what is free for whoever needs something of this kind."""
-        return headroom(needs, now, self._fit, promises)
-
     def start(self, group: Group, rooms: Sequence[Room], now: float, promises: Promises) -> Start:
         """The group's first job starts in these rooms, or in Slurm."""
         job, wanted, limits = group.head, group.resources, group.limits
         self._walked = group.key
         ends_by, cluster = now + group.seconds, group.bulk.realm.cluster
-        first, *others = [Share(node=cluster)] if cluster else start_in(rooms, job, ends_by, self._fit, promises)
+        first, *others = [Share(node=cluster)] if cluster else start_in(rooms, job, ends_by, self.fit, promises)
         for room in rooms:
             self._changed(room)
         del self._waiting[job.id]
@@ -524,7 +397,3 @@ class Placer:
             limits.charge(job.id, wanted.total_gpus, ends_by)
         self._leave(group, job.id)
         return Start(job_id=job.id, node=first.node, devices=first.devices, others=tuple(others))
-
-    def lines(self) -> Iterable[PartitionLine]:
-        """Everything that waits."""
-        return self._lines.values()

@@ -6,14 +6,15 @@ limits, the rooms and the order are asked with the functions that decided.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
 from carrel.domain.placement import Waiting
 from carrel.domain.resources import Resources
-from carrel.policy.limits import Ledger, Limit, Limits
+from carrel.policy.limit_queue import gpus_ahead
+from carrel.policy.limits import Ledger, Limits
 from carrel.policy.line import Kind, kind_of
 from carrel.policy.outcome import Outcome
 from carrel.policy.promises import Promise
@@ -41,33 +42,6 @@ class Held(NamedTuple):
     limit: Limits | None
 
 
-class Queue:
-    """The held jobs, in order. Kept as columns: one more object per job would make the garbage collector's work, and with
-    it the time of a cycle, grow faster than the queue."""
-
-    __slots__ = ("_codes", "_jobs", "_limits")
-
-    def __init__(self) -> None:
-        self._jobs: list[Waiting] = []
-        self._codes: list[str] = []
-        self._limits: list[Limits | None] = []
-
-    def append(self, job: Waiting, code: str, limit: Limits | None) -> None:
-        """Put `job` at the end."""
-        self._jobs.append(job)
-        self._codes.append(code)
-        self._limits.append(limit)
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def __getitem__(self, place: int) -> Held:
-        return Held(self._jobs[place], self._codes[place], self._limits[place])
-
-    def __iter__(self) -> Iterator[Held]:
-        return map(Held, self._jobs, self._codes, self._limits)
-
-
 @dataclass(frozen=True, slots=True)
 class Situation:
     """The end of one placement. Not changed any more."""
@@ -76,22 +50,23 @@ class Situation:
     #: After all starts.
     rooms: Sequence[Room]
     #: In the order of the queue.
-    held: Queue
+    held: Sequence[Held]
     realms: Realms
     _possible: dict[Kind, bool] = field(default_factory=dict)
 
     @staticmethod
     def of(outcome: Outcome) -> Situation:
         """Return how things stand after all starts."""
-        rooms = rooms_of(outcome.nodes, (*outcome.holding, *outcome.started), outcome.withheld, outcome.moves)
-        realms = Realms(rooms, outcome.partitions, outcome.reservations)
-        clusters = {name for name, part in outcome.partitions.items() if part.cluster}
-        ledger = Ledger(outcome.qos, outcome.holding, outcome.now, clusters=clusters, submit_limits=outcome.submit_limits)
-        started, held = {one.id: one for one in outcome.started}, Queue()
-        for job in outcome.order.line(outcome.waiting):
+        picture = outcome.picture
+        rooms = rooms_of(picture.nodes, (*picture.holding, *outcome.started), picture.withheld, picture.moves)
+        realms = Realms(rooms, picture.partitions, picture.reservations)
+        clusters = {name for name, part in picture.partitions.items() if part.cluster}
+        ledger = Ledger(picture.qos, picture.holding, outcome.now, clusters=clusters, submit_limits=picture.submit_limits)
+        started, held = {one.id: one for one in outcome.started}, list[Held]()
+        for job in outcome.order.line(picture.waiting):
             limits, start = ledger.of(job), started.get(job.id)
             if start is None:
-                held.append(job, _code(job, limits, realms, outcome), limits)
+                held.append(Held(job, _code(job, limits, realms, outcome), limits))
             if limits is not None and start is not None:  # what later jobs are refused for
                 limits.charge(job.id, job.resources.total_gpus, start.over_by)
             elif limits is not None and outcome.promises.of(job) is not None:
@@ -135,11 +110,8 @@ def _code(job: Waiting, limits: Limits | None, realms: Realms, outcome: Outcome)
     if job.id in outcome.refused:
         return outcome.refused[job.id][0]
 
-    def ahead(limit: Limit) -> int:
-        first = outcome.kept_out.get(limit.key)
-        return first[1] if first is not None and first[0] < (outcome.order.place(job), job.id) else 0
-
-    refusal = limits.refuses(job.resources.total_gpus, ahead)
+    place, first = (outcome.order.place(job), job.id), outcome.kept_out.get
+    refusal = limits.refuses(job.resources.total_gpus, lambda limit: gpus_ahead(first(limit.key), place))
     return BLOCKED if refusal is None else refusal[1]
 
 
