@@ -155,8 +155,14 @@ class Rooms:
         return wanted - self.free(uuid) if wanted > 0 else 0
 
     def _margin(self, tenant: Tenant, uuid: str, size: int) -> int:
-        """Bytes that stay free on the device beside a state of `size` that comes back: no more than its own context leaves."""
-        return min(self._rules.margin, max(0, self.devices[uuid].memory - size - tenant.context.get(uuid, 0)))
+        """Bytes that stay free on the device beside a state of `size` that comes back: no more than contexts leave.
+
+        Who has a state there will leave a context, which cannot be asked to go before the state is away.
+        """
+        away = (one for one in self._away.values() if one.context_at is not ContextPlace.AWAY)
+        there = {one.id: one for one in (*self._residents[uuid], *away, tenant)}
+        contexts = sum(one.context.get(uuid, 0) for one in there.values())
+        return min(self._rules.margin, max(0, self.devices[uuid].memory - size - contexts))
 
     def plan(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> Plan:
         """How `request` gets room on `devices`, none of which is in a lease: as much as it should have, else what it needs."""
