@@ -145,6 +145,40 @@ def test_a_broker_that_has_forgotten_a_lease_is_asked_again(node: BrokerProcess)
         assert node.status()["leases"] == []
 
 
+def test_a_turn_that_ends_while_there_is_no_broker_has_ended_when_it_is_back(node: BrokerProcess) -> None:
+    with Broker(node.socket, node.task(1).token) as broker:
+        lease = broker.acquire(devices=[node.devices[0].uuid], lends=True)
+        assert lease is not None
+        node.kill()
+        broker.set_aside(lease)
+        node.start()
+        wait_until(lambda: any(message["op"] == "paused" and message["aside"] for message in broker.hear()), "the pause")
+        assert [(row["state"], row["aside"]) for row in node.status()["leases"]] == [("paused", True)]
+        assert node.status()["queue"] == []
+        node.kill()
+        broker.go_on(lease)
+        node.start()
+        wait_until(lambda: any(message["op"] == "resumed" for message in broker.hear()), "the next turn")
+        assert [(row["state"], row["aside"]) for row in node.status()["leases"]] == [("active", False)]
+
+
+def test_a_forgotten_lease_is_asked_for_when_its_next_turn_begins(node: BrokerProcess) -> None:
+    with Broker(node.socket, node.task(1).token) as broker:
+        lease = broker.acquire(devices=[node.devices[0].uuid], lends=True)
+        assert lease is not None
+        broker.set_aside(lease)
+        wait_until(lambda: any(message["op"] == "paused" for message in broker.hear()), "the pause")
+        node.kill()
+        for path in (node.directory / "state").glob("journal*"):
+            path.unlink()
+        node.start()
+        wait_until(lambda: any(message["op"] == "paused" and message["aside"] for message in broker.hear()), "the new broker")
+        assert (node.status()["leases"], node.status()["queue"]) == ([], [])
+        broker.go_on(lease)
+        wait_until(lambda: any(message["op"] == "resumed" for message in broker.hear()), "the next turn")
+        assert [row["job"] for row in node.status()["leases"]] == [1]
+
+
 def test_closing_gives_everything_back(node: BrokerProcess) -> None:
     broker = Broker(node.socket, node.task(1).token)
     broker.acquire(devices=[node.devices[0].uuid])

@@ -638,6 +638,24 @@ def test_a_task_goes_on_only_where_programs_of_others_leave_room_for_its_state(f
         assert "programs outside of the lab fill it" in waits.reason.message
 
 
+@pytest.mark.parametrize(("foreign", "goes_on"), [(1, True), (2, False)])
+def test_a_task_goes_on_whose_state_and_own_context_fill_its_gpu(foreign: int, goes_on: bool) -> None:
+    """No margin is left for others; what they have there already is in the way all the same."""
+    paused = lease("task", "gpu0", state=LeaseState.PAUSED, exclusive=True, lends=True)
+    asks = request("task", devices=("gpu0",), exclusive=True, resumes=paused.id)
+    task = suspended("task", size=15, context={"gpu0": GIB})
+    found = lend(snapshot([device(0, foreign=foreign * GIB)], [task], [asks], [paused]), 100.0)
+    assert [one.request for one in found.lends] == ([asks.id] if goes_on else [])
+
+
+def test_two_tasks_whose_states_and_contexts_fill_a_gpu_change_places() -> None:
+    paused = lease("task", "gpu0", state=LeaseState.PAUSED, exclusive=True, lends=True)
+    asks = request("task", devices=("gpu0",), exclusive=True, resumes=paused.id)
+    tenants = [suspended("task", size=14, context={"gpu0": GIB}), resident("other", size=14, context={"gpu0": GIB})]
+    found = lend(snapshot([device(0, foreign=2 * GIB)], tenants, [asks], [paused]), 100.0)
+    assert [one.tenant for one in found.suspends] == ["other"]
+
+
 def test_of_tasks_that_give_way_the_one_that_gives_up_the_fewest_gpus_does() -> None:
     wide = lease("wide", "gpu0", "gpu1", since=NOW - 500, began=NOW - 500, exclusive=True, lends=True)
     narrow = lease("narrow", "gpu2", since=NOW - 90, began=NOW - 90, exclusive=True, lends=True)

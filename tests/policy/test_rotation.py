@@ -227,3 +227,31 @@ def _jobs(drawn: list[tuple[int, float, int, str, bool]]) -> Trace:
         for number, (at, hours, gpus, qos, exact) in enumerate(sorted(drawn), start=1)
     ]
     return Trace(name="drawn", jobs=tuple(made))
+
+
+# ---- jobs with GPU state
+
+
+def has_had(job_id: int, *devices: str) -> Waiting:
+    """A job that waits for its next turn, whose state comes back to these devices only."""
+    ran = 2 * HOUR
+    job = waiting(job_id, len(devices), ago=DAY, late_by=late_by(ran, len(devices), 3600))
+    return replace(job, level=1, ran=ran, stopped_at=NOW - HOUR, devices=devices)
+
+
+def test_who_has_the_devices_of_its_state_is_stopped_for_it_and_no_other() -> None:
+    mine, other = runs(1, "n1-0", ran=9 * HOUR), runs(2, "n1-1", ran=900 * HOUR)
+    assert [one.job_id for one in stopped([has_had(3, "n1-0")], mine, other)] == [1]
+    assert [one.job_id for one in stopped([has_had(3, "n1-0", "n1-1")], mine, other)] == [1, 2]
+
+
+def test_nobody_is_stopped_where_not_all_devices_of_its_state_come_free() -> None:
+    mine, other = runs(1, "n1-0", ran=9 * HOUR), runs(2, "n1-1", ran=2 * HOUR, ago=2 * DAY)
+    assert stopped([has_had(3, "n1-0", "n1-1")], mine, other) == ()
+
+
+def test_a_turn_is_worth_its_moves() -> None:
+    short = runs(1, "n1-0", "n1-1", ran=9 * HOUR, turn=2 * HOUR)
+    assert [one.job_id for one in stopped([waiting(3, 2)], short)] == [1]
+    assert stopped([waiting(3, 2)], replace(short, moves=HOUR)) == ()
+    assert next_turn(QOS, [replace(short, moves=HOUR)], NOW) == NOW + 2 * HOUR

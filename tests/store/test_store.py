@@ -243,10 +243,17 @@ def test_who_is_stopped_gives_its_leases_back_and_takes_them_again(store: Store)
         return after
 
     running = news(30.0, 10, Started(pid=1))
+    assert store.jobs.keep([job.id], now=30.0) == [], "it does not give way"
+    assert gives_way(store, running, way) is not None
+    (keeps,) = store.jobs.keep([job.id, 4711], now=30.0)
+    assert keeps == store.jobs.get(job.id)
+    assert (keeps.preemption, keeps.reason.code) == (None, "Running")
+    assert store.jobs.holders() == {"GPU-1": job.id}
     assert gives_way(store, running, way) is not None
     assert store.jobs.resume([job.id], now=31.0) == []
     stopped = news(40.0, 20, Suspended())
     assert (stopped.stopped, stopped.suspended_at, stopped.devices) == (True, 40.0, ("GPU-1",))
+    assert store.jobs.keep([job.id], now=41.0) == [], "it is stopped already"
     assert store.jobs.holders() == {}
     other = start(store, submit(store, "bob", gpus=1), "GPU-1")
     assert store.jobs.resume([job.id], now=50.0) == [], "its device is another's"

@@ -229,6 +229,7 @@ class Status:
                     "cell": lease.cell,
                     "held_until": lease.held_until if lease.state is LeaseState.HELD else None,
                     "exclusive": lease.exclusive,
+                    "aside": lease.aside,
                     "wanted_since": lease.wanted_since or None,
                 }
             )

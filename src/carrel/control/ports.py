@@ -273,6 +273,10 @@ class SchedulerStore(Protocol):
         out."""
         ...
 
+    def keep(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:
+        """These give way no more, since they cannot; return those that run on. One that is stopped already is left out."""
+        ...
+
     def resume(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:
         """Give jobs that are stopped their devices again; return those that have them. One of another's is left out."""
         ...

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from carrel.control.ports import PreemptOrder, SchedulerStore, StartOrder
+from carrel.control.news import progress_event
+from carrel.control.ports import NewEvent, PreemptOrder, SchedulerStore, StartOrder
 from carrel.control.queue import Queue, ran_for
 from carrel.control.rotating import Rotating
 from carrel.domain.errors import CarrelError
@@ -32,7 +33,9 @@ class Preempting:
         self._jobs = jobs
         self._engine = engine
         self._queue = queue
-        self._rotating = Rotating(queue)
+        self._rotating = Rotating(queue, lambda: engine.gpu_state().tasks)
+        #: What was said of jobs that keep their place although their turn is over.
+        self._said: dict[int, str] = {}
         #: When time alone is a reason to look again, or None.
         self.again_at: float | None = None
 
@@ -52,15 +55,30 @@ class Preempting:
         return ()
 
     def take_turns(self, promised: Sequence[Waiting], picture: Callable[[], Snapshot], now: float) -> Sequence[Job]:
-        """Stop jobs of classes that rotate for those who have had less and were promised a place; return those that stop.
+        """Stop jobs of classes that rotate for those who have had less and were promised a place; return those that changed.
 
         After `make_room`.
         """
+        if kept := self._rotating.kept():
+            return self._keep(kept, now)
         seen = picture()
         decided, moment = self._rotating.choose(seen, promised, now)
         if moment is not None:
             self.again_at = moment if self.again_at is None else min(moment, self.again_at)
         return self._give_way(decided, seen, now) if decided else ()
+
+    def keeps(self) -> Sequence[NewEvent]:
+        """What is new of jobs whose turn is over and whose GPU state cannot be moved: for their owners."""
+        said, self._said = self._said, self._rotating.stays
+        jobs = [job for job_id, why in self._said.items() if said.get(job_id) != why and (job := self._queue.job(job_id))]
+        return [progress_event(replace(job, reason=_keeps(self._said[job.id]))) for job in jobs]
+
+    def _keep(self, kept: Sequence[Job], now: float) -> Sequence[Job]:
+        """These are not stopped after all."""
+        changed = self._jobs.keep([job.id for job in kept], now=now)
+        for job in changed:
+            self.tell(job)
+        return changed
 
     def _give_way(self, decided: Sequence[Preempt], picture: Snapshot, now: float) -> Sequence[Job]:
         changed = self._jobs.preempt([self._order(one, picture, now) for one in decided], now=now)
@@ -113,6 +131,11 @@ class Preempting:
         left = (job.started_at or now) + job.suspended_seconds + job.resources.time - (job.suspended_at or now)
         ends_by = now + left + self._queue.grace
         return replace(self._queue.holding[job.id], resources=job.resources, devices=job.devices, ends_by=ends_by)
+
+
+def _keeps(why: str) -> Reason:
+    text = f"Its turn is over and others wait, but it keeps its GPUs: {why}. What the lab can move is in docs/lending.md."
+    return Reason(code="Running", message=text)
 
 
 def _message(job: Job, preemption: Preemption, wanted: PreemptMode) -> str:

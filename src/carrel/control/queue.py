@@ -102,7 +102,9 @@ class Queue:
         left = replace(waiting.resources, time=max(1, ceil(waiting.resources.time - ran)), memory=_NEXT_TO_NONE)
         late, had = waiting.late_by + late_by(ran, gpus, each), level(ran, gpus, each)
         stopped_at = now if job.suspended_at is None else job.suspended_at
-        return replace(waiting, resources=left, late_by=late, level=had, ran=ran, stopped_at=stopped_at)
+        # What has no state on a GPU goes on on any.
+        own = () if can_stop(job) else job.devices
+        return replace(waiting, resources=left, late_by=late, level=had, ran=ran, stopped_at=stopped_at, devices=own)
 
     def _kept_of(self, job: Job, now: float) -> Holding:
         """What a job keeps while it waits in line. It counts for no limit, and under another number than the job that waits."""

@@ -38,6 +38,7 @@ from carrel.policy.calibration import Calibration
 from carrel.policy.clearing import Offer, offer
 from carrel.policy.dues import Dues
 from carrel.policy.order import order_of
+from carrel.policy.own_devices import on_own_devices
 from carrel.policy.placer import Placer
 from carrel.policy.runtime import RunTimes
 from carrel.policy.short_first import late_by
@@ -114,6 +115,8 @@ class Scheduler:
             withdrawal=settings.withdrawal,
         )
         self._preempting = Preempting(jobs, engine, self._queue)
+        #: Jobs that wait for the devices to which their GPU state comes back, although others are free.
+        self._displaced: dict[int, Waiting] = {}
         self._placer = Placer()
         self._submit_limits = SubmitLimits(self._placer)
         #: Jobs that Slurm had refused when an earlier server ended: they are looked at once the rules are known.
@@ -410,6 +413,7 @@ class Scheduler:
         self._withheld, self._looked_at = self._engine.withheld(), now
         for job_id in [job_id for job_id, moment in self._paused.items() if moment <= now]:
             del self._paused[job_id]
+        self._end_waits_for_devices(now)
         self._rank(now)
         if self._refused_before:
             self._submit_limits.given_back(self._refused_before, now, after_restart=True)
@@ -430,6 +434,16 @@ class Scheduler:
             self._tell(now)
         self._newcomers.clear()
 
+    def _end_waits_for_devices(self, now: float) -> None:
+        """Jobs whose own devices are free again are in line as others are."""
+        waiting = {one: job for one, job in self._displaced.items() if one in self._paused}
+        taken = self._taken() if waiting else set[str]()
+        for job_id in [one for one, job in waiting.items() if taken.isdisjoint(job.devices)]:
+            job = self._queue.job(job_id)
+            if job is not None:
+                self._put(job, now)
+        self._displaced = {one: job for one, job in waiting.items() if one in self._paused}
+
     def _start_waiting(self, now: float) -> None:
         starts = self._place(now)
         if starts:
@@ -438,9 +452,11 @@ class Scheduler:
         promised = [one.job for one in self._placer.promises if one.job.qos in qos]
         takers = [one for one in promised if qos[one.qos].preempts]
         changed = self._preempting.make_room(takers, lambda: self._picture(now), now)
-        rotating = [one for one in promised if qos[one.qos].rotate]
+        rotating = [one for one in [*self._displaced.values(), *promised] if qos[one.qos].rotate]
         if rotating and not changed:
             changed = self._preempting.take_turns(rotating, lambda: self._picture(now), now)
+            if news := self._preempting.keeps():
+                self._events.append(news, now=now)
         for job in changed:
             self._put(job, now)
 
@@ -460,13 +476,16 @@ class Scheduler:
         """Tell the placer what it may give away, those devices `first` of which not all can be cleared."""
         nodes, found = self._settings.drained(self._engine.nodes()), self._engine.gpu_state()
         if found.states:
-            taken = {uuid for held in self._queue.holding.values() for share in held.shares for uuid in share.devices}
-            taken.update(uuid for start in starts for uuid in start.devices)
+            taken = self._taken() | {uuid for start in starts for uuid in start.devices}
             devices = [device for node in nodes for device in node.devices if device.uuid not in self._withheld]
             self._offer = offer(found, devices, taken, first=first)
         else:
             self._offer = Offer()
         self._placer.nodes(nodes, self._withheld | self._offer.blocked.keys(), self._offer.moves)
+
+    def _taken(self) -> set[str]:
+        """Devices that jobs have."""
+        return {uuid for held in self._queue.holding.values() for share in held.shares for uuid in share.devices}
 
     @property
     def _expects(self) -> bool:
@@ -553,7 +572,7 @@ class Scheduler:
             self._placer.hold(self._due(held, now))
 
     def _carry_out(self, starts: Sequence[Start], now: float) -> None:
-        starts = self._go_on_at(starts, now)
+        starts = self._go_on_at(self._to_own_devices(starts, now), now)
         orders = [
             StartOrder(job_id=start.job_id, node=start.node, devices=start.devices, others=start.others) for start in starts
         ]
@@ -571,6 +590,25 @@ class Scheduler:
             self._told.pop(job.id, None)
         self._unstarted.extend(started)
         self._launch(now)
+
+    def _to_own_devices(self, starts: Sequence[Start], now: float) -> Sequence[Start]:
+        """Jobs whose GPU state comes back to certain devices go on there, or wait; the placer knows only how many there are."""
+        own = {one.job_id: devices for one in starts if (devices := self._queue.waiting[one.job_id].devices)}
+        if not own:
+            return starts
+        taken = self._taken()
+        types = {device.uuid: device.type for node in self._engine.nodes() for device in node.devices}
+        found, waits = on_own_devices(starts, own, taken | self._withheld | self._offer.blocked.keys(), types)
+        given = {start.job_id: start for start in found}
+        for start in starts:
+            if given.get(start.job_id) != start:
+                self._placer.forget(start.job_id)
+        for job_id in waits:
+            job = self._queue.job(job_id)
+            assert job is not None  # the placer got it from the queue
+            self._put(job, now, not_before=now + _REFUSED_SECONDS)
+            self._displaced[job_id] = self._queue.waiting[job_id]
+        return found
 
     def _go_on_at(self, starts: Sequence[Start], now: float) -> Sequence[Start]:
         """Jobs that were stopped have their next turn, one by one; return the starts of the others."""

@@ -55,6 +55,8 @@ class Waiting:
     level: int = 0
     ran: float = 0.0
     stopped_at: float | None = None
+    #: UUIDs of the only devices to which its GPU state can come back; () where it has none.
+    devices: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> int:
@@ -126,10 +128,26 @@ class IdleState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskState:
+    """GPU state of a task, which leaves its devices when its turn is over."""
+
+    #: Seconds that it takes away and back, by what moves took before; 0 where nobody knows.
+    seconds: float = 0.0
+    #: Why it cannot be moved now, or "".
+    stays: str = ""
+
+
+#: A task of which the broker has seen no state.
+UNKNOWN_STATE = TaskState(stays="nothing is known of its GPU state")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
     """What lies on devices that no lease occupies, and how much of it can go to host memory."""
 
     states: tuple[IdleState, ...] = ()
+    #: What tasks have on their devices, by job.
+    tasks: Mapping[int, TaskState] = field(default_factory=dict)
     #: Bytes of host memory that are left for states; None: as many as there are.
     host_left: int | None = None
 

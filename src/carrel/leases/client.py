@@ -150,6 +150,9 @@ class Broker:
         self._asked_so: dict[str, Message] = {}
         #: What leases are by now that a broker had forgotten, by their first ids.
         self._renewed: dict[str, Lease] = {}
+        #: Ids of the leases whose turn is over, and of those of them that a broker has forgotten.
+        self._aside: set[str] = set()
+        self._forgotten: set[str] = set()
         self._asked: str | None = None
         self._ids = itertools.count(1)
         self._guard = threading.RLock()
@@ -219,11 +222,48 @@ class Broker:
         known = [self._renew({**message, "op": "granted"}) for message in self._link.welcome.get("leases", ())]
         found = [{**ours, "op": "paused"} if ours.get("state") == "paused" else ours for ours in known if ours["op"] == "resumed"]
         for lease in self._held.values():
-            if not any(message["lease"] == lease.id for message in found):
-                with suppress(Lost):
-                    self._link.send("acquire", **self._asked_so[lease.request] | {"elsewhere": False})
-                found.append({"op": "paused", "lease": lease.id, "message": "The broker has forgotten it, and is asked again."})
+            there = next((message for message in found if message["lease"] == lease.id), None)
+            if there is None:
+                found.append(self._ask_again(self._link, lease))
+            elif bool(there.get("aside")) != (lease.id in self._aside):
+                self._tell_turn(self._link, lease)
         return found
+
+    def _ask_again(self, link: _Link, lease: Lease) -> Message:
+        """The broker has forgotten a lease. One whose turn is over is asked for when it goes on."""
+        aside = lease.id in self._aside
+        if aside:
+            self._forgotten.add(lease.id)
+        else:
+            with suppress(Lost):
+                link.send("acquire", **self._asked_so[lease.request] | {"elsewhere": False})
+        return {"op": "paused", "lease": lease.id, "aside": aside, "message": "The broker has forgotten it."}
+
+    def set_aside(self, lease: Lease) -> None:
+        """The turn of the task is over: `hear` says "paused", with `aside`, once it is paused. Does not wait.
+
+        Said again to a broker that comes back, so that nothing is lost with a connection.
+        """
+        self._turn(lease, over=True)
+
+    def go_on(self, lease: Lease) -> None:
+        """The task has its next turn: `hear` says "resumed" once its devices are its own. Does not wait."""
+        self._turn(lease, over=False)
+
+    def _turn(self, lease: Lease, *, over: bool) -> None:
+        with self._guard:
+            lease = self._renewed.get(lease.id, lease)
+            (self._aside.add if over else self._aside.discard)(lease.id)
+            if self._link is not None:
+                self._tell_turn(self._link, lease)
+
+    def _tell_turn(self, link: _Link, lease: Lease) -> None:
+        with suppress(Lost):  # `hear` makes another connection, and compares
+            if lease.id not in self._forgotten:
+                link.send("set_aside" if lease.id in self._aside else "go_on", lease=lease.id)
+            elif lease.id not in self._aside:
+                self._forgotten.discard(lease.id)
+                self._ask_again(link, lease)
 
     def _renew(self, message: Message) -> Message:
         """What was granted, or refused, for a lease that we had before is "resumed" for who has it; all else is as it is.

@@ -30,6 +30,9 @@ Client to broker
              is), cached (list of bytes, one for each device that the process sees: what it only keeps in reserve).
              Answer: ``released``; nobody needs to wait for it. Unknown or stale: ignored, and answered all the same. The
              fence may be the one from before a pause.
+``set_aside`` lease. From a runner: the turn of its task is over. The task is paused, and stays so until ``go_on``. Answer:
+             ``paused`` with aside, once that is so; none while its state cannot be moved. It may be said again.
+``go_on``    lease. From a runner: its task asks for its devices again. Answer: ``resumed``, once they are its own.
 ``touched``  The process is about to use CUDA for the first time outside of a lease (it holds none): for the record.
 ``simulate`` bytes: what the process' made-up GPU state takes, and cached, how much of that it only keeps in reserve (0 without
              it), on simulated devices; ignored elsewhere. A process that never says
@@ -57,14 +60,15 @@ Broker to client
 ``queued``   request, position (1: next), estimate (seconds or null), code, message (one line for the user).
 ``granted``  request, lease (id), fence (int, larger for each grant of a device), devices (list of {uuid, index, name, memory,
              simulated}), waited (seconds), resumed (bool: a state was brought back for it), state (`LeaseState`: "active", or in
-             a welcome "paused" or "held"), message.
+             a welcome "paused" or "held"), aside (bool: as last said by ``set_aside`` or ``go_on``), message.
 ``refused``  request (when it was about one), code, message, remedy.
 ``cancelled`` (request), ``released`` (lease), ``home``, ``held``: see above.
 ``prepare``  id, timeout (seconds): somebody needs room on the device, and the process' state may be moved off it while it is
              idle; let go of what is not needed (collect garbage, empty caches), then say ``prepared``. Going on without an
              answer is allowed.
 ``paused``   lease, message: suspended in mid-flight; the GPU calls of the cell, or of the task, block until ``resumed`` (lease,
-             devices, fence). Both with people: for how many people it was paused until now, never for whom.
+             devices, fence). With aside (bool) it does not ask for its devices by itself. Both with people: for how many
+             people it was paused until now, never for whom.
 ``notice``   level ("info", "warning", "error"), message: one line for the user (an idle timer runs out, a stranger is on the
              device).
 ``lost``     message: the process' GPU state cannot be brought back; the kernel has to be restarted.
@@ -88,7 +92,7 @@ Broker to client
                background, context (where its CUDA contexts are while its state is away: "device", "leaving", "away"; "" where
                none is known), context_bytes, mine (bool)
              leases: id, fence, tenant, job, owner, role, devices, since, state (`LeaseState`), cell, held_until, exclusive,
-               wanted_since (since when others wait for a held one, or null), mine
+               aside (its turn is over), wanted_since (since when others wait for a held one, or null), mine
              queue: request, tenant, job, owner, role, gpus, devices (those that it waits for; []: any), position, since,
                estimate, code, message, resumes (the paused lease that wants to go on, or null), mine
              history (of the caller's own session, newest first, at most 50): cell, at, waited, held, devices, outcome

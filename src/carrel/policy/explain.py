@@ -11,7 +11,7 @@ from typing import overload
 from carrel.domain.expectation import Corrections, Expect
 from carrel.domain.job import Reason
 from carrel.domain.node import Node
-from carrel.domain.placement import Hold, Placement, Waiting
+from carrel.domain.placement import Hold, Placement, Snapshot, Waiting
 from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
 from carrel.policy.estimate import ListSchedule
@@ -143,6 +143,8 @@ class Holds(Sequence[Hold]):
             return f'QoS "{held.job.qos}" does not exist in this lab'
         if code == PARTITION_DOWN:
             return f'partition "{held.job.partition}" does not exist in this lab'
+        if code == BEGIN_TIME and held.job.devices:
+            return _where_its_state_is(held.job, self._situation.outcome.picture)
         if code == BEGIN_TIME:
             return "pauses before it is tried again"
         if code in CODES:
@@ -182,6 +184,15 @@ def _stopped(job: Waiting, since: float, now: float) -> str:
     """Say of a job that waits for its next turn how much it has had."""
     stopped = format_duration(max(0.0, now - since))
     return f"suspended for {stopped} after it ran for {format_duration(job.ran)}"
+
+
+def _where_its_state_is(job: Waiting, snapshot: Snapshot) -> str:
+    """Say which devices the job waits for, and who has them."""
+    names = [str(device.index) for node in snapshot.nodes for device in node.devices if device.uuid in job.devices]
+    there = [held for held in snapshot.holding if not set(held.devices).isdisjoint(job.devices)]
+    which = f"GPU{'s' if len(names) > 1 else ''} {' and '.join(names)}"
+    has = f", which job {there[0].id} has" if there else ""
+    return f"its GPU state comes back to {which} only{has}"
 
 
 def _giving_way(job: Waiting, situation: Situation) -> str:

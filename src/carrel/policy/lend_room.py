@@ -99,7 +99,7 @@ class Rooms:
 
         What a cell may allocate is asked for only as far as the device could ever have it: with `least`, no more of it than the
         cell cannot do without. What a state needs to come back is not negotiable, except that nobody can leave a margin on a
-        device that the state alone fills.
+        device that the state and its own context fill.
         """
         device, possible = self.devices[uuid], self._possible(uuid)
         size = comes_with(tenant, uuid)
@@ -108,7 +108,7 @@ class Rooms:
             few = int(device.memory * self._rules.least_room)
             wanted = min((tenant.needs or few) if least else self.wanted(tenant, uuid), possible)
         elif tenant.residency in (Residency.SUSPENDED, Residency.SPILLED):
-            wanted = size + min(self._rules.margin, max(0, device.memory - size))
+            wanted = size + self._margin(tenant, uuid, size)
             if wanted > possible:
                 return None
             wanted = min(wanted + room, possible)
@@ -116,6 +116,16 @@ class Rooms:
             # What it has in reserve is there for its own next cell.
             wanted = min(room, possible - size) - tenant.cache.get(uuid, 0)
         return wanted - self.free(uuid) if wanted > 0 else 0
+
+    def _margin(self, tenant: Tenant, uuid: str, size: int) -> int:
+        """Bytes that stay free on the device beside a state of `size` that comes back: no more than contexts leave.
+
+        Who has a state there will leave a context, which cannot be asked to go before the state is away.
+        """
+        away = (one for one in self._away.values() if one.context_at is not ContextPlace.AWAY)
+        there = {one.id: one for one in (*self.residents[uuid], *away, tenant)}
+        contexts = sum(one.context.get(uuid, 0) for one in there.values())
+        return min(self._rules.margin, max(0, self.devices[uuid].memory - size - contexts))
 
     def plan(self, request: Request, tenant: Tenant, devices: Sequence[str]) -> Plan:
         """How `request` gets room on `devices`, none of which is in a lease: as much as it should have, else what it needs."""
@@ -199,7 +209,7 @@ class Rooms:
         for uuid in devices:
             staying = [other for other in self.residents[uuid] if other.id not in going]
             device, size = self.devices[uuid], tenant.state.get(uuid, 0)
-            wanted = size + min(self._rules.margin, max(0, device.memory - size))
+            wanted = size + self._margin(tenant, uuid, size)
             free = device.memory - device.foreign - sum(other.state.get(uuid, 0) for other in staying)
             if free < wanted or (request.exclusive and staying):
                 return False

@@ -25,6 +25,8 @@ LEVELS = (1.0, 8.0, 64.0)
 LATE = tuple(days * 86400.0 for days in (0, 7, 14, 28))
 #: Seconds by which a job has to stand behind another to be stopped for it where both have had as much.
 BEHIND = 7 * 86400.0
+#: A job whose GPU state has to move for it runs for so many times what the two moves take.
+WORTH_MOVING = 4
 #: Seconds by which floating point may come too early to a level.
 _ROUNDING = 1e-3
 
@@ -38,6 +40,10 @@ class Turn:
     again: Waiting
     #: Since when it has run without a stop, Unix seconds.
     since: float
+    #: Seconds in which its GPU state leaves its devices and comes back.
+    moves: float = 0.0
+    #: Why its GPU state keeps it where it is, or "".
+    stays: str = ""
 
 
 def rotates(qos: Mapping[str, QoS], name: str) -> bool:
@@ -65,10 +71,11 @@ def take_turns(picture: Snapshot, promised: Sequence[Waiting], turns: Sequence[T
     order, heads = order_of(picture, picture.standing), set[str]()
     for job in promised:
         service = picture.qos.get(job.qos)
-        if job.partition in heads:
-            continue  # whoever is stopped for it might make room for nobody: the one before it comes first
-        heads.add(job.partition)
-        if service is None or not service.rotate or job.not_before > now:
+        if not job.devices:
+            if job.partition in heads:
+                continue  # whoever is stopped for it might make room for nobody: the one before it comes first
+            heads.add(job.partition)
+        if service is None or not service.rotate or (job.not_before > now and not job.devices):
             continue
         mine = order.place(job)
         behind: dict[int, float] = {}
@@ -89,7 +96,17 @@ def _may_stop(turn: Turn, service: QoS, now: float) -> bool:
     held = turn.held
     if not held.suspendable or not held.preemptible or held.leaving or held.ends_by <= now + PATIENCE:
         return False
-    return now >= turn.since + service.rotate
+    return now >= turn.since + turn_of(turn, service)
+
+
+def turn_of(turn: Turn, service: QoS) -> float:
+    """Return the seconds for which a job runs before it is stopped: long enough to be worth its moves."""
+    return max(service.rotate, WORTH_MOVING * turn.moves)
+
+
+def whose_turn_is_over(qos: Mapping[str, QoS], turns: Iterable[Turn], now: float) -> Sequence[Turn]:
+    """Return those that would be stopped for others if their GPU state could be moved."""
+    return [turn for turn in turns if turn.stays and now >= turn.since + turn_of(turn, qos[turn.held.qos])]
 
 
 def _who_stops(
@@ -99,8 +116,18 @@ def _who_stops(
     limits = Ledger(picture.qos, picture.holding, now).of(job) if victims else None
     if limits is None or limits.refuses(job.resources.total_gpus) is not None:
         return ()
+    if job.devices:
+        return _who_has_its_devices(picture, job, victims)
     found = Choice(picture, job, victims, now, stops=True, urgency=lambda held: -behind[held.id]).cheapest()
     return sorted(held.id for held in found or ())
+
+
+def _who_has_its_devices(picture: Snapshot, job: Waiting, victims: Sequence[Holding]) -> Sequence[int]:
+    """Those who have the devices to which the job's GPU state comes back, where all of them can be stopped."""
+    own = set(job.devices)
+    there = [held for held in picture.holding if not own.isdisjoint(held.devices)]
+    stopped = {held.id for held in victims}
+    return sorted(held.id for held in there) if all(held.id in stopped for held in there) else ()
 
 
 def next_turn(qos: Mapping[str, QoS], turns: Iterable[Turn], now: float) -> float:
@@ -108,6 +135,6 @@ def next_turn(qos: Mapping[str, QoS], turns: Iterable[Turn], now: float) -> floa
     moments = []
     for turn in turns:
         each, gpus = qos[turn.held.qos].rotate, max(1, turn.held.resources.total_gpus)
-        moments.append(turn.since + each)
+        moments.append(turn.since + turn_of(turn, qos[turn.held.qos]))
         moments += [now + step * each / gpus - turn.again.ran for step in LEVELS]
     return min((moment for moment in moments if moment > now), default=inf)

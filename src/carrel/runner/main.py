@@ -24,6 +24,7 @@ from carrel.domain.launch import Claimed, Ended, Launch, LaunchTracking, Started
 from carrel.domain.network import Network, least
 from carrel.domain.serial import from_plain
 from carrel.runner.cgroups import CgroupParent, JobCgroup
+from carrel.runner.device_locks import lock, unlock
 from carrel.runner.prepare import Preparation, is_inside, remove_temporary
 from carrel.runner.prepared import Prepared
 from carrel.runner.process import Command, LaunchError, become_subreaper, image_shell, shell, start
@@ -34,7 +35,8 @@ from carrel.spool import AttemptDirectory, LogWriter, note_begun, present_device
 
 if TYPE_CHECKING:
     from carrel.domain.ports import Clock
-    from carrel.leases.client import Broker
+    from carrel.leases.client import Broker, Lease
+    from carrel.leases.protocol import Message
     from carrel.runner.endings import Ending
     from carrel.runner.group.plan import Allocation
     from carrel.runner.group.start import Group
@@ -133,6 +135,9 @@ class Life:
         self._group: Group | None = None
         #: Holds the devices against cells of sessions; closing it gives them back.
         self._lease: Broker | None = None
+        self._granted: Lease | None = None
+        #: The command's turn is over, or ends.
+        self._aside = False
         #: As `watch.HeldDevices` has it.
         self.freezes = any(device.simulated for device in launch.devices)
         self.walltime_stops = not launch.shares
@@ -234,8 +239,8 @@ class Life:
                 self._log.note(f"It does not lend its GPU to cells: {error.message}")
             return
         if found is not None:
-            self._lease, lease = found
-            self.freezes = lease.simulated
+            self._lease, self._granted = found
+            self.freezes = self._granted.simulated
 
     def _tracking(self, preparation: Preparation, lock: str, deadline: float) -> LaunchTracking | None:
         tracking = self._launch.tracking
@@ -361,7 +366,34 @@ class Life:
             people = message.get("people")
             if isinstance(people, int):
                 self.people = max(self.people or 0, people)
-        return [str(message["op"]) for message in heard]
+        said = [self._word(message) for message in heard]
+        if "aside" in said:
+            unlock(self._around.device_locks)
+        return said
+
+    def _word(self, message: Message) -> str:
+        """What a message is about. Of a turn that ends, or goes on, the runner's own last word counts."""
+        if message.get("aside") is True:
+            return "aside" if self._aside and message["op"] == "paused" else ""
+        return str(message["op"])
+
+    def set_aside(self) -> bool:
+        """The command's turn is over. False where the broker moves nothing: then its processes have to be stopped."""
+        if self._lease is None or self._granted is None or self.freezes:
+            return False
+        self._aside = True
+        self._lease.set_aside(self._granted)
+        return True
+
+    def go_on(self) -> bool:
+        """The command's next turn has come; False while another lab on this machine has one of its devices."""
+        assert self._lease is not None
+        assert self._granted is not None
+        if not lock(self._around.device_locks):
+            return False
+        self._aside = False
+        self._lease.go_on(self._granted)
+        return True
 
     def give_back(self) -> None:
         """While the command is stopped others may have its devices."""

@@ -95,14 +95,22 @@ class HeldDevices(Protocol):
         ...
 
     def hear(self) -> Sequence[str]:
-        """What has become of the devices since the last call: "paused" (cells have them), "resumed" (they are back), "lost" (they
-        are, and what the command had on them is not).
+        """What has become of the devices since the last call: "paused" (cells have them), "aside" (others have them until
+        `go_on`), "resumed" (they are back), "lost" (they are, and what the command had on them is not).
         """
         ...
 
     @property
     def people(self) -> int | None:
         """For how many people the devices were taken until now; None: nobody says."""
+        ...
+
+    def set_aside(self) -> bool:
+        """Others are to have them: `hear` says "aside" once the command is paused. False: its processes have to be stopped."""
+        ...
+
+    def go_on(self) -> bool:
+        """After `set_aside`: `hear` says "resumed" once they are the command's own again. False: not now, ask again."""
         ...
 
     def give_back(self) -> None:
@@ -159,6 +167,10 @@ class Watch:
         #: Since when it is stopped, and for how long it was before.
         self._stopped_at: float | None = None
         self._stopped = 0.0
+        #: Its turn ends, or has ended, by the broker: its state leaves the devices, and its processes are not stopped.
+        self._aside = False
+        #: When its devices are asked for again.
+        self._again_at = _FOREVER
         #: Since when cells have its devices, how often they had, and for how long in all.
         self._paused_at: float | None = None
         self._pauses = 0
@@ -267,6 +279,11 @@ class Watch:
         for word in self._hold.hear():
             if word == "paused" and self._paused_at is None and self._stopped_at is None:
                 self._pause()
+            elif word == "aside" and self._stopped_at is None:
+                self._is_aside()
+            elif word == "resumed" and self._aside and self._stopped_at is not None:
+                self._aside = False
+                self._gone_on("Its next turn", self._stopped_at)
             elif word == "resumed":
                 self._end_pause()
             elif word == "lost" and self._cause in (None, Cause.PREEMPTED):
@@ -337,11 +354,13 @@ class Watch:
         if self._cause is not None:
             return
         if wish is None:
-            if self._stopped_at is not None:
+            if self._aside:
+                self._ask_for_devices()
+            elif self._stopped_at is not None:
                 self._go_on(self._stopped_at)
         elif wish.mode is PreemptMode.REQUEUE:
             self._give_way(wish)
-        elif self._stopped_at is None:
+        elif self._stopped_at is None and not self._aside:
             self._stop(wish)
 
     def _give_way(self, wish: Preemption) -> None:
@@ -356,6 +375,10 @@ class Watch:
             self._ask_to_end()
 
     def _stop(self, wish: Preemption) -> None:
+        self._aside = self._hold.set_aside()
+        if self._aside:
+            self._log.note("Its turn is over: its GPU state makes room, and it goes on where it is when its next turn comes.")
+            return
         self._log.note(f'SIGSTOP: a job of QoS "{wish.qos}" has this place; the job goes on when it is free again.')
         self._preemption = wish
         if self._before_stop is not None and self._status is None:
@@ -367,6 +390,20 @@ class Watch:
         self._hear()
         self._reporter.record(Suspended())
 
+    def _is_aside(self) -> None:
+        """The command is paused with its state, and others have its devices."""
+        self._end_pause()
+        self._stopped_at = self._monotonic()
+        self._reporter.record(Suspended())
+
+    def _ask_for_devices(self) -> None:
+        """The next turn has come, or the last one goes on."""
+        if not self._hold.go_on():
+            self._again_at = self._monotonic() + _BROKER
+            return
+        self._again_at = _FOREVER
+        self._aside = self._stopped_at is not None
+
     def _go_on(self, since: float) -> None:
         try:
             if not self._hold.take_again():
@@ -375,12 +412,15 @@ class Watch:
             self._log.note(f"The job cannot go on here: {error} It goes back to the queue.")
             self._cause, self._kill_at = Cause.PREEMPTED, self._monotonic()
             return
+        self._gone_on("SIGCONT", since)
+        self._hear()
+        continue_all(os.getpid())
+
+    def _gone_on(self, how: str, since: float) -> None:
         seconds, self._stopped_at = self._monotonic() - since, None
         self._make_up(seconds)
-        self._hear()
-        self._log.note(f"SIGCONT: the job goes on after {seconds:.0f} s.")
+        self._log.note(f"{how}: the job goes on after {seconds:.0f} s.")
         self._reporter.record(Resumed(seconds=round(seconds, 3)))
-        continue_all(os.getpid())
 
     def _ask_to_end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process takes no other signal until it goes on
@@ -400,7 +440,7 @@ class Watch:
             due = min(due, self._deadlines.warn_at)
         if self._stands_still:
             due = always
-        due = min(due, self._broker_at)
+        due = min(due, self._broker_at, self._again_at)
         bell = self._reporter.doorbell.due
         return due if bell is None else min(due, bell)
 
@@ -408,6 +448,8 @@ class Watch:
         self._reporter.doorbell.tick(now)
         if now >= self._broker_at:
             self._hear()
+        if now >= self._again_at:
+            self._look_for_wishes()
         if now >= self._settle_at:
             self._log.settle()
             self._settle_at = now + 4 * _SETTLE if self._log.unsettled else _FOREVER

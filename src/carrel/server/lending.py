@@ -9,6 +9,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from carrel.domain.cells import RecordedCell
 from carrel.domain.errors import CarrelError, Invalid
 from carrel.domain.lease import LendingRules, Way
 from carrel.domain.node import Node
-from carrel.domain.placement import GpuState, IdleState
+from carrel.domain.placement import UNKNOWN_STATE, GpuState, IdleState, TaskState
 from carrel.domain.ports import Clock
+from carrel.domain.units import format_size
 from carrel.leases.client import Broker, Watch
 from carrel.leases.protocol import KERNEL, OBSERVER, RUNNER
 from carrel.server.home import LabHome
@@ -248,8 +250,23 @@ def state_of(status: Mapping[str, Any], *, now: float) -> GpuState:
     host = status.get("host") or {}
     left, disk = host.get("left"), (host.get("disk") or {}).get("left", 0)
     if left is not None:
-        left = max(left, disk)  # a state lies in one place: what is left in both is not one room
-    return GpuState(states=tuple(found), host_left=None if left is None else int(left))
+        left = int(max(left, disk))  # a state lies in one place: what is left in both is not one room
+    rates = {(row["way"], row["direction"]): row["rate"] for row in status.get("rates", ())}
+    tasks = {int(row["job"]): _task_state(row, left, rates) for row in status["tenants"] if row.get("role") == RUNNER}
+    return GpuState(states=tuple(found), tasks=tasks, host_left=left)
+
+
+def _task_state(row: Mapping[str, Any], left: int | None, rates: Mapping[tuple[str, str], float]) -> TaskState:
+    size, there = int(row["bytes"]), row["state"] in _THERE
+    if row["state"] in ("none", "lost"):
+        return UNKNOWN_STATE
+    if not row["suspendable"]:
+        return TaskState(stays=str(row.get("stays", "")) or "this machine cannot move it")
+    if there and left is not None and size > left:
+        return TaskState(stays=f"it takes {format_size(size)}, and host memory has room for {format_size(left)} more")
+    moves = (rates.get((row["way"], direction), 0.0) for direction in ("out", "back"))
+    # Whole seconds, so that placement is not asked again for each byte.
+    return TaskState(seconds=float(ceil(sum(size / rate for rate in moves if rate))))
 
 
 def _stays(row: Mapping[str, Any], now: float) -> str:

@@ -56,6 +56,7 @@ _HOLDING = frozenset(HOLDING)
 _JOB = [column for column in jobs.c if column.name != "spec"]
 _SUBMITTED = Reason(code="Submitted", message="Accepted; it is about to be placed.")
 _RESUMING = Reason(code="Resuming", message="Its place is free again; it goes on.")
+_KEEPS = Reason(code="Running", message="Its GPU state cannot be moved now, so it keeps its place.")
 _PREPARING = Reason(code="Preparing", message="Its environment and inputs are being prepared.")
 
 # Statements of the hot path, built once: SQLAlchemy then only binds parameters.
@@ -208,6 +209,21 @@ class JobTable:
                 news.append(progress_event(job))
                 changed.append(job)
             insert_events(connection, news, now)
+        self._events.announce()
+        return changed
+
+    def keep(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:
+        """Let jobs keep their place that were to be stopped and cannot be; return those that run on."""
+        changed: list[Job] = []
+        with self._database.write() as connection:
+            for job_id in job_ids:
+                row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
+                if row is None or JobState(row.state) is not JobState.RUNNING or job_of(row).preemption is None:
+                    continue
+                job = replace(job_of(row), preemption=None, reason=_KEEPS)
+                connection.execute(sa.update(jobs).where(jobs.c.id == job_id), {**reason_values(job), "preempted_by": None})
+                insert_events(connection, [progress_event(job)], now)
+                changed.append(job)
         self._events.announce()
         return changed
 

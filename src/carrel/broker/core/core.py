@@ -20,6 +20,7 @@ from carrel.broker.core.lender import Lender
 from carrel.broker.core.looks import Looks
 from carrel.broker.core.moves import Moves
 from carrel.broker.core.rows import TenantRow
+from carrel.broker.core.turns import Turns
 from carrel.broker.core.words import Peer, device_fields, text_of, words_of
 from carrel.domain.errors import Conflict
 from carrel.domain.lease import Lending, Residency, Tier
@@ -57,6 +58,7 @@ class Core:
         self._holding = Holding(self.lender, hold_time=config.hold_time, grace=config.grace)
         self._desk = Desk(lender=self.lender, config=config)
         self._gate = Gate(self.lender, self._desk)
+        self._turns = Turns(self.lender, self._moves)
         self._config = config
         #: When those who waited at a restart and have not come back lose their place.
         self._drop_at = NEVER
@@ -64,6 +66,8 @@ class Core:
             "acquire": self._desk.acquire,
             "cancel": lambda row, message: self._desk.cancel(row, text_of(message, "request")),
             "release": self._desk.release,
+            "set_aside": self._turns.set_aside,
+            "go_on": self._turns.go_on,
             "touched": lambda row, _message: self._desk.touched(row),
             "simulate": lambda row, message: self._desk.simulate(row, message.get("bytes"), message.get("cached")),
             "home": lambda row, message: self._desk.set_gpus(row, message.get("gpus")),
@@ -282,6 +286,7 @@ class Core:
             self._moves.time_is_up(now)
         self._gate.due = NEVER
         self._gate.serve()
+        self._turns.review(now)
         self._decide(now)
         known = len(self.book.requests)
         self._gate.serve()
@@ -295,7 +300,8 @@ class Core:
         look = self.looks.wanted(now)
         if look is not None:
             actions.append(look)
-        wake = min(lender.again_at, self._drop_at, self._moves.due(), self._holding.due(), self.looks.due, self._gate.due)
+        parts = (self._moves.due(), self._holding.due(), self.looks.due, self._gate.due, self._turns.due)
+        wake = min(lender.again_at, self._drop_at, *parts)
         return Effects(line, tells, tuple(actions), wake)
 
     def _decide(self, now: float) -> None:

@@ -358,11 +358,16 @@ class Lender:
         return {uuid: min(first, size) if first else int(size * share) for uuid, size in memory.items()}
 
     def pause(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
-        """The lease's devices are free for others; it asks for them again at once."""
+        """The lease's devices are free for others; it asks for them again at once, unless its turn is over."""
         self.book.pause(lease, now)
-        self.book.add_request(resumption(row, lease, now))
+        if not lease.aside:
+            self.book.add_request(resumption(row, lease, now))
+        self.say_paused(row, lease)
+
+    def say_paused(self, row: TenantRow, lease: LeaseRow) -> None:
+        """Tell the holder of a lease that it is paused."""
         message = "paused: others had waited for their turn; it goes on later"
-        self.say(row.id, "paused", lease=lease.id, message=message, people=lease.people)
+        self.say(row.id, "paused", lease=lease.id, message=message, people=lease.people, aside=lease.aside)
 
     def keep_in_place(self, row: TenantRow) -> None:
         """A state that cannot be moved holds its devices, when nobody else has a lease on them."""

@@ -63,7 +63,8 @@ class Moves:
 
     def suspend(self, tenant: str, pauses: str | None) -> None:
         """Move the tenant's state to host memory; its row says SUSPENDING."""
-        if pauses is not None or tenant not in self._lender.here:
+        # A runner has nothing of its task's to let go of.
+        if pauses is not None or tenant not in self._lender.here or self._book.tenants[tenant].role == RUNNER:
             self._begin_suspend(tenant, pauses)
             return
         self._ask(tenant, moves=True)
@@ -347,6 +348,8 @@ class Moves:
         if lease.used > 0.0:
             lease.since = now
             self._book.pause(lease, now)
+            if lease.aside:
+                return
             request = resumption(row, lease, now)
         else:
             request = RequestRow(

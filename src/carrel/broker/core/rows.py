@@ -264,6 +264,8 @@ class LeaseRow:
     lends: bool = False
     began: float = 0.0
     ends_by: float | None = None
+    #: The task's turn is over: paused, it does not ask for its devices again before its runner says so.
+    aside: bool = False
     held_until: float | None = None
     by_choice: bool = False
     #: HELD: how often the holder was warned in this countdown, and for how long others have waited (Unix seconds, 0: nobody).

@@ -59,6 +59,7 @@ def granted_fields(lease: LeaseRow, devices: Mapping[str, Device]) -> dict[str, 
         "waited": round(lease.waited, 3),
         "resumed": lease.resumed,
         "state": (LeaseState.PAUSED if lease.pending else lease.state).value,
+        "aside": lease.aside,
         "message": _granted(lease, devices),
     }
 

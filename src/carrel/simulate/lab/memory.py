@@ -109,6 +109,10 @@ class MemoryStore:
                 changed.append(job)
         return changed
 
+    def keep(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:  # noqa: ARG002
+        """Every job can be stopped."""
+        return ()
+
     def resume(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:  # noqa: ARG002
         """These go on."""
         for job_id in job_ids:

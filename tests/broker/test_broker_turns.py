@@ -1,0 +1,160 @@
+"""Tasks whose turn is over: a real broker, programs with the residency library, states that do not fit beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from bus_node import MIB, SIZE, Node, State
+from kernels import FakeKernel, eventually, leases_of
+
+from carrel.domain.lease import LendingRules
+from carrel.testing.fake_driver import find_compiler
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="library and fake driver are compiled from C")
+
+RULES = LendingRules(margin=2 * MIB, task_turn=0.0, task_share=0.0, least_room=0.01, unknown_room=0.1)
+
+
+class Task:
+    """What acts as a task's runner, and a program of the task with state."""
+
+    def __init__(self, node: Node, *, seed: int) -> None:
+        self.node = node
+        self.job = node.task()
+        self.runner: FakeKernel = node.kernel(self.job, role="runner", library=False)
+        self.lease = self.runner.acquire(devices=[node.driver.uuids[0]], lends=True)
+        assert self.lease["op"] == "granted"
+        self.state = State(node.program(self.job), seed=seed)
+        eventually(lambda: self.row["bytes"] >= SIZE)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return self.node.tenant(self.runner.pid)
+
+    def say(self, op: str) -> None:
+        self.runner.say(op, lease=self.lease["lease"])
+
+    def ends_turn(self) -> None:
+        self.say("set_aside")
+        assert self.runner.expect("paused")["aside"]
+
+    def has_turn(self) -> None:
+        self.say("go_on")
+        assert self.runner.expect("resumed")["lease"] == self.lease["lease"]
+
+
+def two_tasks(node: Node) -> tuple[Task, Task]:
+    """The second one has its turn."""
+    first = Task(node, seed=1)
+    first.ends_turn()
+    return first, Task(node, seed=2)
+
+
+def test_two_tasks_that_do_not_fit_beside_each_other_take_turns(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes(rules=RULES)
+    first, second = two_tasks(node)
+    assert first.row["state"] == "suspended"
+    for _ in range(3):
+        for waits, goes in ((second, first), (first, second)):
+            waits.ends_turn()
+            goes.has_turn()
+            goes.state.same()
+            assert (goes.row["state"], waits.row["state"]) == ("resident", "suspended")
+    assert {row["state"] for row in leases_of(node.broker)} == {"active", "paused"}
+
+
+def test_a_state_stays_where_it_is_while_nobody_needs_the_room(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes(rules=RULES)
+    task = Task(node, seed=1)
+    task.ends_turn()
+    assert task.row["state"] == "resident"
+    begun = task.state.program.begin("check", at=task.state.at, size=SIZE, seed=1)
+    assert node.broker.status()["queue"] == [], "it does not ask for its devices by itself"
+    task.has_turn()
+    assert task.state.program.finish(begun) == {"result": 0, "same": True}
+
+
+def test_a_cell_has_the_device_while_a_task_waits_for_its_turn(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes(rules=RULES)
+    task = Task(node, seed=1)
+    task.ends_turn()
+    cell = State(node.program(), seed=3)
+    cell.same()
+    assert task.row["state"] == "suspended"
+    task.has_turn()
+    task.state.same()
+    cell.same()
+
+
+def test_a_turn_that_ends_while_a_cell_has_the_device(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes(rules=RULES)
+    task = Task(node, seed=1)
+    cell = State(node.program(), seed=3)
+    cell.computes()
+    assert not task.runner.expect("paused")["aside"]
+    task.say("set_aside")
+    assert task.runner.expect("paused")["aside"]
+    cell.program.kill()
+    eventually(lambda: [(row["role"], row["state"]) for row in leases_of(node.broker)] == [("runner", "paused")])
+    assert node.broker.status()["queue"] == []
+    task.has_turn()
+    task.state.same()
+
+
+def test_a_turn_that_goes_on_before_the_task_was_paused(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes(rules=RULES)
+    task = Task(node, seed=1)
+    for _ in range(5):
+        task.say("set_aside")
+        task.has_turn()
+        task.state.same()
+
+
+def test_a_task_that_ends_while_it_waits_for_its_turn_leaves_nothing(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes(rules=RULES)
+    first, second = two_tasks(node)
+    first.state.program.close()
+    first.runner.kill()
+    eventually(lambda: [row["pid"] for row in node.broker.status()["tenants"]] == [second.runner.pid])
+    second.state.same()
+
+
+def test_a_task_that_the_driver_moves_leaves_at_the_end_of_its_turn(bus_nodes: Callable[..., Node]) -> None:
+    node = bus_nodes(rules=RULES)
+    job = node.task()
+    runner = node.kernel(job, role="runner", library=False)
+    lease = runner.acquire(devices=[node.driver.uuids[0]], lends=True)
+    node.take(runner, lease, SIZE)
+    eventually(lambda: node.tenant(runner.pid)["bytes"] >= SIZE)
+    assert node.tenant(runner.pid)["way"] == "driver"
+    runner.say("set_aside", lease=lease["lease"])
+    assert runner.expect("paused")["aside"]
+    assert node.tenant(runner.pid)["state"] == "suspended", "nothing but its move stops it"
+    runner.say("go_on", lease=lease["lease"])
+    runner.expect("resumed")
+    runner.tell("!check")
+    assert runner.expect("check")["same"]
+
+
+#: Calls in which a turn's end or begin can be caught: stopping, copying out, giving up memory; and the way back.
+_CALLS = ("cuCtxSynchronize", "cuMemcpyDtoHAsync", "cuMemUnmap", "cuMemCreate", "cuMemcpyHtoDAsync")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("call", _CALLS)
+def test_a_broker_that_is_killed_while_tasks_change_places_loses_nothing(bus_nodes: Callable[..., Node], call: str) -> None:
+    node = bus_nodes(rules=RULES)
+    first, second = two_tasks(node)
+    mover = first if call in _CALLS[3:] else second
+    node.driver.inject(call, "hang", 1.0, pid=mover.state.program.process.pid)
+    second.say("set_aside")
+    first.say("go_on")
+    eventually(lambda: not node.driver.pending())
+    node.broker.restart()
+    assert first.runner.expect("resumed")["lease"] == first.lease["lease"]
+    first.state.same()
+    first.ends_turn()
+    second.has_turn()
+    second.state.same()

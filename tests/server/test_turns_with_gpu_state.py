@@ -1,0 +1,219 @@
+"""Jobs with state on GPUs take turns: a whole lab on the fake driver, tasks with the residency library, values are checked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from carrel import Client
+from carrel.server.preload import find_library
+from carrel.testing.fake_driver import FakeDriver, build, find_compiler
+from carrel.testing.lab_process import LabProcess, start_lab
+from carrel.testing.waiting import PATIENCE, wait_until
+from carrel.wire.v1 import JobDetail, ResourceRequest
+
+pytestmark = [
+    pytest.mark.skipif(find_compiler() is None, reason="the fake driver is compiled from C"),
+    pytest.mark.skipif(not find_library()[0], reason="carrel-residency is not installed"),
+]
+
+MIB = 1024**2
+RULES = """
+[qos.turns]
+rotate = "1s"
+"""
+#: Fills a part of the device, and says each time that it finds there what it has written, until it may end.
+TASK = """\
+import ctypes, pathlib, random, sys, time
+
+here, size = sys.argv[1], int(sys.argv[2])
+cuda = ctypes.CDLL("libcuda.so.1")
+context, at = ctypes.c_void_p(), ctypes.c_uint64()
+values = random.Random(here).randbytes(size)
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(size)) == 0
+assert cuda.cuMemcpyHtoD_v2(at, values, ctypes.c_size_t(size)) == 0
+with open(here + ".started", "a") as started:
+    started.write("started\\n")
+found = ctypes.create_string_buffer(size)
+while not pathlib.Path(here + ".go").exists():
+    assert cuda.cuMemcpyDtoH_v2(found, at, ctypes.c_size_t(size)) == 0
+    assert found.raw[:size] == values
+    with open(here + ".steps", "a") as steps:
+        steps.write("step\\n")
+    time.sleep(0.02)
+"""
+
+
+class Lab:
+    """A lab on a machine with fake GPUs of 100 MiB, which can be killed and started again."""
+
+    def __init__(self, place: Path, driver: FakeDriver) -> None:
+        self.home, self.driver = place / "lab", driver
+        self.home.mkdir()
+        (self.home / "carrel.toml").write_text(RULES)
+        names = ("LD_LIBRARY_PATH", "CARREL_FAKE_DRIVER")
+        environment = driver.environment()
+        self.variables = {name: environment[name] for name in names}
+        self.process = self._start()
+        self.client = Client(url=self.process.url, token=self.process.token)
+
+    def _start(self) -> LabProcess:
+        variables = {**self.variables, "CARREL_LINGER_TIME": "1s"}
+        return start_lab(self.home, "--cpus", "8", simulate_gpus=0, variables=variables, python=[sys.executable])
+
+    def kill_and_restart(self) -> None:
+        self.client.close()
+        self.process.kill()
+        self.process = self._start()
+        self.client = Client(url=self.process.url, token=self.process.token)
+
+    def submit(self, name: str, *, size: int = 60 * MIB, preemptible: bool = True) -> int:
+        directory = self.home.parent / name
+        directory.mkdir()
+        (directory / "task.py").write_text(TASK)
+        script = directory / "work.sh"
+        given = " ".join(f"{name}={value}" for name, value in self.variables.items())
+        script.write_text(f'export {given}; exec {sys.executable} -I {directory}/task.py "$HERE" {size}')
+        return self.client.submit_project(
+            script,
+            qos="turns",
+            resources=ResourceRequest(gpus=1, memory="1G"),
+            variables={"HERE": str(directory / "is")},
+            preemptible=preemptible,
+        ).id
+
+    def let_end(self, name: str) -> None:
+        (self.home.parent / name / "is.go").touch()
+
+    def steps(self, name: str) -> int:
+        file = self.home.parent / name / "is.steps"
+        return file.stat().st_size if file.exists() else 0
+
+    def starts(self, name: str) -> int:
+        return (self.home.parent / name / "is.started").read_text().count("started")
+
+    def until(self, job_id: int, happened: Callable[[JobDetail], bool]) -> JobDetail:
+        return wait_until(lambda: job if happened(job := self.client.job(job_id)) else None, lambda: self.client.job(job_id))  # type: ignore[return-value]
+
+    def computes(self, name: str) -> None:
+        """The task computes from now on."""
+        steps = self.steps(name)
+        wait_until(lambda: self.steps(name) > steps, lambda: (self.client.jobs(), self.client.gpus()))
+
+    def out(self, job_id: int) -> JobDetail:
+        return self.until(job_id, lambda job: job.state == "SUSPENDED")
+
+    def ends(self, job_id: int, name: str) -> JobDetail:
+        self.let_end(name)
+        done = self.client.wait(job_id, timeout=PATIENCE)
+        assert (done.state, done.attempt, self.starts(name)) == ("COMPLETED", 1, 1), done.message
+        return done
+
+    def told(self, job_id: int) -> Iterator[str]:
+        """What its owner is told, until it ends."""
+        return (str(event.data["message"]) for event in self.client.events(job_id) if event.type == "progress")
+
+    def stop(self) -> None:
+        self.process.end_jobs()
+        self.client.close()
+        self.process.stop()
+
+
+def two(lab: Lab) -> tuple[int, int]:
+    """The first one has been stopped for the second one."""
+    first = lab.submit("first")
+    lab.computes("first")
+    second = lab.submit("second")
+    lab.out(first)
+    lab.computes("second")
+    return first, second
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
+    return build(tmp_path_factory.mktemp("driver") / "driver")
+
+
+@pytest.fixture
+def labs(tmp_path: Path, driver: FakeDriver) -> Iterator[Callable[..., Lab]]:
+    started: list[Lab] = []
+
+    def start(gpus: int = 1) -> Lab:
+        started.append(Lab(tmp_path, driver.another(tmp_path / "machine", gpus=gpus, memory=100 * MIB)))
+        return started[-1]
+
+    yield start
+    for lab in started:
+        lab.stop()
+
+
+def test_two_tasks_that_do_not_fit_beside_each_other_take_turns(labs: Callable[..., Lab]) -> None:
+    lab = labs()
+    first = lab.submit("first")
+    lab.computes("first")
+    second = lab.submit("second")
+    lab.until(first, lambda job: job.message.startswith("suspended for ") and " after it ran for " in job.message)
+    lab.computes("second")
+    lab.out(second)
+    lab.computes("first")
+    lab.ends(first, "first")
+    done = lab.ends(second, "second")
+    assert done.pauses >= 1
+    told = list(lab.told(first))
+    assert any(f"job {second} of its QoS has had less" in text for text in told), told
+
+
+def test_a_task_that_waits_for_its_turn_is_cancelled(labs: Callable[..., Lab]) -> None:
+    lab = labs()
+    first, second = two(lab)
+    lab.client.cancel(first)
+    assert lab.client.wait(first, timeout=PATIENCE).state == "CANCELLED"
+    lab.ends(second, "second")
+
+
+def test_who_cannot_be_moved_keeps_its_place_and_reads_why(labs: Callable[..., Lab]) -> None:
+    lab = labs()
+    keeps = lab.submit("keeps", preemptible=False)
+    lab.computes("keeps")
+    waits = lab.submit("waits")
+    told = next(text for text in lab.told(keeps) if "Its turn is over" in text)
+    assert "--no-preempt" in told
+    assert (lab.client.job(keeps).state, lab.client.job(waits).state) == ("RUNNING", "PENDING")
+
+
+def test_a_task_goes_on_on_its_own_gpu_although_another_is_free(labs: Callable[..., Lab]) -> None:
+    lab = labs(gpus=2)
+    jobs = {lab.submit(name): name for name in ("first", "second")}
+    for name in jobs.values():
+        lab.computes(name)
+    third = lab.submit("third")
+    lab.computes("third")
+    (stopped,) = [one for one in jobs if lab.client.job(one).devices == lab.client.job(third).devices]
+    (other,) = jobs.keys() - {stopped}
+    lab.ends(other, jobs[other])
+    # The third one ends, or its turn does: its own GPU is free then, and the other one has been all the time.
+    lab.ends(third, "third")
+    assert lab.ends(stopped, jobs[stopped]).devices == lab.client.job(third).devices
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("when", ["waits", "goes on"])
+def test_a_server_that_is_killed_between_turns_loses_nothing(labs: Callable[..., Lab], when: str) -> None:
+    lab = labs()
+    first, second = two(lab)
+    if when == "waits":
+        lab.kill_and_restart()
+        for name in ("first", "second"):  # whoever has its turn by now
+            lab.let_end(name)
+    else:
+        lab.let_end("second")
+        wait_until(lambda: lab.client.job(second).ended)
+        lab.kill_and_restart()
+    lab.ends(second, "second")
+    lab.ends(first, "first")
