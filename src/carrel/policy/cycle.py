@@ -6,6 +6,7 @@ free, and these are found by what they need.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Protocol
@@ -16,7 +17,7 @@ from carrel.policy.fit import Fit
 from carrel.policy.headroom import headroom
 from carrel.policy.limit_queue import KeptOut, LimitQueue, gpus_ahead
 from carrel.policy.limit_queues import LimitQueues
-from carrel.policy.limits import Limit, Limits
+from carrel.policy.limits import Limit, LimitKey, Limits
 from carrel.policy.line import Bulk, Group, Lines, Parked, PartitionLine
 from carrel.policy.needs import NOBODY, Headroom, Key, Need, Needs, Node, fits
 from carrel.policy.promises import Promise, Promises
@@ -56,13 +57,17 @@ class Line(Protocol):
 class Cycle:
     """One placement."""
 
-    def __init__(self, placer: Line, now: float, promises: Promises) -> None:
+    def __init__(self, placer: Line, now: float, promises: Promises, *, explains: bool = False) -> None:
+        """`explains`: somebody wants to know why the others wait."""
         self.starts: list[Start] = []
         self.promises = promises
         #: The jobs that a limit refused when it was their turn: the code, and the job that the limit kept out first then.
         self.refused: dict[int, tuple[str, KeptOut | None]] = {}
+        #: As `Outcome.kept_out` has it.
+        self.kept_out: defaultdict[LimitKey, list[tuple[Key, KeptOut | None]]] = defaultdict(list)
         self._placer = placer
         self._now = now
+        self._explains = explains
         #: Lines of partitions that have promises to give, and parts of the trees of the others, by who is first there.
         self._heap: list[tuple[float, int, int, Source]] = []
         #: The limits in which promises keep room.
@@ -101,6 +106,8 @@ class Cycle:
                 group.enter()
         for limits in self._claims:
             limits.unclaim()
+        if self._explains:
+            self._note_kept_out(NOBODY, None)
 
     def _push(self, source: PartitionLine | Bulk) -> None:
         entry = source.first()
@@ -201,7 +208,13 @@ class Cycle:
 
     def _start(self, group: Group, rooms: Sequence[Room]) -> None:
         self._turn += 1
+        if self._explains and group.entry is not None:
+            self._note_kept_out(group.entry[:2], group.limits)
         self.starts.append(self._placer.start(group, rooms, self._now, self.promises))
+
+    def _note_kept_out(self, until: Key, limits: Limits | None) -> None:
+        for key, first in self._placer.limits.kept_out(limits).items():
+            self.kept_out[key].append((until, first))
 
     def _is_refused(self, group: Group) -> bool:
         """True when a limit refuses the group's first job; then the group is set aside."""

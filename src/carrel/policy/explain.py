@@ -338,7 +338,8 @@ def _over_limit(held: Held, code: str, situation: Situation) -> str:
     whose = "" if code == GROUP_GPUS else "its " if whole else "their "
     outcome = situation.outcome
     refused = outcome.refused.get(job.id)
-    kept_out = refused[1] if refused is not None else outcome.kept_out.get(limit.key)
+    place = (outcome.order.place(job), job.id)
+    kept_out = refused[1] if refused is not None else outcome.first_kept_out(limit, place)
     ahead = limit.first_claim.id if limit.first_claim is not None else None
     if of_gpus and kept_out is not None and kept_out[0][1] != job.id:
         ahead = kept_out[0][1]

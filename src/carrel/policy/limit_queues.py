@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
 
 from carrel.domain.placement import ArrayLimit, Holding
@@ -56,11 +56,16 @@ class LimitQueues:
 
     def free(self, limits: Limits) -> None:
         """What these limits refused may be let in now."""
+        for queue in self._about(limits):
+            queue.changed()
+            self.loosened[queue] = None
+
+    def _about(self, limits: Limits) -> Iterator[LimitQueue]:
+        """Return the queues for which it matters what is held under these limits."""
         for limit in {*limits.parts, *self._accounts.get(limits.user, ())}:
             queue = self._queues.get(limit)
             if queue is not None:
-                queue.changed()
-                self.loosened[queue] = None
+                yield queue
 
     def add(self, limits: Limits | None) -> None:
         """A group waits under these limits."""
@@ -85,10 +90,10 @@ class LimitQueues:
             queue.sort()
             self.loosened[queue] = None
 
-    def kept_out(self) -> Mapping[LimitKey, KeptOut]:
-        """Return whom each limit to GPUs keeps out first."""
-        firsts = ((queue.limit.key, queue.first_kept_out()) for queue in self._queues.values())
-        return {key: first for key, first in firsts if first is not None}
+    def kept_out(self, limits: Limits | None = None) -> Mapping[LimitKey, KeptOut | None]:
+        """Return whom each limit keeps out first for its GPUs; with `limits`, of those that depend on what is held there."""
+        queues = self._queues.values() if limits is None else self._about(limits)
+        return {queue.limit.key: queue.first_kept_out() for queue in queues}
 
     def forget_array(self, array: ArrayLimit | None, limits: Limits) -> None:
         """Keep nothing of an array of which nobody waits or holds anything."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from carrel.domain.placement import Holding, Snapshot, Start
 from carrel.policy.limit_queue import KeptOut
-from carrel.policy.limits import LimitKey
+from carrel.policy.limits import Limit, LimitKey
+from carrel.policy.needs import Key
 from carrel.policy.order import Order
 from carrel.policy.promises import Promises
 
@@ -24,8 +25,13 @@ class Outcome:
     promises: Promises
     #: Whom a limit refused when it was their turn, by number: the code, and the job that the limit kept out first then.
     refused: Mapping[int, tuple[str, KeptOut | None]]
-    #: Whom each limit to GPUs keeps out first.
-    kept_out: Mapping[LimitKey, KeptOut]
+    #: Whom each limit to GPUs keeps out first: before the start of a job at that place in line, and (`NOBODY`) after all starts.
+    kept_out: Mapping[LimitKey, Sequence[tuple[Key, KeptOut | None]]]
     #: The lab before that, but for the weights of the order, which are in `order`.
     picture: Snapshot
     order: Order
+
+    def first_kept_out(self, limit: Limit, place: Key) -> KeptOut | None:
+        """Return whom the limit keeps out first, as it was when it was the turn of the job at that place in line."""
+        known = self.kept_out.get(limit.key, ())
+        return next((first for until, first in known if place <= until), None)

@@ -201,7 +201,7 @@ class Placer:
             promises=self._most,
             submit_limits=self.limits.submit_limits,
         )
-        cycle = self._decide(now)
+        cycle = self._decide(now, explains=True)
         starts = cycle.starts
         outcome = Outcome(
             now=now,
@@ -209,7 +209,7 @@ class Placer:
             started=[self._holding[start.job_id] for start in starts],
             promises=cycle.promises,
             refused=cycle.refused,
-            kept_out=self.limits.kept_out(),
+            kept_out=cycle.kept_out,
             picture=picture,
             order=self._order,
         )
@@ -220,9 +220,9 @@ class Placer:
         self._promised = promised
         return outcome
 
-    def _decide(self, now: float) -> Cycle:
+    def _decide(self, now: float, *, explains: bool = False) -> Cycle:
         self._wake(now)
-        cycle = Cycle(self, now, Promises(self._most))
+        cycle = Cycle(self, now, Promises(self._most), explains=explains)
         try:
             cycle.run()
         finally:

@@ -110,8 +110,8 @@ def _code(job: Waiting, limits: Limits | None, realms: Realms, outcome: Outcome)
     if job.id in outcome.refused:
         return outcome.refused[job.id][0]
 
-    place, first = (outcome.order.place(job), job.id), outcome.kept_out.get
-    refusal = limits.refuses(job.resources.total_gpus, lambda limit: gpus_ahead(first(limit.key), place))
+    place, first = (outcome.order.place(job), job.id), outcome.first_kept_out
+    refusal = limits.refuses(job.resources.total_gpus, lambda limit: gpus_ahead(first(limit, place), place))
     return BLOCKED if refusal is None else refusal[1]
 
 
