@@ -238,7 +238,8 @@ class Cycle:
         if refusal is None:
             return None
         limit, code = refusal
-        self.refused[group.head.id] = code, at(limit).first_kept_out()
+        if self.promises.of(group.head) is None:  # else it was its turn before, and its own promise refuses it now
+            self.refused[group.head.id] = code, at(limit).first_kept_out()
         return limit
 
     def _promise(self, group: Group) -> bool:
