@@ -103,13 +103,13 @@ def measure(repeat: int = 5) -> list[dict[str, Any]]:
                 placement = explain(outcome)
                 times.append(perf_counter() - begin)
             begin = perf_counter()
-            _ = placement.holds[:100]
+            _ = placement.pending[:100]
             told = perf_counter() - begin
             begin = perf_counter()
-            _ = placement.holds[-1:]
+            _ = placement.pending[-1:]
             asked = perf_counter() - begin
             begin = perf_counter()
-            holds = sum(1 for _ in placement.holds)
+            pending = sum(1 for _ in placement.pending)
             explained = perf_counter() - begin
             median = statistics.median(times)
             rows.append(
@@ -119,7 +119,7 @@ def measure(repeat: int = 5) -> list[dict[str, Any]]:
                     "waiting": jobs,
                     "gpus": nodes * 8,
                     "starts": started,
-                    "holds": holds,
+                    "holds": pending,
                     "median_s": median,
                     "look_s": statistics.median(looks),
                     "first_100_s": told,

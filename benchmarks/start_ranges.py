@@ -28,7 +28,7 @@ from math import fsum
 from pathlib import Path
 from statistics import median
 
-from carrel.domain.placement import Hold
+from carrel.domain.placement import Wait
 from carrel.domain.units import parse_duration
 from carrel.server.rules import read_lab_rules
 from carrel.simulate.generator import generate_jobs
@@ -63,9 +63,9 @@ class Told:
 def replay(trace: Trace, cluster: Cluster, *, share_weight: str | int = "6h", every: int = 1) -> Iterator[Told]:
     """Everybody who had to wait, or those of them whose number is a multiple of `every`."""
     rules = read_lab_rules(Path("no such file"), {"priority.share_weight": share_weight})
-    told: dict[int, tuple[Hold, float]] = {}
+    told: dict[int, tuple[Wait, float]] = {}
 
-    def answer(hold: Hold, now: float) -> None:
+    def answer(hold: Wait, now: float) -> None:
         told[hold.job_id] = (hold, now)
 
     outcome = simulate_lab(rules, trace, nodes_of(cluster), answer=answer, asks=lambda job_id: job_id % every == 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.audit import AuditLog, Wanted, check_lines, line_of
+from carrel.audit import AuditFilter, AuditLog, check_lines, line_of
 from carrel.audit import log as log_module
 from carrel.audit.chain import NOTHING, REMOVED
 from carrel.domain.errors import StorageFull, Unavailable
@@ -54,11 +54,11 @@ def test_lines_follow_one_another_over_restarts_and_files(tmp_path: Path) -> Non
     assert len(list(tmp_path.glob("*.jsonl"))) > 5
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
     again = a_log(tmp_path)
-    mine = again.read(Wanted(who="ada", resource="/jobs/3"), limit=10)
+    mine = again.read(AuditFilter(who="ada", resource="/jobs/3"), limit=10)
     assert [one["resource"] for one in mine] == ["/jobs/3"] * 3
-    assert [one["seq"] for one in again.read(Wanted(after=20), limit=4)] == [21, 22, 23, 24]
-    assert [one["seq"] for one in again.read(Wanted(), limit=2, newest=True)] == [36, 37]
-    assert again.read(Wanted(since=1e12), limit=4) == []
+    assert [one["seq"] for one in again.read(AuditFilter(after=20), limit=4)] == [21, 22, 23, 24]
+    assert [one["seq"] for one in again.read(AuditFilter(), limit=2, newest=True)] == [36, 37]
+    assert again.read(AuditFilter(since=1e12), limit=4) == []
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -100,7 +100,7 @@ def test_lines_that_are_missing_at_the_end_are_seen_by_the_lab_and_after_it(tmp_
     file.write_bytes(b"".join(lines[:-3]))
     assert log.check().trouble == "Lines 8 to 10 are missing at the end."
     again = a_log(tmp_path)
-    assert "Lines after number 7, up to 10, are missing." in again.read(Wanted(after=7), limit=1)[0]["note"]
+    assert "Lines after number 7, up to 10, are missing." in again.read(AuditFilter(after=7), limit=1)[0]["note"]
     assert again.check().trouble == "Number 7 is followed by number 11: lines between them are missing."
 
 
@@ -112,7 +112,7 @@ def test_a_line_that_a_crash_has_cut_is_cut_off_and_said(tmp_path: Path) -> None
         more.write(b'{"seq": 5, "wh')
     again = a_log(tmp_path)
     assert again.check().trouble == ""
-    assert again.read(Wanted(after=4), limit=1)[0]["note"] == "14 bytes of a line that was not whole were cut off."
+    assert again.read(AuditFilter(after=4), limit=1)[0]["note"] == "14 bytes of a line that was not whole were cut off."
 
 
 def test_what_is_removed_by_rule_is_said_and_anything_else_is_seen(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from carrel.broker.config import BrokerConfig
-from carrel.broker.core.book import Book
 from carrel.broker.core.core import Core
 from carrel.broker.core.effects import (
     NEVER,
@@ -17,17 +16,18 @@ from carrel.broker.core.effects import (
     Gather,
     Kill,
     Line,
-    Look,
     MoveBack,
     MoveOut,
     Pause,
     Restore,
+    ScanDevices,
     Spill,
     Unspill,
 )
 from carrel.broker.core.identity import Identity
+from carrel.broker.core.ledger import Ledger
 from carrel.broker.core.rows import RequestRow, TenantRow, plain
-from carrel.domain.lease import ContextPlace, LeaseState, LendingRules, Residency, Tier, Way
+from carrel.domain.lease import ContextPlace, LeaseState, LendingRules, MoveMethod, Residency, Tier
 from carrel.domain.node import Device
 from carrel.domain.units import GIB
 from carrel.leases.protocol import KERNEL, RESIDENCY, RUNNER
@@ -136,7 +136,7 @@ class Shell:
         self.lines = [self.core.everything(self.now)]
         self.wake = NEVER
         self.pending, self.leaving = [], []
-        known = set(self.core.book.tenants)
+        known = set(self.core.ledger.tenants)
         #: Helpers of the broker before are waited for: what that one began is taken up later, and the rest goes on meanwhile.
         self.recovers = True
         self.carry_out(self.core.started(self.now, sorted(known - self.clients.keys())))
@@ -406,17 +406,17 @@ class Shell:
                 if tenant in self.clients:
                     self.clients[tenant].paused = moved.ending is Ending.DONE
                 self.carry_out(core.paused(tenant, lease, moved, now), crash=crash)
-            case MoveOut(tenant) if action.way is Way.BUS and not self.has_left(action):
+            case MoveOut(tenant) if action.way is MoveMethod.BUS and not self.has_left(action):
                 self.leaving.append(action)
                 self.pending.append(action)
                 self.clients[tenant].paused = True
                 self.carry_out(core.leaves(tenant, now), crash=crash)
-            case MoveOut(tenant, pauses) if action.way is Way.BUS:
+            case MoveOut(tenant, pauses) if action.way is MoveMethod.BUS:
                 self.over_the_bus(self.clients.get(tenant), "out", well=well)
                 ending = Ending.GONE if tenant not in self.clients else self.bus_ending("out", tenant)
                 size = action.size if not self.context or tenant not in self.clients else self.clients[tenant].size
                 self.carry_out(core.moved_out(tenant, pauses, Moved(ending=ending, bytes=size), now), crash=crash)
-            case MoveBack(tenant, lease) if action.way is Way.BUS:
+            case MoveBack(tenant, lease) if action.way is MoveMethod.BUS:
                 self.over_the_bus(self.clients.get(tenant), "in", well=well)
                 ending = Ending.GONE if tenant not in self.clients else self.bus_ending("in", tenant)
                 if ending is Ending.DONE and lease is not None:
@@ -430,9 +430,9 @@ class Shell:
                 self.moves += 1
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice(_BACK), message="dice")
                 self.carry_out(core.moved_back(tenant, lease, moved, now), crash=crash)
-            case Spill(tenant) if action.way is Way.BUS:
+            case Spill(tenant) if action.way is MoveMethod.BUS:
                 self.lets_go(tenant, action, crash=crash, well=well)
-            case Unspill(tenant, lease) if action.way is Way.BUS:
+            case Unspill(tenant, lease) if action.way is MoveMethod.BUS:
                 self.fetches(tenant, lease, crash=crash, well=well)
             case Spill(tenant):
                 self.moves += 1
@@ -442,7 +442,7 @@ class Shell:
                 self.moves += 1
                 moved = Moved(ending=Ending.DONE if well else self.dice.choice(_BACK), message="dice")
                 self.carry_out(core.unspilled(tenant, lease, moved, now), crash=crash)
-            case Look(number):
+            case ScanDevices(number):
                 use = self.use_of_devices()
                 parents = {pid: pid for there in use.processes.values() for pid in there}
                 self.carry_out(core.looked(number, use, parents, {}, now), crash=crash)
@@ -478,8 +478,8 @@ class Shell:
 
     def on_device(self, client: Client) -> int:
         """Bytes of a process with the library that are really on its device."""
-        row = self.core.book.tenants.get(client.name)
-        if row is not None and (row.residency is Residency.LOST or row.moved_by == Way.DRIVER):
+        row = self.core.ledger.tenants.get(client.name)
+        if row is not None and (row.residency is Residency.LOST or row.moved_by == MoveMethod.DRIVER):
             return 0  # nobody's to bring back; or the driver has taken all of it
         context = self.context if client.sees and not client.asleep else 0
         return context + (client.size if client.sees and client.place == "in" else 0)
@@ -500,7 +500,7 @@ class Shell:
         """As the driver would say it: on simulated devices nothing, else what processes have that are on theirs."""
         processes: dict[str, dict[int, int]] = {uuid: {} for uuid in self.core.lender.devices}
         for client in self.clients.values() if self.tier is not Tier.SIMULATED else ():
-            row = self.core.book.tenants.get(client.name)
+            row = self.core.ledger.tenants.get(client.name)
             if self.context:
                 processes["gpu0"] |= {client.pid: size} if (size := self.on_device(client)) else {}
                 continue
@@ -556,7 +556,7 @@ class Shell:
     # --- what holds ---------------------------------------------------------------------------------------------------------
 
     def considered(self) -> list[RequestRow]:
-        rows = () if self.in_the_dark() else self.core.book.requests.values()
+        rows = () if self.in_the_dark() else self.core.ledger.requests.values()
         return [r for r in rows if r.retry_at <= self.now and (r.resumes is not None or self.core.lender.is_here(r))]
 
     def in_the_dark(self) -> bool:
@@ -564,22 +564,27 @@ class Shell:
         return self.core.lender.looks_done < self.core.lender.looks_wanted
 
     def check(self, effects: Effects) -> None:
-        book, lender = self.core.book, self.core.lender
-        used = [uuid for lease in book.leases.values() if lease.state is not LeaseState.PAUSED for uuid in lease.devices]
+        ledger, lender = self.core.ledger, self.core.lender
+        used = [uuid for lease in ledger.leases.values() if lease.state is not LeaseState.PAUSED for uuid in lease.devices]
         assert len(used) == len(set(used)), "a device is in two leases"
         for tenant, op, _fields, member in effects.tells:
             assert (member or tenant) in self.clients, f"{op} for nobody"
         self.check_gates()
         for action in effects.actions:
-            if isinstance(action, MoveBack) and action.lease is None and action.way is Way.BUS and action.tenant in book.tenants:
-                self.check_exchange(book.tenants[action.tenant])
-            assert isinstance(action, Look) or action.tenant in book.tenants, f"{action} for nobody"
-        assert set(lender.queue) <= set(book.requests)
+            if (
+                isinstance(action, MoveBack)
+                and action.lease is None
+                and action.way is MoveMethod.BUS
+                and action.tenant in ledger.tenants
+            ):
+                self.check_exchange(ledger.tenants[action.tenant])
+            assert isinstance(action, ScanDevices) or action.tenant in ledger.tenants, f"{action} for nobody"
+        assert set(lender.queue) <= set(ledger.requests)
         waiting = {row.id for row in self.considered()}
         assert waiting <= set(lender.queue), "it waits, and nobody knows why"
         assert all(lender.queue[name].reason.message for name in waiting)
-        assert not book.requests or effects.wake < NEVER or self.in_the_dark(), "somebody waits, and nobody looks at it again"
-        rows = book.tenants.values()
+        assert not ledger.requests or effects.wake < NEVER or self.in_the_dark(), "somebody waits, and nobody looks at it again"
+        rows = ledger.tenants.values()
         if self.host is not None:
             through = self.tier is not Tier.SIMULATED
             in_host = [
@@ -593,13 +598,13 @@ class Shell:
         assert sum(sum(row.state.values()) for row in to_disk) <= self.disk
         assert all(row.residency in _OFF for row in rows if row.on_disk), "only what is off its devices is on the disk"
         for uuid in lender.devices if self.tier is Tier.SIMULATED else ():
-            here = [row for row in book.tenants.values() if row.residency in (Residency.RESIDENT, *_AWAY[::2])]
+            here = [row for row in ledger.tenants.values() if row.residency in (Residency.RESIDENT, *_AWAY[::2])]
             assert sum(row.state.get(uuid, 0) for row in here) <= MEMORY, "more is on a device than it has"
         for row in self.considered():
-            home = row.devices or book.tenants[row.tenant].home
-            stays = book.tenants[row.tenant].residency is Residency.RESIDENT and not row.exclusive
-            if stays and not used and all(book.lease_on(uuid) is None for uuid in home) and lender.queue[row.id].position == 1:
-                there = book.tenants.values()
+            home = row.devices or ledger.tenants[row.tenant].home
+            stays = ledger.tenants[row.tenant].residency is Residency.RESIDENT and not row.exclusive
+            if stays and not used and all(ledger.lease_on(uuid) is None for uuid in home) and lender.queue[row.id].position == 1:
+                there = ledger.tenants.values()
                 moving = any(one.unverified or one.residency in (*_AWAY[::2], Residency.SPILLING) for one in there)
                 assert moving or lender.trimming or lender.queue[row.id].stuck, (
                     f"it waits for a free device: {lender.queue[row.id]}"
@@ -609,25 +614,25 @@ class Shell:
         """A state comes in while others leave: nobody computes on its devices, and it has no lease before all is done."""
         self.exchanges += 1
         assert row.residency is Residency.RESUMING
-        assert not any(lease.state is LeaseState.ACTIVE for lease in self.core.book.leases_of(row.id))
+        assert not any(lease.state is LeaseState.ACTIVE for lease in self.core.ledger.leases_of(row.id))
         for uuid in row.home:
-            lease = self.core.book.lease_on(uuid)
-            assert lease is None or self.core.book.tenants[lease.tenant].residency is not Residency.RESIDENT
+            lease = self.core.ledger.lease_on(uuid)
+            assert lease is None or self.core.ledger.tenants[lease.tenant].residency is not Residency.RESIDENT
 
     def check_gates(self) -> None:
         """Whose gate is open has a lease that is in force, and nobody else has its devices."""
         for client in self.clients.values():
-            row = self.core.book.tenants.get(client.name)
+            row = self.core.ledger.tenants.get(client.name)
             if client.place == "spilled" and row is not None and row.residency is not Residency.LOST:
                 assert client.name in row.files, "its state is on the disk, and nobody knows where"
                 assert row.residency in (*_AWAY[1:], Residency.SPILLING, Residency.SPILLED), "its file is not kept"
             assert not client.asleep or not (client.joined and self.gate_open(client)), "it computes, and cannot"
             if client.asleep and row is not None and row.residency is not Residency.LOST:
                 assert row.context != ContextPlace.DEVICE, "nobody knows that its context is away"
-            if row is not None and row.moved_by == Way.DRIVER:
+            if row is not None and row.moved_by == MoveMethod.DRIVER:
                 continue  # the driver has stopped it, whatever its gate is
             if client.library and client.joined and self.gate_open(client):
-                lease = self.core.book.leases.get(client.lease)
+                lease = self.core.ledger.leases.get(client.lease)
                 assert lease is not None, f"{client.name} computes without a lease"
                 assert lease.tenant == client.name
                 assert lease.state is LeaseState.ACTIVE, f"{client.name} computes while its lease is {lease.state}"
@@ -635,11 +640,11 @@ class Shell:
 
     def check_journal(self) -> None:
         """What was written is what is known."""
-        again = Book(make_id="b")
+        again = Ledger(make_id="b")
         again.replay(self.lines)
         for table in ("tenants", "requests", "leases"):
             written = {name: plain(row) for name, row in getattr(again, table).items()}
-            assert written == {name: plain(row) for name, row in getattr(self.core.book, table).items()}, table
+            assert written == {name: plain(row) for name, row in getattr(self.core.ledger, table).items()}, table
 
     def finish(self) -> None:
         """All go on well from now on: everybody who waits is served, or told why not."""
@@ -666,7 +671,7 @@ class Shell:
             self.carry_out(self.core.time_is_up(self.now))
         assert not self.left(), f"they wait without an end: {self.core.lender.queue}"
         asking = {f"{client.name}/{request}" for client in self.clients.values() for request in client.waiting}
-        assert asking <= set(self.core.book.requests), "no answer came"
+        assert asking <= set(self.core.ledger.requests), "no answer came"
 
     def left(self) -> list[RequestRow]:
         """Who waits, but for whole tasks that nothing helps: with the reason in the line, those wait.
@@ -674,7 +679,7 @@ class Shell:
         So does a paused cell where others took more than anybody could know, and host memory has no room for that.
         """
         unknown = self.tier is not Tier.SIMULATED
-        rows = self.core.book.requests.values()
+        rows = self.core.ledger.requests.values()
         return [row for row in rows if not ((row.exclusive or (unknown and row.resumes)) and row.stuck_since)]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from kernels import FakeKernel, eventually, leases_of, tenant_of
 
-from carrel.broker.core.book import CHARGES, Book
+from carrel.broker.core.ledger import CHARGES, Ledger
 from carrel.broker.core.rows import LeaseRow, TenantRow
 from carrel.domain.lease import LeaseState, LendingRules
 from carrel.testing.broker_process import BrokerProcess
@@ -150,11 +150,11 @@ def test_charges_are_for_the_lab_alone(brokers: Start, kernels: Kernels) -> None
 
 
 def test_of_sessions_that_are_over_only_the_latest_charges_are_kept() -> None:
-    book = Book(make_id="b")
-    lines = [book.everything(0.0)]
+    ledger = Ledger(make_id="b")
+    lines = [ledger.everything(0.0)]
     for number in range(1, CHARGES + 51):
         tenant = TenantRow(id=f"t{number}", pid=number, start=1, uid=1, job=number, attempt=1, owner="ada", role="kernel")
-        book.add_tenant(tenant)
+        ledger.add_tenant(tenant)
         lease = LeaseRow(
             id=f"l{number}",
             fence=0,
@@ -165,13 +165,13 @@ def test_of_sessions_that_are_over_only_the_latest_charges_are_kept() -> None:
             asked_at=number,
             since=number,
         )
-        book.add_lease(lease)
-        book.drop_tenant(tenant, number + 0.5)
-        line = book.changes(number + 0.5)
+        ledger.add_lease(lease)
+        ledger.drop_tenant(tenant, number + 0.5)
+        line = ledger.changes(number + 0.5)
         assert line is not None
         lines.append(line)
-    assert len(book.charged(1000.0)) <= CHARGES + 1
-    again = Book(make_id="c")
+    assert len(ledger.charged(1000.0)) <= CHARGES + 1
+    again = Ledger(make_id="c")
     again.replay(lines)
     again.everything(1000.0)
     assert sorted(row.job for row in again.charged(1000.0).values()) == list(range(51, CHARGES + 51))

@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
-from carrel.broker.core.looks import sort_out
-from carrel.broker.processes import Gone, find, name_of, roots, start_time
+from carrel.broker.core.device_scans import sort_out
+from carrel.broker.processes import ProcessGone, find, name_of, roots, start_time
 from carrel.domain.units import GIB
 from carrel.suspension.ports import Use
 
@@ -49,6 +49,6 @@ def test_descendants_are_found() -> None:
     found.close()
     try:
         find(child.pid, start, os.getuid())
-    except Gone:
+    except ProcessGone:
         return
     raise AssertionError("a process that ended was found")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from kernels import eventually
 
-from carrel.broker.admission import node_token
+from carrel.broker.client_authentication import node_token
 from carrel.broker.config import BrokerConfig, Simulation, read_config
 from carrel.broker.process import BrokerProcess, ensure_broker, running
 from carrel.devices.discover import discover

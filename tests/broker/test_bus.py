@@ -10,9 +10,9 @@ import pytest
 
 from carrel.broker.bus import Bus
 from carrel.broker.core.effects import MoveBack, MoveOut, Pause
-from carrel.broker.given import GivenPieces
 from carrel.broker.pool import HostPool
-from carrel.domain.lease import Way
+from carrel.broker.pool_allocations import PoolAllocations
+from carrel.domain.lease import MoveMethod
 from carrel.domain.units import MIB
 from carrel.leases.protocol import decode
 from carrel.suspension.ports import Ending, Moved
@@ -48,9 +48,9 @@ class Hand:
 class Machine:
     """A bus, its pool, and processes."""
 
-    def __init__(self, pieces: int = 4, given: GivenPieces | None = None) -> None:
+    def __init__(self, pieces: int = 4, given: PoolAllocations | None = None) -> None:
         self.loop = Hand()
-        self.given = given or GivenPieces()
+        self.given = given or PoolAllocations()
         self.pool = HostPool(pieces * PIECE, piece=PIECE, available=lambda: 2**40, given=self.given)
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.away: list[str] = []
@@ -82,10 +82,10 @@ class Machine:
         self.bus.heard(member, {"op": answer, "id": self.order(member, op), "ok": True, **fields})
 
     def out(self, member: str) -> None:
-        self.bus.out(MoveOut(member, None, (), ("gpu",), 0, Way.BUS, (member,), 0), self.outcomes.append)
+        self.bus.out(MoveOut(member, None, (), ("gpu",), 0, MoveMethod.BUS, (member,), 0), self.outcomes.append)
 
     def back(self, member: str) -> None:
-        self.bus.back(MoveBack(member, "lease", (), ("gpu",), {}, {}, Way.BUS, (member,)), self.outcomes.append)
+        self.bus.back(MoveBack(member, "lease", (), ("gpu",), {}, {}, MoveMethod.BUS, (member,)), self.outcomes.append)
 
     def has_been_away(self, member: str, size: int) -> None:
         """The process' state was in the pool, of which it keeps its pieces, and is on its device again."""
@@ -134,7 +134,7 @@ def test_what_was_not_answered_is_given_again_with_the_next_connection(machine: 
 def test_it_is_told_when_the_memory_of_all_processes_begins_to_leave(machine: Machine) -> None:
     left: list[str] = []
     machine.join("a", "b")
-    out = MoveOut("task", None, (), ("gpu",), 0, Way.BUS, ("a", "b"), 0)
+    out = MoveOut("task", None, (), ("gpu",), 0, MoveMethod.BUS, ("a", "b"), 0)
     machine.bus.out(out, machine.outcomes.append, lambda: left.append(machine.told[-1][0]))
 
     def answer(member: str, op: str, answer: str, **fields: Any) -> None:
@@ -156,7 +156,7 @@ def test_what_comes_in_while_others_leave_waits_shorter_for_room_than_those_who_
     machine.leave("a", MIB)
     patience = {}
     for lease in ("lease", None):
-        machine.bus.back(MoveBack("a", lease, (), ("gpu",), {}, {}, Way.BUS, ("a",)), machine.outcomes.append)
+        machine.bus.back(MoveBack("a", lease, (), ("gpu",), {}, {}, MoveMethod.BUS, ("a",)), machine.outcomes.append)
         machine.answer("a", "pause", "quiet", place="out", movable=[MIB])
         machine.order("a", "in")
         patience[lease] = machine.told[-1][1]["patience"]
@@ -222,7 +222,7 @@ def test_who_says_that_it_has_more_than_there_is_takes_nothing_from_others(machi
 def test_several_processes_leave_only_if_the_pool_has_room_for_all(machine: Machine) -> None:
     """None of them is emptied whose room somebody might have taken when another could not follow."""
     machine.join("a", "b")
-    machine.bus.out(MoveOut("task", None, (), ("gpu",), 0, Way.BUS, ("a", "b"), 0), machine.outcomes.append)
+    machine.bus.out(MoveOut("task", None, (), ("gpu",), 0, MoveMethod.BUS, ("a", "b"), 0), machine.outcomes.append)
     first, second = (message["id"] for _member, message in machine.told)
     machine.bus.heard("a", {"op": "quiet", "id": first, "ok": True, "place": "in", "movable": [12 * MIB]})
     machine.bus.heard("b", {"op": "quiet", "id": second, "ok": True, "place": "in", "movable": [8 * MIB]})

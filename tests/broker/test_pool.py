@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from carrel.broker.given import GivenPieces
 from carrel.broker.journal import BrokerJournal
 from carrel.broker.pool import HostPool, Piece, PoolFull, piece_size
+from carrel.broker.pool_allocations import PoolAllocations
 from carrel.domain.errors import Conflict, Unavailable
 from carrel.domain.units import GIB, KIB, MIB
 
@@ -39,9 +39,9 @@ def pools() -> Iterator[Pools]:
     assert descriptors() == before, "nothing leaks"
 
 
-def written(place: Path) -> GivenPieces:
+def written(place: Path) -> PoolAllocations:
     """What the broker that begins now reads, and writes down from now on."""
-    given = GivenPieces()
+    given = PoolAllocations()
     given.keep(place / "host_memory.jsonl", lambda: 1.0)
     return given
 

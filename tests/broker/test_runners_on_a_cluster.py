@@ -23,7 +23,7 @@ from carrel.engines.local import LocalEngine
 from carrel.runner.lease import LONGEST_WAIT, take_lease
 from carrel.spool import Spool
 from carrel.testing.broker_process import BrokerProcess
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 
 Kernels = Callable[..., FakeKernel]
 #: As Slurm names what it gives: by position.
@@ -45,7 +45,7 @@ class Node:
             locks=DeviceLocks(root / "locks"),
             cgroups=False,
         )
-        self.ear = Ear(self.engine)
+        self.ear = EngineListener(self.engine)
 
     def start(self, command: str = STEPS, **fields: Any) -> Launch:
         launch = make_launch(self.home, command, devices=GIVEN, shares=(0,), lends=True, remote=True, **fields)

@@ -14,7 +14,7 @@ from carrel.broker.boot_key import BootKey
 from carrel.broker.core.effects import Spill, Unspill
 from carrel.broker.disk import StateDisk
 from carrel.broker.spilling import Spilling, StateFiles
-from carrel.domain.lease import Way
+from carrel.domain.lease import MoveMethod
 from carrel.domain.units import GIB, MIB
 from carrel.suspension.ports import Ending, Target
 from carrel.transport.reactor import Reactor
@@ -49,10 +49,10 @@ class Node:
         return b"".join(os.pread(piece.fd, piece.size, 0) for piece in self.machine.pool.held("a"))[:SIZE]
 
     def spill(self, name: str = "a.1") -> None:
-        self.spilling.spill(Spill("a", MINE, SIZE, Way.BUS, {"a": name}), self.machine.outcomes.append)
+        self.spilling.spill(Spill("a", MINE, SIZE, MoveMethod.BUS, {"a": name}), self.machine.outcomes.append)
 
     def unspill(self, name: str = "a.1") -> None:
-        self.spilling.unspill(Unspill("a", "lease", MINE, SIZE, Way.BUS, {"a": name}), self.machine.outcomes.append)
+        self.spilling.unspill(Unspill("a", "lease", MINE, SIZE, MoveMethod.BUS, {"a": name}), self.machine.outcomes.append)
 
     def rests(self, place: str) -> None:
         self.machine.answer("a", "pause", "quiet", place=place, reach=SIZE, movable=[SIZE])

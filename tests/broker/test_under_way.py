@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from carrel.broker.core.book import Book
+from carrel.broker.core.ledger import Ledger
 from carrel.broker.core.rates import BACK, EXCHANGE, OUT, Rates
 from carrel.broker.core.rows import TenantRow
 from carrel.broker.core.under_way import UnderWay
@@ -23,8 +23,8 @@ def done(seconds: float, ending: Ending = Ending.DONE) -> Moved:
 
 @pytest.mark.parametrize("first", ["out", "in"])
 def test_an_exchange_is_measured_as_a_whole_and_says_nothing_of_moves_alone(first: str) -> None:
-    book = Book(make_id="b")
-    moves = UnderWay(Rates(book, out=None, back=None), "driver")
+    ledger = Ledger(make_id="b")
+    moves = UnderWay(Rates(ledger, out=None, back=None), "driver")
     moves.begun(row("goes"), OUT, 10.0)
     moves.begun(row("elsewhere", "gpu1"), OUT, 10.0)
     moves.begun(row("comes"), BACK, 11.0)
@@ -32,17 +32,17 @@ def test_an_exchange_is_measured_as_a_whole_and_says_nothing_of_moves_alone(firs
     names = ["goes", "comes"] if first == "out" else ["comes", "goes"]
     for name, now in zip(names, (13.0, 15.0), strict=True):
         moves.ended(name, done(2.0), now)
-    assert book.rates == {("bus", EXCHANGE): 16 * GIB / 4.0}
+    assert ledger.rates == {("bus", EXCHANGE): 16 * GIB / 4.0}
     moves.ended("elsewhere", done(4.0), 15.0)
-    assert book.rates["bus", OUT] == 2 * GIB
+    assert ledger.rates["bus", OUT] == 2 * GIB
 
 
 def test_an_exchange_in_which_one_has_yielded_says_nothing() -> None:
-    book = Book(make_id="b")
-    moves = UnderWay(Rates(book, out=None, back=None), "driver")
+    ledger = Ledger(make_id="b")
+    moves = UnderWay(Rates(ledger, out=None, back=None), "driver")
     moves.begun(row("goes"), OUT, 10.0)
     moves.begun(row("comes"), BACK, 10.0)
     moves.exchanged("comes", 10.0)
     moves.ended("comes", done(2.0, Ending.RETRY), 12.0)
     moves.ended("goes", done(2.0), 12.0)
-    assert book.rates == {}
+    assert ledger.rates == {}

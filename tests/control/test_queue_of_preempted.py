@@ -8,7 +8,7 @@ import pytest
 
 from carrel.control.queue import Queue, kept_id
 from carrel.domain.job import Job, JobState, Preemption, Reason
-from carrel.domain.node import Share
+from carrel.domain.node import NodePart
 from carrel.domain.placement import Holding, Waiting
 from carrel.domain.qos import JobKind, PreemptMode
 from carrel.domain.resources import Resources
@@ -47,7 +47,7 @@ def held(job: Job, now: float = 1000.0) -> Holding:
         ({"devices": ("GPU-1",)}, False),
         ({"kind": JobKind.SESSION}, False),
         ({"state": JobState.CONFIGURING}, False),
-        ({"others": (Share(node="n2"),)}, False),
+        ({"others": (NodePart(node="n2"),)}, False),
     ],
 )
 def test_tasks_without_state_on_a_gpu_can_be_stopped(change: dict[str, object], suspendable: bool) -> None:

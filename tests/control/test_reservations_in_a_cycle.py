@@ -48,7 +48,7 @@ def test_a_cycle_happens_when_a_window_begins_and_when_it_is_over() -> None:
     scheduler.cycle(News(jobs=jobs, observations=[]), 0.0)
     assert {held.id for held in scheduler.holding()} == {2, 3}
     assert scheduler.next_at() == 1000.0
-    hold = scheduler.look(0.0).hold_of(1)
+    hold = scheduler.look(0.0).wait_of(1)
     assert hold is not None
     assert 'kept for reservation "course" (deep learning)' in hold.reason.message
     scheduler.cycle(News(jobs=[], observations=[]), 1000.0)

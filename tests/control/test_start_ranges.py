@@ -91,7 +91,7 @@ def test_whoever_asks_is_told_something_too() -> None:
     lab = OneGpu({1: 1000.0, 2: 1000.0})
     lab.submit(1, 1.0)
     waits = lab.submit(2, 2.0)
-    before = lab.scheduler.outlook.hold_of(waits.id)
+    before = lab.scheduler.queue_report.wait_of(waits.id)
     assert before is not None
     assert before.estimated_range is not None
     lab.cycle(1001.0)
@@ -111,7 +111,7 @@ def test_what_was_missed_moves_what_is_told_next() -> None:
     lab.learn()
     now = 3000.0 * 39 + 1
     lab.submit(41, now)
-    told = lab.scheduler.look(now).hold_of(41)
+    told = lab.scheduler.look(now).wait_of(41)
     assert told is not None
     assert told.estimated_range is not None
     assert told.foreseen is not None

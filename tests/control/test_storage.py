@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.control.outlook import Outlook
+from carrel.control.queue_report import QueueReport
 from carrel.control.storage import StorageWatch
 from carrel.domain.errors import StorageFull
 from carrel.domain.job import Reason
@@ -105,4 +105,4 @@ def test_parts_on_other_disks_and_disks_without_inodes(disks: Disks) -> None:
 
 
 def test_an_outlook_without_a_picture_holds_nobody() -> None:
-    assert Outlook(None, 0.0, halt=Reason(code="StorageFull", message="")).hold_of(1) is None
+    assert QueueReport(None, 0.0, halt=Reason(code="StorageFull", message="")).wait_of(1) is None

@@ -144,7 +144,7 @@ class TestLab:
     def test_those_who_wait_are_told_slurms_words_and_how_many_are_there(self) -> None:
         self.setup(Cluster(3), 5)
         assert (self.job(4).state, self.job(4).reason.code) == (JobState.PENDING, "AssocMaxSubmitJobLimit")
-        hold = self.scheduler.outlook.hold_of(4)
+        hold = self.scheduler.queue_report.wait_of(4)
         assert hold is not None
         assert hold.reason.code == "AssocMaxSubmitJobLimit"
         assert hold.reason.message.startswith(

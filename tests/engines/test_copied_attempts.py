@@ -8,11 +8,11 @@ import pytest
 from carrel.devices import DeviceLocks, this_node
 from carrel.domain.job import JobState
 from carrel.domain.ports import Attempt
-from carrel.engines.attempts import Life, Watched, find_runner
+from carrel.engines.attempts import ClaimState, Watched, find_runner
 from carrel.engines.leftovers import kill_leftovers
 from carrel.engines.local import LocalEngine
 from carrel.spool import AttemptDirectory, read_claim, take_claim
-from carrel.testing.builders import Ear, LabHome, make_launch, wait_until
+from carrel.testing.builders import EngineListener, LabHome, make_launch, wait_until
 from carrel.testing.engine_contract import TOKEN
 
 
@@ -33,36 +33,36 @@ def running(home):
     """A task that runs until somebody writes into home/go, with a process that is in a session of its own."""
     os.mkfifo(home.root / "go")
     engine = local_engine(home)
-    ear = Ear(engine)
+    listener = EngineListener(engine)
     launch = make_launch(home, f"setsid sleep 600 & echo $! > {home.root}/stray; echo ready; read line < {home.root}/go; exit 7")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
-    yield launch, ear
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
+    yield launch, listener
     go = os.open(home.root / "go", os.O_WRONLY | os.O_NONBLOCK)  # nobody reads where the task was killed: that is an error
     os.write(go, b"go\n")
-    assert ear.ended(launch).exit_code == 7
+    assert listener.ended(launch).exit_code == 7
     os.close(go)
     engine.close()
 
 
 def test_an_engine_on_a_copy_ends_nothing_of_the_original(home, running, tmp_path):
-    launch, ear = running
+    launch, listener = running
     stray = int((home.root / "stray").read_text())
     for number in range(2):
         copy = LabHome(tmp_path / f"copy{number}")
         subprocess.run(["cp", "-a", home.root, copy.root], check=True)
         engine = local_engine(copy)
-        heard = Ear(engine)
+        heard = EngineListener(engine)
         engine.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
         assert heard.wait(launch, lambda story: story.gone).ended is None
         engine.close()
         os.kill(stray, 0)
     assert read_claim(home.attempt(launch).claim).held
-    assert not ear.story(launch).gone
+    assert not listener.story(launch).gone
 
 
 def test_a_copy_in_the_place_of_the_original_ends_nothing_either(home, running, tmp_path):
-    launch, ear = running
+    launch, listener = running
     original = tmp_path / "original"
     home.root.rename(original)
     try:
@@ -73,15 +73,15 @@ def test_a_copy_in_the_place_of_the_original_ends_nothing_either(home, running, 
     finally:
         home.root.rename(tmp_path / "copy")
         original.rename(home.root)
-    assert not ear.story(launch).gone
+    assert not listener.story(launch).gone
 
 
 def test_what_a_killed_runner_left_is_found_after_the_home_was_moved_and_linked(home, tmp_path):
     engine = local_engine(home)
-    ear = Ear(engine)
+    listener = EngineListener(engine)
     launch = make_launch(home, f"(setsid sleep 600 & echo $! > {home.root}/stray); echo ready; sleep 600")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     engine.close()
     stray = os.pidfd_open(int((home.root / "stray").read_text()))
     moved = LabHome(tmp_path / "moved")
@@ -118,10 +118,10 @@ def test_a_process_of_another_machine_is_none_of_this_one(home):
     held = take_claim(directory.claim, os.getpid())
     _as_of_another_boot(directory.claim)
     watched = Watched(launch=launch, token="", directory=directory)
-    assert find_runner(watched) is Life.ELSEWHERE
+    assert find_runner(watched) is ClaimState.ELSEWHERE
     assert watched.pidfd == -1
     os.close(held)
-    assert find_runner(watched) is Life.DEAD
+    assert find_runner(watched) is ClaimState.DEAD
     assert kill_leftovers(directory) == 0
 
 
@@ -140,12 +140,12 @@ def test_an_engine_leaves_a_runner_on_another_machine_alone(home):
     held = take_claim(directory.claim, os.getpid())
     _as_of_another_boot(directory.claim)
     engine = local_engine(home)
-    ear = Ear(engine)
+    listener = EngineListener(engine)
     engine.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
     second = make_launch(home, "true", job_id=2)
     engine.start(second, token=TOKEN)
-    assert ear.ended(second).state is JobState.COMPLETED
-    assert not ear.story(launch).gone
+    assert listener.ended(second).state is JobState.COMPLETED
+    assert not listener.story(launch).gone
     os.close(held)
-    assert ear.wait(launch, lambda story: story.gone).ended is None
+    assert listener.wait(launch, lambda story: story.gone).ended is None
     engine.close()

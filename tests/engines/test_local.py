@@ -17,7 +17,7 @@ from carrel.domain.node import Device
 from carrel.domain.ports import Attempt
 from carrel.engines.local import LocalEngine
 from carrel.spool import Spool, read_claim
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.waiting import wait_until
 
@@ -52,39 +52,39 @@ def engine(home):
 
 
 @pytest.fixture
-def ear(engine):
-    return Ear(engine)
+def listener(engine):
+    return EngineListener(engine)
 
 
-def test_jobs_run_on_when_the_nursery_is_killed(home, engine, ear):
+def test_jobs_run_on_when_the_nursery_is_killed(home, engine, listener):
     os.mkfifo(home.root / "go")
     launch = make_launch(home, f"echo ready; read line < {home.root}/go; exit 5")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     os.kill(engine.nursery_pid, signal.SIGKILL)
     (home.root / "go").write_text("go\n")
-    assert ear.ended(launch).exit_code == 5
+    assert listener.ended(launch).exit_code == 5
 
 
-def test_a_killed_nursery_is_replaced(home, engine, ear):
+def test_a_killed_nursery_is_replaced(home, engine, listener):
     first = make_launch(home, "echo one")
     engine.start(first, token=TOKEN)
-    ear.ended(first)
+    listener.ended(first)
     old = engine.nursery_pid
     os.kill(old, signal.SIGKILL)
     wait_until(lambda: engine.nursery_pid not in (old, None))
     second = make_launch(home, "echo two", job_id=2)
     engine.start(second, token=TOKEN)
-    assert ear.ended(second).state is JobState.COMPLETED
+    assert listener.ended(second).state is JobState.COMPLETED
 
 
-def test_requests_that_a_killed_nursery_did_not_answer_are_made_again(home, engine, ear):
+def test_requests_that_a_killed_nursery_did_not_answer_are_made_again(home, engine, listener):
     old = engine.nursery_pid
     os.kill(old, signal.SIGSTOP)
     launch = make_launch(home, f"echo ran >> {home.root}/ran")
     engine.start(launch, token=TOKEN)
     os.kill(old, signal.SIGKILL)
-    assert ear.ended(launch).state is JobState.COMPLETED
+    assert listener.ended(launch).state is JobState.COMPLETED
     assert (home.root / "ran").read_text() == "ran\n"
 
 
@@ -93,10 +93,10 @@ import os, sys, threading
 from pathlib import Path
 from carrel.devices import this_node
 from carrel.engines.local import LocalEngine
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 home = LabHome(Path(sys.argv[1]))
 engine = LocalEngine(spool=home.spool, node=this_node(), run_dir=home.run, environ=os.environ)
-ear = Ear(engine)
+ear = EngineListener(engine)
 launch = make_launch(home, f"echo ready; read line < {home.root}/go; exit 6")
 engine.start(launch, token="t" * 20)
 ear.wrote(launch, home.attempt(launch).log, b"ready")
@@ -113,19 +113,19 @@ def test_jobs_outlive_a_server_that_is_killed(home):
     launch = make_launch(home, f"echo ready; read line < {home.root}/go; exit 6")
     engine = local_engine(home)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         engine.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
-        ear.wait(launch, lambda story: story.first(Started))
+        listener.wait(launch, lambda story: story.first(Started))
         (home.root / "go").write_text("go\n")
-        assert ear.ended(launch).exit_code == 6
+        assert listener.ended(launch).exit_code == 6
     finally:
         engine.close()
 
 
-def test_what_the_spool_holds_is_private(home, engine, ear):
+def test_what_the_spool_holds_is_private(home, engine, listener):
     launch = make_launch(home, "echo hello")
     engine.start(launch, token=TOKEN)
-    ear.ended(launch)
+    listener.ended(launch)
     directory = home.attempt(launch)
     for path in (directory.path, directory.path.parent, home.spool.root, home.run):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
@@ -147,10 +147,10 @@ def test_a_long_run_directory_works(tmp_path, monkeypatch):
     home = LabHome(tmp_path / ("d" * 100) / ("e" * 60))
     engine = local_engine(home)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "python3 bind.py", files={"bind.py": _BIND})
         engine.start(launch, token=TOKEN)
-        ended = ear.ended(launch)
+        ended = listener.ended(launch)
         assert ended.state is JobState.COMPLETED, home.attempt(launch).log.read_text()
         assert int(home.attempt(launch).log.read_text()) < 65
         engine.forget(1, 1)
@@ -159,7 +159,7 @@ def test_a_long_run_directory_works(tmp_path, monkeypatch):
         engine.close()
 
 
-def test_nothing_starts_on_a_device_that_another_lab_holds(home, engine, ear):
+def test_nothing_starts_on_a_device_that_another_lab_holds(home, engine, listener):
     other = DeviceLocks(home.root / "locks").take((GPU,))
     launch = make_launch(home, "echo hello", devices=(GPU,))
     try:
@@ -171,27 +171,27 @@ def test_nothing_starts_on_a_device_that_another_lab_holds(home, engine, ear):
         for fd in other:
             os.close(fd)
     engine.start(launch, token=TOKEN)
-    assert ear.ended(launch).state is JobState.COMPLETED
+    assert listener.ended(launch).state is JobState.COMPLETED
 
 
-def test_a_device_is_locked_for_as_long_as_its_job_runs(home, engine, ear):
+def test_a_device_is_locked_for_as_long_as_its_job_runs(home, engine, listener):
     locks = DeviceLocks(home.root / "locks")
     launch = make_launch(home, "echo ready; sleep 600", devices=(GPU,))
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     assert locks.is_held(GPU)
     assert engine.withheld() == frozenset()
     engine.cancel(1, 1, by="bob")
-    ear.ended(launch)
+    listener.ended(launch)
     assert not locks.is_held(GPU)
 
 
-def test_a_job_sees_only_its_own_devices(home, engine, ear):
+def test_a_job_sees_only_its_own_devices(home, engine, listener):
     show = 'echo "[$CUDA_VISIBLE_DEVICES]"'
     with_gpu, without = make_launch(home, show, devices=(GPU,)), make_launch(home, show, job_id=2)
     for launch in (with_gpu, without):
         engine.start(launch, token=TOKEN)
-        ear.ended(launch)
+        listener.ended(launch)
     assert home.attempt(with_gpu).log.read_text() == "[GPU-test-1]\n"
     assert home.attempt(without).log.read_text() == "[]\n"
 
@@ -203,10 +203,10 @@ def test_the_variables_of_the_server_do_not_leak(home, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     engine = local_engine(home)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "env", task={"variables": {"MINE": "yes", "PYTHONHASHSEED": "42"}})
         engine.start(launch, token=TOKEN)
-        ended = ear.wait(launch, lambda story: story.ended)
+        ended = listener.wait(launch, lambda story: story.ended)
         variables = dict(line.split("=", 1) for line in home.attempt(launch).log.read_text().splitlines())
         assert not {"DATABASE_PASSWORD", "AWS_SECRET_ACCESS_KEY", "VIRTUAL_ENV", "PYTHONPATH"} & set(variables)
         assert not any("hunter2" in value for value in variables.values())
@@ -223,7 +223,7 @@ def test_a_full_spool_starts_nothing(tmp_path, small_disk):
     spool = Spool(small_disk / "spool")
     engine = LocalEngine(spool=spool, node=this_node(), run_dir=home.run, environ=os.environ)
     try:
-        Ear(engine)
+        EngineListener(engine)
         launch = make_launch(home, "echo hello")
         with open(small_disk / "filler", "wb", buffering=0) as filler:
             with pytest.raises(OSError, match="No space"):
@@ -248,15 +248,15 @@ def test_runners_that_a_full_disk_kept_from_their_claim_are_not_lost(tmp_path, s
         spool=spool, node=this_node(), run_dir=home.run, environ=os.environ, monotonic=lambda: 50 * time.monotonic()
     )
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "echo hello")
         with open(small_disk / "filler", "wb", buffering=0) as filler:
             os.posix_fallocate(filler.fileno(), 0, small_disk.stat().st_blksize * (os.statvfs(small_disk).f_bavail - 2))
         engine.start(launch, token=TOKEN)  # its launch file and its token just fit
         wait_until(lambda: caplog.text.count("No space is left on the disk") >= 4)
-        assert not ear.story(launch).gone
+        assert not listener.story(launch).gone
         (small_disk / "filler").unlink()
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
         assert spool.attempt(1, 1).log.read_bytes() == b"hello\n"
     finally:
         engine.close()

@@ -11,7 +11,7 @@ import pytest
 from carrel.devices import this_node
 from carrel.domain.ports import Attempt
 from carrel.engines.local import LocalEngine
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 
 #: Records each job (one line, as a store would) and then starts it, adopting first what was recorded before.
 _SERVER = """
@@ -61,9 +61,9 @@ def test_nothing_is_lost_and_nothing_runs_twice(tmp_path, seed):
     launches = [make_launch(home, command, job_id=job) for job in jobs]
     engine = LocalEngine(spool=home.spool, node=this_node(), run_dir=home.run, environ=os.environ)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         engine.adopt([(Attempt(job_id=launch.job_id, number=1), launch, "t" * 20) for launch in launches])
-        ends = {launch.job_id: ear.ended(launch) for launch in launches}
+        ends = {launch.job_id: listener.ended(launch) for launch in launches}
     finally:
         engine.close()
     assert {job: end.exit_code for job, end in ends.items()} == {job: job % 5 for job in jobs}, ends

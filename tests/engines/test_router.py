@@ -11,7 +11,7 @@ from carrel.domain.partition import read_cluster
 from carrel.domain.ports import Attempt
 from carrel.engines.local import LocalEngine
 from carrel.engines.router import Router
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.waiting import wait_until
 
@@ -59,24 +59,24 @@ def test_each_attempt_is_with_its_engine_also_after_a_restart(home):
         for job_id, command in ((2, f"{tells}; read line < {home.root}/go"), (3, tells), (4, "sleep 600"))
     )
     first = router(home)
-    ear = Ear(first)
+    listener = EngineListener(first)
     for launch in (here, there, waits):
         first.start(launch, token=TOKEN)
-    assert ear.ended(here).state is JobState.COMPLETED
+    assert listener.ended(here).state is JobState.COMPLETED
     for launch in (there, waits):
         wait_until(lambda launch=launch: home.attempt(launch).claim.exists())
     first.close()
 
     second = router(home)
     try:
-        ear = Ear(second)
+        listener = EngineListener(second)
         adopted = [(Attempt(job_id=launch.job_id, number=1), launch, TOKEN) for launch in (there, late, waits)]
         second.adopt(adopted)
         second.cancel(4, 1, by="ada")
-        assert ear.ended(waits).state is JobState.CANCELLED
+        assert listener.ended(waits).state is JobState.CANCELLED
         (home.root / "go").write_text("on\n")
         for launch in (there, late):
-            assert ear.ended(launch).state is JobState.COMPLETED
+            assert listener.ended(launch).state is JobState.COMPLETED
             assert home.attempt(launch).log.read_text() == "with slurm\n"
             second.forget(launch.job_id, 1)
         assert home.attempt(here).log.read_text() == "with here\n"

@@ -32,7 +32,7 @@ from carrel.control.retention import Retention
 from carrel.control.rules import RuleBook
 from carrel.control.scheduler import LoopSettings
 from carrel.control.secrets import Secrets
-from carrel.control.sessions import NodeNews, Sessions, SessionStatus
+from carrel.control.sessions import NodeReport, Sessions, SessionStatus
 from carrel.control.tokens import Tokens
 from carrel.control.users import Users
 from carrel.domain.job import Job, JobState, Preemption, Reason
@@ -192,7 +192,7 @@ class Rig:
     #: Set once it is there.
     audit: AuditLog = None  # type: ignore[assignment]
     #: What brokers of a cluster's nodes said.
-    nodes: list[NodeNews] = field(default_factory=list)
+    nodes: list[NodeReport] = field(default_factory=list)
 
     def caller(self, name: str) -> Caller:
         return self.lab.authenticate(self.tokens[name])

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from gateway_lab import Rig, a_lab, client, serve
 
-from carrel.audit import Wanted
+from carrel.audit import AuditFilter
 from carrel.domain.errors import StorageFull
 
 V1 = "/api/v1"
@@ -17,7 +17,7 @@ SECRET = "planted-9f2e77-secret"
 
 
 def last(rig: Rig, **wanted: str) -> dict[str, Any]:
-    return rig.audit.read(Wanted(**wanted), limit=1, newest=True)[0]  # type: ignore[arg-type]
+    return rig.audit.read(AuditFilter(**wanted), limit=1, newest=True)[0]  # type: ignore[arg-type]
 
 
 def count(rig: Rig) -> int:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from gateway_lab import Rig
 
-from carrel.control.sessions import NodeNews
+from carrel.control.sessions import NodeReport
 from carrel.domain.job import JobState
 from carrel.domain.launch import Started
 
@@ -155,7 +155,7 @@ def test_of_others_the_gpus_show_that_they_are_there_and_nothing_else(
     rig.lender.said = {}
     assert ada.post(f"{V1}/sessions", json={}).json()["job"]["id"] == KEPT["job"]
     by_uid = {part: [{**row, "owner": "uid:1000"} for row in STATUS[part]] for part in ("tenants", "leases", "queue")}
-    rig.nodes.append(NodeNews(node="n7", age=300.0, current=False, ended=False, status=STATUS | by_uid))
+    rig.nodes.append(NodeReport(node="n7", age=300.0, current=False, ended=False, status=STATUS | by_uid))
     (mine,), (theirs,) = (http.get(f"{V1}/gpus").json()["nodes"] for http in (ada, bob))
     assert (mine["tenants"][0]["label"], mine["node"], mine["age"], mine["current"]) == ("secret.ipynb", "n7", 300.0, False)
     assert "secret" not in str(theirs)

@@ -16,8 +16,8 @@ import pytest
 
 from carrel.domain.errors import Unavailable
 from carrel.notebooks import identity
-from carrel.notebooks.hub.handover import Desk, Joined
-from carrel.notebooks.jupyter.surroundings import Surroundings
+from carrel.notebooks.hub.handover import Handover, HandoverServer
+from carrel.notebooks.jupyter.context import SessionContext
 from carrel.testing.waiting import PATIENCE
 
 SECRET = "hub-secret-4711"
@@ -33,7 +33,7 @@ class Waiting:
     """A session that waits, and the lab's way to it."""
 
     def __init__(self, socket_path: Path) -> None:
-        self.session = Surroundings.read(
+        self.session = SessionContext.read(
             {
                 "CARREL_JOB_ID": "7",
                 "CARREL_ATTEMPT": "2",
@@ -44,9 +44,9 @@ class Waiting:
                 "TMPDIR": str(socket_path.parent),
             }
         )
-        self.desk = Desk(self.session)
+        self.desk = HandoverServer(self.session)
         self.told = False
-        self.joined: list[Joined] = []
+        self.joined: list[Handover] = []
         self._thread = threading.Thread(target=lambda: self.joined.append(self.desk.wait(PATIENCE)))
         self._thread.start()
         self.http = httpx.Client(transport=httpx.HTTPTransport(uds=str(socket_path)), base_url="http://session", timeout=PATIENCE)
@@ -60,7 +60,7 @@ class Waiting:
         self.told = self.told or answer.is_success
         return answer
 
-    def take(self) -> Joined:
+    def take(self) -> Handover:
         self._thread.join(timeout=PATIENCE)
         assert not self._thread.is_alive()
         return self.joined[0]
@@ -142,7 +142,7 @@ def test_what_is_no_object_of_texts_is_refused(waiting: Waiting, body: bytes) ->
 
 
 def test_a_session_of_which_the_hub_knows_nothing_ends_with_a_reason(tmp_path: Path) -> None:
-    waiting = Surroundings.read(
+    waiting = SessionContext.read(
         {
             "CARREL_JOB_ID": "7",
             "CARREL_ATTEMPT": "2",
@@ -153,6 +153,6 @@ def test_a_session_of_which_the_hub_knows_nothing_ends_with_a_reason(tmp_path: P
             "TMPDIR": str(tmp_path),
         }
     )
-    with Desk(waiting) as desk, pytest.raises(Unavailable, match=r"http://hub/user/ada/ did not tell .* within 0.2 s"):
+    with HandoverServer(waiting) as desk, pytest.raises(Unavailable, match=r"http://hub/user/ada/ did not tell .* within 0.2 s"):
         desk.wait(0.2)
     assert not waiting.socket.exists()

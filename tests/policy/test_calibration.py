@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from carrel.domain.expectation import Corrections, Coverage
 from carrel.domain.job import Reason
-from carrel.domain.placement import Hold
+from carrel.domain.placement import Wait
 from carrel.policy.calibration import NEWEST, Calibration
 from carrel.testing.examples import examples
 
@@ -23,10 +23,10 @@ WAITS = st.floats(0, 30 * 24 * HOUR)
 STORIES = st.lists(st.tuples(WAITS, WAITS, WAITS, WAITS), max_size=60)
 
 
-def hold(job_id: int, low: float, middle: float, high: float, corrections: Corrections, now: float = 0.0) -> Hold:
+def hold(job_id: int, low: float, middle: float, high: float, corrections: Corrections, now: float = 0.0) -> Wait:
     """What an owner is told."""
     said = corrections.of(low, middle, high)
-    return Hold(
+    return Wait(
         job_id=job_id,
         reason=Reason(code="Resources", message=""),
         position=1,
@@ -80,7 +80,7 @@ def test_what_a_job_was_told_first_counts() -> None:
 
 def test_who_was_told_no_range_or_never_started_is_not_counted() -> None:
     calibration = Calibration()
-    calibration.told(Hold(job_id=1, reason=Reason(code="Resources", message=""), position=1, estimated_start=5.0), 0.0)
+    calibration.told(Wait(job_id=1, reason=Reason(code="Resources", message=""), position=1, estimated_start=5.0), 0.0)
     calibration.told(hold(2, 10, 20, 30, Corrections()), 0.0)
     calibration.forget(2)
     for number in (1, 2, 3):

@@ -28,7 +28,7 @@ def offered(found: GpuState, *taken: str, first: tuple[str, ...] = ()) -> Offer:
 
 
 def reason(snapshot: Snapshot, job: int) -> str:
-    hold = place(snapshot, NOW).hold_of(job)
+    hold = place(snapshot, NOW).wait_of(job)
     assert hold is not None
     return hold.reason.message
 

@@ -26,7 +26,7 @@ def learned(known: dict[str, Expected]) -> object:
 def look(snapshot: Snapshot, known: dict[str, Expected]) -> dict[int, tuple[float | None, tuple[float, float] | None]]:
     """Seconds from now: the estimate and the range of every job that waits."""
     found = {}
-    for hold in place(snapshot, NOW, expect=learned(known)).holds:  # type: ignore[arg-type]
+    for hold in place(snapshot, NOW, expect=learned(known)).pending:  # type: ignore[arg-type]
         start = None if hold.estimated_start is None else hold.estimated_start - NOW
         between = hold.estimated_range
         found[hold.job_id] = (start, None if between is None else (between[0] - NOW, between[1] - NOW))
@@ -47,25 +47,25 @@ def test_it_waits_as_long_as_the_job_ahead_is_expected_to_run_on() -> None:
     assert abs(start - 1200) < 1
     low, high = between
     assert 300 < low < 600 < 2400 < high < 4800
-    (hold,) = place(snapshot, NOW, expect=learned(known)).holds  # type: ignore[arg-type]
+    (hold,) = place(snapshot, NOW, expect=learned(known)).pending  # type: ignore[arg-type]
     assert hold.reason.message.endswith("; about 20 min (8 min to 47 min)")
 
 
 def test_where_nothing_is_known_it_is_the_walltime_and_there_is_no_range() -> None:
     snapshot = lab([node("n1", "h200")], [waiting(1)], [holding(100, "n1", "n1-0", left=10 * HOUR)])
     assert look(snapshot, {}) == {1: (10 * HOUR, None)}
-    (hold,) = place(snapshot, NOW, expect=learned({})).holds  # type: ignore[arg-type]
+    (hold,) = place(snapshot, NOW, expect=learned({})).pending  # type: ignore[arg-type]
     assert hold.reason.message.endswith("; about 10 h")
 
 
 def test_a_small_job_that_can_go_ahead_is_told_so() -> None:
     """The list of all that wait in order would say hours; backfill is foreseen."""
-    holds = [
+    pending = [
         named(holding(100, "n1", "n1-0", left=10 * HOUR), "long"),
         named(holding(101, "n1", "n1-1", left=HOUR), "short"),
     ]
     jobs = [waiting(1, 2, ago=90, time=7200), waiting(2, 1, ago=50, time=600)]
-    snapshot = lab([node("n1", "h200", "h200")], jobs, holds)  # type: ignore[arg-type]
+    snapshot = lab([node("n1", "h200", "h200")], jobs, pending)  # type: ignore[arg-type]
     known = {
         "long": Expected(median=9 * HOUR, low=8.9 * HOUR, high=9.1 * HOUR, of=20),
         "short": Expected(median=600.0, low=590.0, high=610.0, of=20),
@@ -139,9 +139,9 @@ def test_ranges_hold_their_estimate_and_decisions_do_not_depend_on_them(snapshot
     expect = learned({"": Expected(median=200.0, low=100.0, high=900.0, of=9)})
     plain, informed = place(snapshot, NOW), place(snapshot, NOW, expect=expect)  # type: ignore[arg-type]
     assert informed.starts == plain.starts
-    assert [hold.job_id for hold in informed.holds] == [hold.job_id for hold in plain.holds]
+    assert [hold.job_id for hold in informed.pending] == [hold.job_id for hold in plain.pending]
     assert after(snapshot, informed, NOW) == after(snapshot, plain, NOW)
-    for hold, other in zip(informed.holds, plain.holds, strict=True):
+    for hold, other in zip(informed.pending, plain.pending, strict=True):
         assert hold.reason.code == other.reason.code
         if hold.estimated_range is not None:
             low, high = hold.estimated_range

@@ -40,7 +40,7 @@ def test_limits_hold_them_back_together_with_what_runs_here() -> None:
     waits = [waiting(1, 2, ago=20, partition="cats"), waiting(2, 2, ago=10, partition="here"), waiting(3, 0, partition="cats")]
     placement = place(lab(NODES, waits, [busy], qos=qos, partitions=PARTS), NOW)
     assert [start.job_id for start in placement.starts] == [3]
-    held = placement.hold_of(1)
+    held = placement.wait_of(1)
     assert held is not None
     assert held.reason.code == "QOSMaxGRESPerUser"
     assert held.reason.message == 'needs 2 GPUs; its owner holds 2 of at most 3 GPUs in QoS "batch"; about 10 min'
@@ -64,7 +64,7 @@ def test_both_ways_of_deciding_hand_over_the_same(snapshot: Snapshot, name: str)
     jobs = {job.id: job for job in waits}
     for start in placement.starts:
         assert read_cluster(start.node) == (("slurm", name) if jobs[start.job_id].partition == name else ("", ""))
-    for hold in placement.holds:
+    for hold in placement.pending:
         if jobs[hold.job_id].partition == name:
             assert hold.reason.code in {*CODES, "BeginTime"}
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.domain.resources import Resources
+from carrel.policy.allowed_nodes import NOWHERE
 from carrel.policy.needs import Headroom, Key, Need, Needs, Node, fits, moved
-from carrel.policy.realm import NOWHERE
 
 
 class Somebody:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from policy_labs import GIB, NOW, holding, lab, node, place, waiting
 
-from carrel.domain.placement import ArrayLimit, Hold, Placement, Snapshot
+from carrel.domain.placement import ArrayLimit, Placement, Snapshot, Wait
 from carrel.domain.qos import QoS
 
 
@@ -16,13 +16,13 @@ def starts(placement: Placement) -> dict[int, tuple[str, ...]]:
 
 
 def reason(snapshot: Snapshot, job_id: int) -> tuple[str, str]:
-    hold = place(snapshot, NOW).hold_of(job_id)
+    hold = place(snapshot, NOW).wait_of(job_id)
     assert hold is not None
     return hold.reason.code, hold.reason.message
 
 
-def hold_of(snapshot: Snapshot, job_id: int) -> Hold:
-    hold = place(snapshot, NOW).hold_of(job_id)
+def wait_of(snapshot: Snapshot, job_id: int) -> Wait:
+    hold = place(snapshot, NOW).wait_of(job_id)
     assert hold is not None
     return hold
 
@@ -215,9 +215,9 @@ def test_a_promise_holds_within_the_limit_too() -> None:
     long, short = waiting(2, 1, gpu_type="a100", time=61), waiting(3, 1, gpu_type="a100", time=60)
     snapshot = lab(nodes, [first, long, short], [held], qos=qos)
     assert list(starts(place(snapshot, NOW))) == []
-    assert hold_of(snapshot, 1).estimated_start == NOW + 60
+    assert wait_of(snapshot, 1).estimated_start == NOW + 60
     for job in (2, 3):
-        assert hold_of(snapshot, job).reason.message.startswith(
+        assert wait_of(snapshot, job).reason.message.startswith(
             'its owner holds 0 of at most 1 job in QoS "batch", and their job 1 is ahead of it; '
         )
 
@@ -232,7 +232,7 @@ def test_a_short_job_goes_ahead_and_a_long_one_does_not() -> None:
     snapshot = lab([one], [first, short, long], [held])
     assert starts(place(snapshot, NOW)) == {2: ("n1", "n1-2")}
     assert reason(snapshot, 1) == ("Resources", "needs 4 GPUs on one node; at most 1 is free; about 10 min")
-    assert hold_of(snapshot, 1).position == 1
+    assert wait_of(snapshot, 1).position == 1
     assert reason(snapshot, 3) == (
         "Priority",
         "1 job is ahead of it; needs 1 GPU and 1 CPU for 10 min; what is free on n1 is kept for job 1; about 1 h 10 min",
@@ -256,8 +256,8 @@ def test_the_reserved_node_takes_others_last() -> None:
 def test_overdue_jobs_are_expected_to_end_now() -> None:
     snapshot = lab([node("n1", "h200")], [waiting(1, 1), waiting(2, 1)], [holding(9, "n1", "n1-0", left=-30)])
     assert reason(snapshot, 1) == ("Resources", "needs 1 GPU on one node; none is free; any moment now")
-    assert hold_of(snapshot, 1).estimated_start == NOW
-    assert hold_of(snapshot, 2).estimated_start == NOW + 3600
+    assert wait_of(snapshot, 1).estimated_start == NOW
+    assert wait_of(snapshot, 2).estimated_start == NOW + 3600
 
 
 # ---- reasons and estimates ------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def test_drained_nodes_make_a_job_wait_without_an_estimate_and_block_nobody() ->
     nodes = [node("n1", "h200"), *[node(f"big{number}", *["h200"] * 8, drained="for repair") for number in range(5)]]
     snapshot = lab(nodes, [waiting(1, 8, ago=9), waiting(2, 1)])
     assert list(starts(place(snapshot, NOW))) == [2]
-    hold = hold_of(snapshot, 1)
+    hold = wait_of(snapshot, 1)
     assert hold.estimated_start is None
     assert (hold.reason.code, hold.reason.message) == (
         "ReqNodeNotAvail",
@@ -319,7 +319,7 @@ def test_a_pause_and_a_lost_qos_hold_a_job_back_alone() -> None:
     assert list(starts(place(snapshot, NOW))) == [3]
     assert reason(snapshot, 1) == ("BeginTime", "pauses before it is tried again; about 1 h")
     assert reason(snapshot, 2) == ("InvalidQOS", 'QoS "gone" does not exist in this lab; start unknown')
-    assert [hold.position for hold in place(snapshot, NOW).holds] == [1, 2]
+    assert [hold.position for hold in place(snapshot, NOW).pending] == [1, 2]
 
 
 def test_estimates_follow_the_queue() -> None:
@@ -327,11 +327,11 @@ def test_estimates_follow_the_queue() -> None:
     snapshot = lab([node("n1", "h200", "h200")], jobs, [holding(9, "n1", "n1-0", left=300)])
     placement = place(snapshot, NOW)
     assert list(starts(placement)) == [1]
-    assert [hold.estimated_start for hold in placement.holds] == [NOW + 300, NOW + 600, NOW + 900, NOW + 1200]
-    assert placement.holds[-1] == placement.holds[3] == placement.hold_of(5)
-    assert placement.holds[1:3] == (placement.holds[1], placement.holds[2])
+    assert [hold.estimated_start for hold in placement.pending] == [NOW + 300, NOW + 600, NOW + 900, NOW + 1200]
+    assert placement.pending[-1] == placement.pending[3] == placement.wait_of(5)
+    assert placement.pending[1:3] == (placement.pending[1], placement.pending[2])
     with pytest.raises(IndexError):
-        placement.holds[4]
+        placement.pending[4]
 
 
 def test_a_user_at_their_limit_does_not_push_back_the_estimates_of_others() -> None:
@@ -339,8 +339,8 @@ def test_a_user_at_their_limit_does_not_push_back_the_estimates_of_others() -> N
     mine = [waiting(number, 1, owner="bob", ago=500 - number) for number in range(1, 101)]
     held = [holding(900, "n1", "n1-0", left=60, owner="bob"), holding(901, "n1", "n1-1", left=600, owner="cyd")]
     snapshot = lab([node("n1", "h200", "h200")], [*mine, waiting(200, 1)], held, qos=qos)
-    assert hold_of(snapshot, 100).estimated_start == NOW + 60 + 99 * 3600
-    assert hold_of(snapshot, 200).estimated_start == NOW + 600
+    assert wait_of(snapshot, 100).estimated_start == NOW + 60 + 99 * 3600
+    assert wait_of(snapshot, 200).estimated_start == NOW + 600
 
 
 def test_nothing_waits_in_an_empty_lab() -> None:

@@ -27,7 +27,7 @@ from policy_labs import (
 )
 
 from carrel.domain.job import REASONS
-from carrel.domain.node import Share
+from carrel.domain.node import NodePart
 from carrel.domain.placement import Placement, Snapshot
 from carrel.testing.examples import examples
 
@@ -38,19 +38,19 @@ FAST = settings(max_examples=examples(60), deadline=None, suppress_health_check=
 @given(snapshots())
 def test_every_job_starts_or_is_held_once_with_a_reason(snapshot: Snapshot) -> None:
     placement = place(snapshot, NOW)
-    decided = Counter([start.job_id for start in placement.starts] + [hold.job_id for hold in placement.holds])
+    decided = Counter([start.job_id for start in placement.starts] + [hold.job_id for hold in placement.pending])
     assert decided == Counter(job.id for job in snapshot.waiting)
     jobs = {job.id: job for job in snapshot.waiting}
-    ranks = [rank(jobs[hold.job_id], snapshot) for hold in placement.holds]
+    ranks = [rank(jobs[hold.job_id], snapshot) for hold in placement.pending]
     assert ranks == sorted(ranks)
-    assert [hold.position for hold in placement.holds] == list(range(1, len(placement.holds) + 1))
-    for hold in placement.holds:
+    assert [hold.position for hold in placement.pending] == list(range(1, len(placement.pending) + 1))
+    for hold in placement.pending:
         assert hold.reason.code in REASONS
         assert hold.reason.message.count("\n") == 0
         assert hold.estimated_start is None or hold.estimated_start >= NOW
         assert (hold.estimated_start is None) == hold.reason.message.endswith("start unknown")
-        assert placement.hold_of(hold.job_id) == hold
-    assert all(placement.hold_of(start.job_id) is None for start in placement.starts)
+        assert placement.wait_of(hold.job_id) == hold
+    assert all(placement.wait_of(start.job_id) is None for start in placement.starts)
 
 
 @FAST
@@ -62,7 +62,7 @@ def test_nothing_is_given_twice_or_beyond_what_a_node_has(snapshot: Snapshot) ->
     given_away = [uuid for held in snapshot.holding for uuid in held.devices]
     for start in placement.starts:
         wanted = jobs[start.job_id].resources
-        shares = [Share(node=start.node, devices=start.devices), *start.others]
+        shares = [NodePart(node=start.node, devices=start.devices), *start.others]
         assert len({share.node for share in shares}) == wanted.nodes
         for share in shares:
             machine = machines[share.node]
@@ -89,12 +89,12 @@ def test_nothing_is_given_twice_or_beyond_what_a_node_has(snapshot: Snapshot) ->
 def test_no_limit_is_passed(snapshot: Snapshot) -> None:
     placement = place(snapshot, NOW)
     jobs = {job.id: job for job in snapshot.waiting}
-    holds = list(snapshot.holding)
+    pending = list(snapshot.holding)
     for start in placement.starts:
         job = jobs[start.job_id]
-        assert within_limits(job, snapshot, holds)
+        assert within_limits(job, snapshot, pending)
         assert job.not_before <= NOW
-        holds.append(as_holding(start, jobs, NOW))
+        pending.append(as_holding(start, jobs, NOW))
 
 
 @FAST
@@ -102,23 +102,23 @@ def test_no_limit_is_passed(snapshot: Snapshot) -> None:
 def test_the_first_in_order_starts_if_it_fits(snapshot: Snapshot) -> None:
     placement = place(snapshot, NOW)
     started = {start.job_id for start in placement.starts}
-    holds = list(snapshot.holding)
+    pending = list(snapshot.holding)
     jobs = {job.id: job for job in snapshot.waiting}
     for job in sorted(snapshot.waiting, key=lambda job: rank(job, snapshot)):
         if job.partition not in ("", *snapshot.partitions):
             assert job.id not in started
             continue
-        if job.not_before > NOW or not within_limits(job, snapshot, holds):
+        if job.not_before > NOW or not within_limits(job, snapshot, pending):
             assert job.id not in started
             if job.resources.gpus and job.not_before <= NOW:
                 break
             continue
-        room = has_room(job.resources, free_for(job, snapshot, holds, NOW, NOW))
+        room = has_room(job.resources, free_for(job, snapshot, pending, NOW, NOW))
         assert (job.id in started) == room
         if not room:
             break
         # Behind one that does not start, promises and the strict order within a limit have their say.
-        holds.append(next(as_holding(start, jobs, NOW) for start in placement.starts if start.job_id == job.id))
+        pending.append(next(as_holding(start, jobs, NOW) for start in placement.starts if start.job_id == job.id))
 
 
 @FAST
@@ -128,8 +128,8 @@ def test_a_blocked_job_fits_on_the_reserved_node_at_most(snapshot: Snapshot) -> 
     placement = place(snapshot, NOW)
     jobs = {job.id: job for job in snapshot.waiting}
     held = after(snapshot, placement, NOW)
-    kept = [jobs[first.job_id] for first in placement.holds if first.reason.code == "Resources"]
-    for hold in placement.holds:
+    kept = [jobs[first.job_id] for first in placement.pending if first.reason.code == "Resources"]
+    for hold in placement.pending:
         wanted = jobs[hold.job_id].resources
         room = nodes_with_room(wanted, free_for(jobs[hold.job_id], snapshot, held, NOW, NOW))
         if hold.reason.code == "ReqNodeNotAvail" or (hold.reason.code == "Resources" and len(kept) == 1):
@@ -143,7 +143,7 @@ def test_a_blocked_job_fits_on_the_reserved_node_at_most(snapshot: Snapshot) -> 
 @given(snapshots())
 def test_backfill_never_delays_the_first_blocked_job(snapshot: Snapshot) -> None:
     placement = place(snapshot, NOW)
-    blocked = [hold for hold in placement.holds if hold.reason.code == "Resources"]
+    blocked = [hold for hold in placement.pending if hold.reason.code == "Resources"]
     jobs = {job.id: job for job in snapshot.waiting}
     parts = [jobs[hold.job_id].partition for hold in blocked]
     assert len(parts) == len(set(parts))
@@ -164,11 +164,11 @@ def test_backfill_never_delays_the_first_blocked_job(snapshot: Snapshot) -> None
 @given(snapshots())
 def test_the_first_in_line_starts_when_it_was_told(snapshot: Snapshot) -> None:
     placement = place(snapshot, NOW)
-    hold = next(iter(placement.holds), None)
+    hold = next(iter(placement.pending), None)
     if hold is None or hold.reason.code != "Resources" or hold.estimated_start is None:
         return
     then = hold.estimated_start
-    remaining = {held.job_id for held in placement.holds}
+    remaining = {held.job_id for held in placement.pending}
     later = replace(
         snapshot,
         waiting=[job for job in snapshot.waiting if job.id in remaining],
@@ -194,7 +194,7 @@ def test_the_order_in_which_things_are_listed_does_not_matter(snapshot: Snapshot
     )
     one, other = place(snapshot, NOW), place(mixed, NOW)
     assert one.starts == other.starts
-    assert list(one.holds) == list(other.holds)
+    assert list(one.pending) == list(other.pending)
     assert one == other
 
 
@@ -202,6 +202,6 @@ def test_the_order_in_which_things_are_listed_does_not_matter(snapshot: Snapshot
 @given(snapshots(), st.integers(1, 100_000))
 def test_the_order_does_not_depend_on_when_one_looks(snapshot: Snapshot, later: int) -> None:
     nothing_fits = replace(snapshot, nodes=(), holding=())
-    assert [hold.job_id for hold in place(nothing_fits, NOW).holds] == [
-        hold.job_id for hold in place(nothing_fits, NOW + later).holds
+    assert [hold.job_id for hold in place(nothing_fits, NOW).pending] == [
+        hold.job_id for hold in place(nothing_fits, NOW + later).pending
     ]

@@ -25,7 +25,7 @@ def starts(snapshot: Snapshot) -> dict[int, str]:
 
 
 def reason(snapshot: Snapshot, job_id: int) -> tuple[str, str]:
-    hold = place(snapshot, NOW).hold_of(job_id)
+    hold = place(snapshot, NOW).wait_of(job_id)
     assert hold is not None
     return hold.reason.code, hold.reason.message
 
@@ -59,9 +59,9 @@ def test_nodes_in_two_partitions_are_promised_once() -> None:
     nodes = [node("c1", "h200", "h200")]
     busy = [holding(8, "c1", "c1-0", "c1-1", left=600)]
     waits = [waiting(1, 2, ago=50, partition="cats", time=1000), waiting(2, 2, ago=40, partition="all", time=1000)]
-    holds = place(lab(nodes, waits, busy, partitions=PARTS), NOW).holds
-    assert [hold.reason.code for hold in holds] == ["Resources", "Resources"]
-    assert [hold.estimated_start for hold in holds] == [NOW + 600, NOW + 1600]
+    pending = place(lab(nodes, waits, busy, partitions=PARTS), NOW).pending
+    assert [hold.reason.code for hold in pending] == ["Resources", "Resources"]
+    assert [hold.estimated_start for hold in pending] == [NOW + 600, NOW + 1600]
 
 
 def test_a_partition_that_is_gone() -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_labs import GIB, NOW, free_for, has_room, holding, lab, node, snapshots, waiting, within_limits
 
-from carrel.domain.node import Share
+from carrel.domain.node import NodePart
 from carrel.domain.partition import Partition
 from carrel.domain.placement import Holding, Preempt, Snapshot, Waiting
 from carrel.domain.qos import PreemptMode, QoS
@@ -110,7 +110,7 @@ def test_what_is_on_its_way_out_is_waited_for() -> None:
 
 
 def test_a_job_on_several_nodes_gives_way_as_a_whole_and_room_for_one_is_made_on_several() -> None:
-    gang = replace(running(11, "n1", "n1-0", "n1-1", "n1-2", "n1-3", ran=10), others=(Share(node="n2", devices=("n2-0",)),))
+    gang = replace(running(11, "n1", "n1-0", "n1-1", "n1-2", "n1-3", ran=10), others=(NodePart(node="n2", devices=("n2-0",)),))
     small = running(12, "n2", "n2-1", "n2-2", "n2-3", ran=500)
     assert victims([waiting(1, 2, qos="desk", nodes=2)], [gang, small]) == [(11, "requeue"), (12, "requeue")]
     assert victims([waiting(1, 1, qos="desk", nodes=2)], [gang, small]) == [(11, "requeue")]

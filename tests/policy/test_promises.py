@@ -32,7 +32,7 @@ def test_the_first_few_blocked_jobs_are_promised_one_after_the_other() -> None:
         2: (NOW + 2 * HOUR, ["n1"]),
         3: (NOW + 4 * HOUR, ["n1"]),
     }
-    assert [(hold.reason.code, hold.estimated_start) for hold in place(found.picture, NOW).holds] == [
+    assert [(hold.reason.code, hold.estimated_start) for hold in place(found.picture, NOW).pending] == [
         ("Resources", NOW + HOUR),
         ("Priority", NOW + 2 * HOUR),
         ("Priority", NOW + 4 * HOUR),

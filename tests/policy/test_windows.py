@@ -25,7 +25,7 @@ def test_who_would_reach_into_the_window_waits_for_its_end() -> None:
     waits = [waiting(1, ago=9, time=3 * HOUR), waiting(2, ago=8, time=2 * HOUR), waiting(3, ago=7, time=3 * HOUR, owner="cyd")]
     snapshot = lab([node("n1", "h200", "h200", "h200")], waits, reservations=[COURSE])
     assert starts(snapshot) == [2, 3]
-    hold = place(snapshot, NOW).hold_of(1)
+    hold = place(snapshot, NOW).wait_of(1)
     assert hold is not None
     assert hold.estimated_start == COURSE.end
     assert hold.reason.code == "Resources"
@@ -34,7 +34,7 @@ def test_who_would_reach_into_the_window_waits_for_its_end() -> None:
 
 def test_inside_the_window_it_says_how_long_it_goes_on() -> None:
     snapshot = lab([node("n1", "h200")], [waiting(1, time=60)], reservations=[COURSE])
-    hold = place(snapshot, COURSE.begin + HOUR).hold_of(1)
+    hold = place(snapshot, COURSE.begin + HOUR).wait_of(1)
     assert hold is not None
     assert 'n1 is kept for reservation "course" (deep learning) for 3 h more; about 3 h' in hold.reason.message
     assert starts(snapshot, COURSE.end) == [1]
@@ -43,7 +43,7 @@ def test_inside_the_window_it_says_how_long_it_goes_on() -> None:
 def test_who_runs_when_it_is_made_goes_on() -> None:
     busy = holding(9, "n1", "n1-0", left=9 * HOUR)
     snapshot = lab([node("n1", "h200")], [waiting(1, ago=5, time=HOUR)], [busy], reservations=[COURSE])
-    hold = place(snapshot, NOW).hold_of(1)
+    hold = place(snapshot, NOW).wait_of(1)
     assert hold is not None
     assert hold.estimated_start == NOW + 9 * HOUR
     assert hold.reason.message.startswith("needs 1 GPU on one node; none is free")
@@ -69,7 +69,7 @@ def test_several_nodes_are_free_at_the_same_time() -> None:
         Reservation(name="b", begin=NOW + 250, end=NOW + 300, nodes=("n2",)),
     ]
     snapshot = lab([node("n1", "h200"), node("n2", "h200")], [waiting(1, nodes=2, time=150)], reservations=windows)
-    hold = place(snapshot, NOW).hold_of(1)
+    hold = place(snapshot, NOW).wait_of(1)
     assert hold is not None
     assert hold.estimated_start == NOW + 300
 

@@ -13,7 +13,7 @@ from argon2 import PasswordHasher
 from gateway_lab import Rig, a_lab, client, serve
 from portal_site import Clock, Site
 
-from carrel.audit import Wanted
+from carrel.audit import AuditFilter
 from carrel.credentials import LocalSignIn
 from carrel.credentials.passkeys import Party, Passkeys
 from carrel.credentials.passwords import Hashes
@@ -45,7 +45,7 @@ class LocalSite(Site):
         return http.post("/sign-in/password", data={"name": name, "password": password, **more}, headers=OWN)
 
     def last(self) -> dict[str, Any]:
-        return self.rig.audit.read(Wanted(), limit=1, newest=True)[0]
+        return self.rig.audit.read(AuditFilter(), limit=1, newest=True)[0]
 
 
 OWN = {"Sec-Fetch-Site": "same-origin"}

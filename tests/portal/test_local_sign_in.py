@@ -9,7 +9,7 @@ import pytest
 from argon2 import PasswordHasher
 from local_site import GOOD, OTHER, OWN, QUICK, LocalSite
 
-from carrel.audit import Wanted
+from carrel.audit import AuditFilter
 from carrel.credentials import LocalSignIn
 from carrel.credentials.passwords import Hashes
 from carrel.portal.signin import COOKIE
@@ -233,7 +233,7 @@ def test_a_sign_in_by_a_one_time_link_has_a_line_of_the_audit_log(local_site: Lo
     with local_site.browser() as http:
         assert http.get("/login").status_code == 401
         assert http.get(link).status_code == 200
-        line = next(line for line in local_site.rig.audit.read(Wanted(), limit=9, newest=True) if line.get("who") == "ada")
+        line = next(line for line in local_site.rig.audit.read(AuditFilter(), limit=9, newest=True) if line.get("who") == "ada")
         assert (line["who"], line["action"], line["result"]) == ("ada", "sign in", "allowed")
         http.cookies.clear()
         assert http.get(link).status_code == 401

@@ -18,7 +18,7 @@ from gateway_lab import Rig, a_lab, serve
 from local_site import OWN
 from portal_site import Clock, Site
 
-from carrel.audit import Wanted
+from carrel.audit import AuditFilter
 from carrel.credentials import LocalSignIn
 from carrel.credentials.pam import PamService, PamSignIn
 from carrel.domain.errors import Unavailable
@@ -105,7 +105,7 @@ def test_only_who_is_a_user_comes_in_where_the_lab_says_so(pam_site: PamSite) ->
         assert (refused.status_code, "is no user of this lab" in refused.text) == (403, True)
         people.add(User(subject=SOMEBODY, name=SOMEBODY), now=time.time())
         assert pam_site.sign_in(http, SOMEBODY, PASSWORD).status_code == 200
-        assert pam_site.rig.audit.read(Wanted(), limit=1, newest=True)[0]["who"] == SOMEBODY
+        assert pam_site.rig.audit.read(AuditFilter(), limit=1, newest=True)[0]["who"] == SOMEBODY
         http.cookies.clear()
         people.set_state(SOMEBODY, UserState.SUSPENDED, reason="a test", by="root", now=time.time())
         assert pam_site.sign_in(http, SOMEBODY, PASSWORD).status_code == 403

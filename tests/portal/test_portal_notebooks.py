@@ -10,7 +10,7 @@ import httpx
 import pytest
 from portal_site import Site
 
-from carrel.control.sessions import NodeNews
+from carrel.control.sessions import NodeReport
 from carrel.domain.job import JobState
 from carrel.domain.launch import Started
 from carrel.domain.partition import Partition
@@ -171,7 +171,7 @@ def test_the_gpus_page_shows_ones_own_and_that_others_are_there(site: Site) -> N
         for part in ("simulated", "somebody else", "3 GiB of 16 GiB", "without a lease", "about 40 s more", "in host memory"):
             assert part in page, part
         site.rig.lender.said = {"tier": "", "devices": []}
-        site.rig.nodes.append(NodeNews(node="n7", age=300.0, current=False, ended=False, status=LENDING))
+        site.rig.nodes.append(NodeReport(node="n7", age=300.0, current=False, ended=False, status=LENDING))
         page = http.get(f"{site.url}/gpus").text
         for part in ("Node n7", "heard last 5 min ago", "3 GiB of 16 GiB", "No GPU on this machine"):
             assert part in page, part

@@ -12,7 +12,7 @@ import pytest
 from promoting import PATIENCE, Ran, run_script, write_notebook
 
 from carrel.domain.errors import Conflict, Invalid, NotFound
-from carrel.notebooks.promote import Weight, promote
+from carrel.notebooks.promote import Severity, promote
 
 
 def command(*words: str, cwd: Path) -> Ran:
@@ -217,7 +217,7 @@ def test_names_that_nothing_defines_are_said(tmp_path: Path) -> None:
         "[i for i in range(limit)]",
     )
     made = promote(write_notebook(tmp_path / "work.ipynb", *cells), cells="2-")
-    said = [(note.cell, note.text) for note in made.notes if note.weight is Weight.CHECK]
+    said = [(note.cell, note.text) for note in made.notes if note.weight is Severity.CHECK]
     assert said == [
         (2, "limit comes from cell 1, which is left out"),
         (2, "nowhere is defined in no cell"),

@@ -12,7 +12,7 @@ import pytest
 from promoting import write_notebook
 
 from carrel.domain.errors import Invalid, NotFound
-from carrel.notebooks.promote import Promoted, Weight, promote
+from carrel.notebooks.promote import Promoted, Severity, promote
 from carrel.tasks import describe
 
 pytestmark = pytest.mark.quick
@@ -31,7 +31,7 @@ theirs @ file:///home/ada/theirs
 """
 
 
-def notes(made: Promoted, weight: Weight) -> list[str]:
+def notes(made: Promoted, weight: Severity) -> list[str]:
     return [note.text for note in made.notes if note.weight is weight]
 
 
@@ -58,11 +58,11 @@ def test_a_lock_gives_exact_versions_and_leaves_the_kernel_out(tmp_path: Path) -
     assert recipe.python == "3.11"
     assert "ipykernel==6.29.5" in recipe.files["constraints.txt"]
     assert "tornado==6.4" in recipe.files["constraints.txt"]
-    assert any("humanize" in text and "open" in text for text in notes(made, Weight.GUESSED))
-    assert any("wandb" in text for text in notes(made, Weight.GUESSED))
-    assert any("file:///home/ada/mine" in text for text in notes(made, Weight.CHECK))
-    assert any("theirs" in text for text in notes(made, Weight.CHECK))
-    assert any("+" in text and "torch" in text for text in notes(made, Weight.CHECK))
+    assert any("humanize" in text and "open" in text for text in notes(made, Severity.GUESSED))
+    assert any("wandb" in text for text in notes(made, Severity.GUESSED))
+    assert any("file:///home/ada/mine" in text for text in notes(made, Severity.CHECK))
+    assert any("theirs" in text for text in notes(made, Severity.CHECK))
+    assert any("+" in text and "torch" in text for text in notes(made, Severity.CHECK))
 
 
 def test_what_a_kernel_needs_stays_where_a_cell_imports_it(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_imports_become_packages_where_nothing_is_known(tmp_path: Path) -> None:
             "scikit-learn",
         ]
     )
-    assert any("cupy" in text for text in notes(made, Weight.GUESSED))
+    assert any("cupy" in text for text in notes(made, Severity.GUESSED))
     assert not made.environment.locked
 
 
@@ -165,7 +165,7 @@ def test_what_does_not_travel_is_said(tmp_path: Path) -> None:
         "%pip install -r nowhere.txt -c limits.txt",
     )
     made = promote(write_notebook(tmp_path / "work.ipynb", *cells))
-    said = " ".join(notes(made, Weight.CHECK))
+    said = " ".join(notes(made, Severity.CHECK))
     for word in (". is installed", "./wheel.whl", "/abs/package", "numpy=={v}", "$OTHER", "nowhere.txt", "limits.txt"):
         assert word in said
     assert requirements(made) == []
@@ -253,7 +253,7 @@ def test_what_the_notebook_makes_itself_is_no_package(tmp_path: Path, first: str
     made = promote(write_notebook(tmp_path / "work.ipynb", first, second))
     assert requirements(made) == []
     if first.startswith("!"):
-        assert any("import" in text for text in notes(made, Weight.CHECK))
+        assert any("import" in text for text in notes(made, Severity.CHECK))
 
 
 def test_what_a_written_module_imports_is_needed(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_what_a_written_module_imports_is_needed(tmp_path: Path) -> None:
 def test_what_a_cell_installs_may_bring_a_module_of_another_name(tmp_path: Path) -> None:
     made = promote(write_notebook(tmp_path / "work.ipynb", "%pip install odd-distribution", "import odd_module"))
     assert requirements(made) == ["odd-distribution"]
-    assert any("odd_module" in text and "odd-distribution" in text for text in notes(made, Weight.GUESSED))
+    assert any("odd_module" in text and "odd-distribution" in text for text in notes(made, Severity.GUESSED))
 
 
 def test_installed_files_tell_which_package_brings_a_module(tmp_path: Path) -> None:
@@ -281,6 +281,6 @@ def test_installed_files_tell_which_package_brings_a_module(tmp_path: Path) -> N
 
 def test_a_notebook_without_code_says_so(tmp_path: Path) -> None:
     made = promote(write_notebook(tmp_path / "work.ipynb", "%pip install numpy", "# only a remark", "%matplotlib inline"))
-    assert any("no code remains" in text for text in notes(made, Weight.CHECK))
+    assert any("no code remains" in text for text in notes(made, Severity.CHECK))
     again = promote(write_notebook(tmp_path / "more.ipynb", "print(1)"))
-    assert not any("no code remains" in text for text in notes(again, Weight.CHECK))
+    assert not any("no code remains" in text for text in notes(again, Severity.CHECK))

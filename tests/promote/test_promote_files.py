@@ -9,13 +9,13 @@ import pytest
 from promoting import run_script, write_notebook
 
 from carrel.domain.errors import Invalid
-from carrel.notebooks.promote import Promoted, Weight, promote
+from carrel.notebooks.promote import Promoted, Severity, promote
 from carrel.notebooks.promote.gather import digest_of
 from carrel.staging.fetching import fetch
 
 
 def checks(made: Promoted) -> list[str]:
-    return [f"{note.where}: {note.text}" if note.where else note.text for note in made.notes if note.weight is Weight.CHECK]
+    return [f"{note.where}: {note.text}" if note.where else note.text for note in made.notes if note.weight is Severity.CHECK]
 
 
 def put(directory: Path, *names: str) -> None:

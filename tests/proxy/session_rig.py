@@ -24,7 +24,7 @@ from small_server import SmallServer
 
 from carrel.notebooks import identity
 from carrel.notebooks.address import UnixAddress
-from carrel.notebooks.proxy import Door, Session, SessionHosts
+from carrel.notebooks.proxy import Session, SessionHosts, TicketIssuer
 from carrel.testing.waiting import PATIENCE, wait_until
 
 PATTERN = "{session}.localhost"
@@ -127,7 +127,7 @@ class Front:
     """The proxy, in front of a lab, on a port of its own."""
 
     sessions: FoundSessions
-    door: Door
+    door: TicketIssuer
     clock: Clock
     port: int
     hosts: SessionHosts
@@ -202,7 +202,7 @@ def a_front(pattern: str = PATTERN, secret: bytes | None = None, port: int = 0) 
     """The proxy on a port of this machine, a free one by default."""
     secret = secret or secrets.token_bytes(32)
     sessions, clock = FoundSessions(secret), Clock()
-    door = Door(clock)
+    door = TicketIssuer(clock)
     lab = Gateway()
     hosts = lab.hosts = SessionHosts(lab, sessions=sessions, door=door, pattern=pattern, secret=secret, clock=clock)
     with socket.create_server(("127.0.0.1", port)) as listener, serving(hosts, listener) as server:

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 from carrel.domain.errors import Invalid
 from carrel.notebooks import identity
 from carrel.notebooks.address import UnixAddress
-from carrel.notebooks.proxy import Door, lab_path
+from carrel.notebooks.proxy import TicketIssuer, lab_path
 
 
 def raw(front: Front, text: bytes) -> bytes:
@@ -106,8 +106,8 @@ def test_only_files_of_the_session_are_opened(file: str) -> None:
 
 
 def test_a_door_keeps_no_ticket_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("carrel.notebooks.proxy.door._MOST", 3)
-    door = Door(lambda: 0.0)
+    monkeypatch.setattr("carrel.notebooks.proxy.tickets._MOST", 3)
+    door = TicketIssuer(lambda: 0.0)
     tickets = [door.issue("s1-000000000000", "ada", "/lab").partition("ticket=")[2] for _ in range(5)]
     assert not any(ticket in str(door._tickets) for ticket in tickets)
     assert [door.take("s1-000000000000", ticket) is not None for ticket in tickets] == [False, False, True, True, True]

@@ -19,10 +19,10 @@ from residency_rig import LIMIT, MIB, Program, fake_driver, library
 
 from carrel.broker.bus import Bus
 from carrel.broker.core.effects import MoveBack, MoveOut, Pause
-from carrel.broker.given import GivenPieces
 from carrel.broker.pool import HostPool
+from carrel.broker.pool_allocations import PoolAllocations
 from carrel.broker.processes import peer, start_time
-from carrel.domain.lease import Way
+from carrel.domain.lease import MoveMethod
 from carrel.leases.protocol import LONGEST, Message, decode, encode
 from carrel.suspension.ports import Moved
 from carrel.transport.channel import MOST_FILES, Channel
@@ -69,7 +69,7 @@ class World:
     def open(self) -> None:
         """A broker begins."""
         self.loop = Reactor()
-        given = GivenPieces()
+        given = PoolAllocations()
         given.keep(self._journal, lambda: 1.0)
         lives = self._workers.__contains__
         self.pool = HostPool(POOL, piece=PIECE, available=lambda: 1 << 40, given=given, lives=lives)
@@ -276,9 +276,9 @@ class World:
         print(f"{what} of {members} with {self.driver.pending()}")  # what pytest shows of a test that fails
         about: dict[str, Any] = {"tenant": members[0], "targets": (), "devices": self.driver.uuids, "members": members}
         if what == "out":
-            self.bus.out(MoveOut(pauses=None, size=0, way=Way.BUS, memory=0, **about), done)
+            self.bus.out(MoveOut(pauses=None, size=0, way=MoveMethod.BUS, memory=0, **about), done)
         elif what == "back":
-            self.bus.back(MoveBack(lease=None, state={}, memory={}, way=Way.BUS, **about), done)
+            self.bus.back(MoveBack(lease=None, state={}, memory={}, way=MoveMethod.BUS, **about), done)
         else:
             self.bus.pause(Pause(members[0], "", members), done)
         return ended

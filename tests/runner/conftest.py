@@ -7,7 +7,7 @@ import pytest
 
 from carrel.devices import DeviceLocks, this_node
 from carrel.engines.local import LocalEngine
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 
 TOKEN = "carrel-test-token-0123456789"
 
@@ -23,7 +23,7 @@ class Lab:
             locks=DeviceLocks(root / "locks"),
             cgroups=cgroups,
         )
-        self.ear = Ear(self.engine)
+        self.listener = EngineListener(self.engine)
         self._ids = itertools.count(1)
 
     def start(self, command, **fields):
@@ -35,7 +35,7 @@ class Lab:
         return self.ended(self.start(command, **fields))
 
     def ended(self, launch):
-        return self.ear.ended(launch)
+        return self.listener.ended(launch)
 
     def cancel(self, launch):
         self.engine.cancel(launch.job_id, launch.attempt, by="bob")
@@ -49,10 +49,10 @@ class Lab:
         return (jobs[-1] / "1" / "log").read_bytes()
 
     def wrote(self, launch, text):
-        self.ear.wrote(launch, self.log(launch), text)
+        self.listener.wrote(launch, self.log(launch), text)
 
     def story(self, launch):
-        return self.ear.story(launch)
+        return self.listener.story(launch)
 
 
 @pytest.fixture(params=[True, False], ids=["kernel", "watched"])

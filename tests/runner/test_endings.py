@@ -183,7 +183,7 @@ def test_a_stubborn_job_is_killed_after_the_grace(any_lab):
 def test_a_stopped_job_can_be_cancelled(lab):
     launch = lab.start("echo ready; kill -STOP $$; sleep 600", limits=PATIENT)
     lab.wrote(launch, b"ready")
-    pid = lab.ear.wait(launch, lambda story: story.first(Started)).first(Started).pid
+    pid = lab.listener.wait(launch, lambda story: story.first(Started)).first(Started).pid
     wait_until(lambda: "\nState:\tT" in Path(f"/proc/{pid}/status").read_text())
     lab.cancel(launch)
     assert lab.ended(launch).signal == signal.SIGTERM
@@ -257,7 +257,7 @@ def test_usage_is_told(any_lab):
         "while not os.path.exists('go'): time.sleep(0.05)\n"
     )
     launch = any_lab.start("python3 burn.py", files={"burn.py": burn}, limits=LaunchLimits(sample=0.2))
-    any_lab.ear.wait(launch, lambda story: sum(isinstance(record, Sampled) for record in story.records) >= 3)
+    any_lab.listener.wait(launch, lambda story: sum(isinstance(record, Sampled) for record in story.records) >= 3)
     (any_lab.home.attempt(launch).work / "go").touch()
     ended = any_lab.ended(launch)
     assert 0.4 < ended.usage.cpu_seconds < 20
@@ -271,8 +271,8 @@ def test_usage_is_told(any_lab):
 _RUNNER = """
 import os, sys
 from pathlib import Path
-from carrel.runner.main import Surroundings, run_attempt
-run_attempt(Path(sys.argv[1]), Surroundings(environ=dict(os.environ)))
+from carrel.runner.main import RunnerContext, run_attempt
+run_attempt(Path(sys.argv[1]), RunnerContext(environ=dict(os.environ)))
 """
 
 

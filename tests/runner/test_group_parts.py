@@ -13,7 +13,7 @@ from carrel.runner.group.labels import Labelled
 from carrel.runner.group.plan import (
     Allocation,
     GroupPlan,
-    Meeting,
+    Rendezvous,
     mpirun_arguments,
     mpirun_command,
     plan_group,
@@ -24,7 +24,7 @@ from carrel.testing.builders import LabHome, make_launch
 
 pytestmark = pytest.mark.quick
 
-MEETING = Meeting(address="fd00::7", port=12345, number=1)
+MEETING = Rendezvous(address="fd00::7", port=12345, number=1)
 STEPS = Allocation(each_node=("srun", "-N2"), each_process=("srun", "--mpi=pmix"), nodes=("a", "b"))
 
 

@@ -165,9 +165,9 @@ def test_a_group_gives_way_and_goes_on(lab):
     for rank in b"01":
         lab.wrote(launch, b"%c: begun" % rank)
     lab.engine.preempt(1, 1, Preemption(mode=PreemptMode.SUSPEND, by=9, qos="high", at=0.0, grace=60))
-    lab.ear.wait(launch, lambda story: story.first(Suspended))
+    lab.listener.wait(launch, lambda story: story.first(Suspended))
     lab.engine.preempt(1, 1, None)
-    lab.ear.wait(launch, lambda story: story.first(Resumed))
+    lab.listener.wait(launch, lambda story: story.first(Resumed))
     (lab.home.attempt(launch).work / "go").touch()
     assert lab.ended(launch).state is JobState.COMPLETED
     assert {"0: done", "1: done"} <= set(lines(lab))

@@ -110,7 +110,7 @@ def test_a_command_that_deletes_its_directory(any_lab):
 
 def test_a_command_that_deletes_its_whole_attempt_is_not_run_again(lab):
     launch = lab.start(f"echo ran >> {lab.home.root}/ran; cd /; rm -rf {lab.home.spool.root}/1; exit 1")
-    story = lab.ear.wait(launch, lambda story: story.gone or story.ended)
+    story = lab.listener.wait(launch, lambda story: story.gone or story.ended)
     assert story.gone or story.ended.exit_code == 1
     assert (lab.home.root / "ran").read_text() == "ran\n"
 

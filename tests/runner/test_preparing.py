@@ -104,18 +104,18 @@ def test_a_repeated_task_gets_the_packages_of_its_lock_and_not_newer_ones(lab):
     show = "python -c 'import importlib.metadata as m; print(m.version(\"iniconfig\"))'"
     old = EnvironmentRecipe(kind=EnvironmentKind.REQUIREMENTS, requirements=("iniconfig==2.0.0",))
     first = lab.start(show, task={"environment": old})
-    assert lab.ear.ended(first).state is JobState.COMPLETED
+    assert lab.listener.ended(first).state is JobState.COMPLETED
     lock = lab.home.blob(lab.story(first).first(EnvironmentReady).lock).read_text()
     again = EnvironmentRecipe(kind=EnvironmentKind.REQUIREMENTS, requirements=("iniconfig",), lock=lock)
     second = lab.start(show, task={"environment": again})
-    assert lab.ear.ended(second).state is JobState.COMPLETED
+    assert lab.listener.ended(second).state is JobState.COMPLETED
     assert lab.output() == b"2.0.0\n"
 
 
 def test_an_environment_is_built_and_its_lock_kept(lab):
     recipe = EnvironmentRecipe(kind=EnvironmentKind.REQUIREMENTS, source="requirements.txt", requirements=("iniconfig==2.1.0",))
     launch = lab.start("python -c 'import iniconfig; print(iniconfig.__file__)'", task={"environment": recipe})
-    ended = lab.ear.ended(launch)
+    ended = lab.listener.ended(launch)
     assert ended.state is JobState.COMPLETED, lab.output()
     ready = lab.story(launch).first(EnvironmentReady)
     assert ready.built
@@ -129,7 +129,7 @@ def test_an_environment_is_built_and_its_lock_kept(lab):
 def test_an_environment_that_cannot_be_is_explained_in_the_words_of_the_resolver(lab):
     recipe = EnvironmentRecipe(kind=EnvironmentKind.REQUIREMENTS, source="requirements.txt", requirements=("iniconfig==999",))
     launch = lab.start("true", task={"environment": recipe})
-    ended = lab.ear.ended(launch)
+    ended = lab.listener.ended(launch)
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "EnvironmentFailed")
     assert "iniconfig==999" in ended.reason.message
     assert lab.story(launch).first(Started) is None

@@ -17,7 +17,7 @@ import pytest
 from carrel.domain.job import JobState
 from carrel.domain.launch import Launch, Preparing
 from carrel.domain.task import InputSpec
-from carrel.testing.builders import Story
+from carrel.testing.builders import AttemptEvents
 
 VALUE = "correct-horse-battery-staple"
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkq\n-----END KEY-----"
@@ -107,7 +107,7 @@ def test_it_waits_for_a_lab_that_is_down_and_says_so(lab: Any, gateway: Gateway,
     launch = start('echo "${#API_KEY}"')
     assert lab.ended(launch).state is JobState.COMPLETED
     assert b"28" in log_of(lab, launch)
-    story: Story = lab.ear.story(launch)
+    story: AttemptEvents = lab.listener.story(launch)
     assert any(isinstance(record, Preparing) and "which keeps the secret API_KEY" in record.message for record in story.records)
 
 

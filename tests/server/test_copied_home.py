@@ -16,7 +16,7 @@ from carrel import Client
 from carrel.client.locate import locate
 from carrel.domain.errors import Conflict, Invalid, Unavailable
 from carrel.server.home import LabHome
-from carrel.server.whereabouts import Answer, Whereabouts, check, read, remember, strangeness
+from carrel.server.home_location import Answer, HomeLocation, check, read, remember, strangeness
 from carrel.spool import Spool, read_claim
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE
@@ -159,7 +159,7 @@ def test_a_moved_home_goes_on_and_is_not_asked_twice(running: tuple[LabProcess, 
     assert check(LabHome(moved), "", None) is None
 
 
-HERE = Whereabouts(path="/lab", inode=7, disk=2049, boot="b1", machine="m1", host="gpu1")
+HERE = HomeLocation(path="/lab", inode=7, disk=2049, boot="b1", machine="m1", host="gpu1")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ HERE = Whereabouts(path="/lab", inode=7, disk=2049, boot="b1", machine="m1", hos
         (replace(HERE, path="/moved"), "was /lab on gpu1"),
     ],
 )
-def test_what_is_strange_about_a_home(now: Whereabouts, strange: str) -> None:
+def test_what_is_strange_about_a_home(now: HomeLocation, strange: str) -> None:
     found = strangeness(HERE, now)
     assert strange in found
     assert bool(strange) == bool(found)

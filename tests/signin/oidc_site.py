@@ -15,7 +15,7 @@ from gateway_lab import Rig, a_lab, client, serve
 from local_site import QUICK
 from portal_site import Clock, Site
 
-from carrel.audit import Wanted
+from carrel.audit import AuditFilter
 from carrel.credentials import LocalSignIn
 from carrel.credentials.oidc import Client, OidcSignIn, Provider
 from carrel.credentials.oidc.fetch import Fetch
@@ -70,7 +70,7 @@ class OidcSite(Site):
         return None if token is None else self.rig.lab.authenticate(token).user.subject
 
     def lines(self) -> list[dict[str, Any]]:
-        return list(self.rig.audit.read(Wanted(), limit=1000, newest=True))
+        return list(self.rig.audit.read(AuditFilter(), limit=1000, newest=True))
 
     def last(self) -> dict[str, Any]:
         return next(line for line in reversed(self.lines()) if line.get("resource") == BACK)

@@ -20,7 +20,7 @@ from carrel.engines.slurm.arrays import Gathering, Pieces
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.engines.slurm.followed import Followed
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.slurm_site import SlurmSite
@@ -38,12 +38,12 @@ class Elements:
         self.lab = f"a{abs(hash(str(home.root))):x}"
         self.engines: list[SlurmEngine] = []
 
-    def engine(self, **options: Any) -> tuple[SlurmEngine, Ear]:
+    def engine(self, **options: Any) -> tuple[SlurmEngine, EngineListener]:
         commands = SlurmCommands(environ=self.environ, json=options.pop("json", False), timeout=60)
         place: dict[str, Any] = {"spool": self.home.spool, "run_dir": self.home.run, "lab": self.lab, "environ": self.environ}
         engine = SlurmEngine(commands=commands, interval=0.3, **place, **options)
         self.engines.append(engine)
-        return engine, Ear(engine)
+        return engine, EngineListener(engine)
 
     def launches(self, command: str, array: str, *, first: int = 1, **fields: Any) -> list[Launch]:
         indices = read_array(array).indices
@@ -85,8 +85,8 @@ def elements(tmp_path: Any, faults: SlurmFaults) -> Iterator[Elements]:
         engine.close()
 
 
-def says(ear: Ear, launch: Launch, words: str) -> Callable[[], bool]:
-    return lambda: any(isinstance(one, Preparing) and words in one.message for one in ear.story(launch).records)
+def says(listener: EngineListener, launch: Launch, words: str) -> Callable[[], bool]:
+    return lambda: any(isinstance(one, Preparing) and words in one.message for one in listener.story(launch).records)
 
 
 ECHO = 'echo "$SLURM_ARRAY_TASK_ID" >> {root}/ran'
@@ -124,50 +124,50 @@ def test_elements_reach_slurm_with_their_variables_and_no_more_of_them_than_may(
 def test_one_call_of_sbatch_makes_all_of_them_and_squeue_shows_one_array(
     elements: Elements, faults: SlurmFaults, site: SlurmSite, json: bool
 ) -> None:
-    engine, ear = elements.engine(json=json)
+    engine, listener = elements.engine(json=json)
     block = site.submit("sleep 600", "--nodes=4", "--exclusive")
     site.wait_for(block, "RUNNING")
     launches = elements.launches(ECHO.format(root=elements.home.root), "0,2-40:2")
     elements.start(engine, launches)
-    wait_until(lambda: all(says(ear, launch, "waits in Slurm")() for launch in launches))
+    wait_until(lambda: all(says(listener, launch, "waits in Slurm")() for launch in launches))
     (number,) = {elements.number(launch) for launch in launches}
     assert len(faults.calls("sbatch")) == 1
     assert site.run("squeue", "-h", "-o", "%i", f"--jobs={number}").out.split() == [f"{number}_[0-40:2]"]
-    assert says(ear, launches[1], f"as job {number}_2,")()
+    assert says(listener, launches[1], f"as job {number}_2,")()
     # Some are cancelled while they wait: one by the lab, one by somebody in Slurm, who leaves no trace of it there.
     engine.cancel(launches[3].job_id, 1, by="alice")
-    assert "alice" in ear.ended(launches[3]).reason.message
+    assert "alice" in listener.ended(launches[3]).reason.message
     site.run("scancel", f"{number}_10")
-    assert ear.ended(launches[5]).state is JobState.CANCELLED
+    assert listener.ended(launches[5]).state is JobState.CANCELLED
     site.run("scancel", str(block))
     for launch in launches:
         if launch not in (launches[3], launches[5]):
-            assert ear.ended(launch).state is JobState.COMPLETED
+            assert listener.ended(launch).state is JobState.COMPLETED
         engine.forget(launch.job_id, 1)
     assert Counter(elements.ran()) == Counter(str(index) for index in range(0, 41, 2) if index not in (6, 10))
     assert not list(elements.home.spool.root.glob("carrel.*")), "what was written down of the array is left behind"
 
 
 def test_one_that_runs_is_cancelled_and_the_others_go_on(elements: Elements) -> None:
-    engine, ear = elements.engine()
+    engine, listener = elements.engine()
     root = elements.home.root
     launches = elements.launches(f"echo ready; while [ ! -e {root}/go ]; do sleep 0.1; done", "5-7")
     elements.start(engine, launches)
     for launch in launches:
-        ear.wrote(launch, elements.home.attempt(launch).log, b"ready")
+        listener.wrote(launch, elements.home.attempt(launch).log, b"ready")
     engine.cancel(launches[1].job_id, 1, by="bob")
-    assert "bob" in ear.ended(launches[1]).reason.message
+    assert "bob" in listener.ended(launches[1]).reason.message
     (root / "go").touch()
-    assert [ear.ended(launch).state for launch in launches] == [JobState.COMPLETED, JobState.CANCELLED, JobState.COMPLETED]
+    assert [listener.ended(launch).state for launch in launches] == [JobState.COMPLETED, JobState.CANCELLED, JobState.COMPLETED]
 
 
 def test_elements_that_ask_for_something_else_go_by_themselves(elements: Elements) -> None:
-    engine, ear = elements.engine()
+    engine, listener = elements.engine()
     launches = elements.launches("true", "1-4", attempt=2)  # Slurm had no room for the first attempts
     launches[3] = replace(launches[3], resources=replace(launches[3].resources, time=1200))
     elements.start(engine, launches)
     for launch in launches:
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
     numbers = [elements.number(launch) for launch in launches]
     assert numbers[0] == numbers[1] == numbers[2] != numbers[3]
     assert ["array=" in elements.note(launch) for launch in launches] == [True, True, True, False]
@@ -178,19 +178,19 @@ def test_an_engine_after_another_finds_the_array_of_which_nobody_has_heard(
     elements: Elements, faults: SlurmFaults, fault: str
 ) -> None:
     """sbatch has made it and could not say so, or has not got that far."""
-    first, ear = elements.engine()
+    first, listener = elements.engine()
     launches = elements.launches(ECHO.format(root=elements.home.root), "1-12")
     faults.set(fault, "sbatch")
     elements.start(first, launches)
-    wait_until(lambda: all(says(ear, launch, "not submitted to Slurm yet")() for launch in launches))
+    wait_until(lambda: all(says(listener, launch, "not submitted to Slurm yet")() for launch in launches))
     assert not any(elements.number(launch) for launch in launches)
     first.close()
     asked = len(faults.calls("sbatch"))
     faults.clear()
-    second, ear = elements.engine()
+    second, listener = elements.engine()
     second.adopt([(Attempt(job_id=launch.job_id, number=1), launch, TOKEN) for launch in launches])
     for launch in launches:
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
     assert Counter(elements.ran()) == Counter(str(index) for index in range(1, 13))
     assert len(faults.calls("sbatch")) == asked + (fault != "swallowed")
     # One that had ended before the listing showed its number is not looked for.
@@ -198,35 +198,38 @@ def test_an_engine_after_another_finds_the_array_of_which_nobody_has_heard(
 
 
 def test_where_slurm_has_no_room_for_all_an_array_goes_in_pieces_and_in_order(limited: SlurmSite, elements: Elements) -> None:
-    engine, ear = elements.engine()
+    engine, listener = elements.engine()
     root = elements.home.root
     command = f"while [ ! -e {root}/go ]; do sleep 0.1; done; {ECHO.format(root=root)}"
     launches = elements.launches(command, "1-9")
     elements.start(engine, launches)
     for launch in launches[3:]:
-        assert (ear.ended(launch).state, ear.ended(launch).reason.code) == (JobState.PREEMPTED, "AssocMaxSubmitJobLimit")
+        assert (listener.ended(launch).state, listener.ended(launch).reason.code) == (
+            JobState.PREEMPTED,
+            "AssocMaxSubmitJobLimit",
+        )
         engine.forget(launch.job_id, 1, over=False)
     assert all(elements.number(launch) for launch in launches[:3])
     assert elements.number(launches[0]) == elements.number(launches[1])
     (root / "go").touch()
     for launch in launches[:3]:
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
         engine.forget(launch.job_id, 1)
     again = elements.launches(command, "1-9", attempt=2)[3:6]
     again[-1] = replace(again[-1], more_elements=False)
     elements.start(engine, again)
     for launch in again:
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
     assert len({elements.number(launch) for launch in again}) == 1, "what there is room for together goes together"
     assert Counter(elements.ran()) == Counter(str(index) for index in range(1, 7))
 
 
 def test_an_index_that_slurm_does_not_take_is_a_job_of_its_own(elements: Elements) -> None:
-    engine, ear = elements.engine()
+    engine, listener = elements.engine()
     launches = elements.launches(ECHO.format(root=elements.home.root), "3,4,70000,80000")
     elements.start(engine, launches)
     for launch in launches:
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
     assert sorted(elements.ran()) == ["3", "4", "70000", "80000"]
     assert ["array=" in elements.note(launch) for launch in launches] == [True, True, False, False]
 
@@ -270,19 +273,19 @@ def test_a_controller_that_keeps_no_more_jobs_has_an_array_in_pieces(slurm_progr
     with SlurmSite(nodes=1, accounting=False, lines=("MaxJobCount=6", "MinJobAge=2")) as site:
         faults = SlurmFaults(tmp_path / "bin", site.environ)
         elements = Elements(LabHome(tmp_path), faults.environ)
-        engine, ear = elements.engine()
+        engine, listener = elements.engine()
         try:
             root = elements.home.root
             command = f"while [ ! -e {root}/go ]; do sleep 0.1; done; {ECHO.format(root=root)}"
             launches = elements.launches(command, "1-8")
             elements.start(engine, launches)
             for launch in launches[-3:]:
-                assert (ear.ended(launch).state, ear.ended(launch).reason.code) == (JobState.PREEMPTED, "MaxJobCount")
+                assert (listener.ended(launch).state, listener.ended(launch).reason.code) == (JobState.PREEMPTED, "MaxJobCount")
             assert elements.number(launches[0]) == elements.number(launches[3])
             (root / "go").touch()
             taken = [launch for launch in launches if elements.number(launch)]
             for launch in taken:
-                assert ear.ended(launch).state is JobState.COMPLETED
+                assert listener.ended(launch).state is JobState.COMPLETED
         finally:
             engine.close()
         assert Counter(elements.ran()) == Counter(str(launch.job_id) for launch in taken)

@@ -19,7 +19,7 @@ from carrel.domain.errors import Unavailable
 from carrel.domain.ports import Attempt
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.slurm_site import SlurmSite
@@ -63,29 +63,29 @@ def test_each_job_runs_once_to_its_own_end(slurm_programs: None, tmp_path: Path,
                 for launch in launches
             ]
         first = make()
-        ear = Ear(first)
+        listener = EngineListener(first)
         for launch in launches[:20]:
             first.start(launch, token=TOKEN)
-        wait_until(lambda: sum(ear.story(launch).ended is not None for launch in launches) >= 4)
+        wait_until(lambda: sum(listener.story(launch).ended is not None for launch in launches) >= 4)
         keeper = site.submit("sleep 600")
         site.wait_until_saved(keeper)
         site.kill("slurmctld")
         for launch in launches[20:]:
             first.start(launch, token=TOKEN)
         site.kill("node1")
-        offsets = {launch.job_id: ear.story(launch) for launch in launches}
+        offsets = {launch.job_id: listener.story(launch) for launch in launches}
         first.close()
         site.start_controller()
         site.start_node("node1")
         second = make()
         try:
-            ear = Ear(second)
+            listener = EngineListener(second)
             left = [launch for launch in launches if offsets[launch.job_id].ended is None]
             second.adopt(
                 (Attempt(job_id=launch.job_id, number=1, offset=offsets[launch.job_id].offset), launch, TOKEN) for launch in left
             )
             ends = {launch.job_id: story.ended for launch in launches if (story := offsets[launch.job_id]).ended}
-            ends |= {launch.job_id: ear.ended(launch) for launch in left}
+            ends |= {launch.job_id: listener.ended(launch) for launch in left}
         finally:
             second.close()
     assert {number: ended.exit_code for number, ended in ends.items()} == {number: number % 3 for number in range(1, 31)}

@@ -23,7 +23,7 @@ from carrel.engines.slurm.shared import SharedListing
 from carrel.server.home import LabHome as Home
 from carrel.server.signing import LabKey
 from carrel.spool import AttemptDirectory, Spool
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.slurm_site import USERS
 from carrel.testing.unix_users import common_ground, run_as
@@ -117,11 +117,11 @@ def engine(home, site, python):
 
 
 @pytest.fixture
-def ear(engine):
-    return Ear(engine)
+def listener(engine):
+    return EngineListener(engine)
 
 
-def test_elements_of_an_array_are_one_array_of_slurms_of_their_owner(site, home, engine, ear):
+def test_elements_of_an_array_are_one_array_of_slurms_of_their_owner(site, home, engine, listener):
     launches = [
         replace(
             make_launch(home, "echo $SLURM_ARRAY_TASK_ID", job_id=number, more_elements=number < 5),
@@ -133,7 +133,7 @@ def test_elements_of_an_array_are_one_array_of_slurms_of_their_owner(site, home,
     for launch in launches:
         engine.start(launch, token=TOKEN)
     for launch in launches:
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
         assert home.attempt(launch).log.read_text() == f"{launch.job_id}\n"
     (number,) = {(home.attempt(launch).path / "slurm").read_text().split()[-1] for launch in launches}
     assert set(site.run("squeue", "-h", "-t", "all", f"--jobs={number}", "-o", "%F %u").out.split()) == {number, ALICE}
@@ -157,10 +157,10 @@ def deputies(home):
     return found
 
 
-def test_the_job_is_the_users_own_and_so_are_its_files(site, home, engine, ear):
+def test_the_job_is_the_users_own_and_so_are_its_files(site, home, engine, listener):
     launch = make_launch(home, "id -un; mkdir -p outputs; echo 41 > outputs/answer; touch outputs/nothing; sleep 0.2")
     engine.start(launch, token=TOKEN)
-    ended = ear.ended(launch)
+    ended = listener.ended(launch)
     assert ended.state is JobState.COMPLETED, ended
     directory = home.attempt(launch)
     uid = pwd.getpwnam(ALICE).pw_uid
@@ -184,7 +184,7 @@ def test_the_job_is_the_users_own_and_so_are_its_files(site, home, engine, ear):
         assert site.run("cat", str(own.log), user=user, check=False).code != 0
 
 
-def test_outputs_that_did_not_fit_on_the_users_disk_are_collected(home, engine, ear):
+def test_outputs_that_did_not_fit_on_the_users_disk_are_collected(home, engine, listener):
     blobs = home.root / "users" / ALICE / home.lab / "blobs"
     launch = make_launch(home, "mkdir -p outputs; echo 41 > outputs/answer; while [ ! -e outputs/go ]; do sleep 0.1; done")
     engine.start(launch, token=TOKEN)
@@ -193,7 +193,7 @@ def test_outputs_that_did_not_fit_on_the_users_disk_are_collected(home, engine, 
     try:
         (blobs / "ballast").write_bytes(b"x" * 4096)
         (home.attempt(launch).work / "outputs" / "go").touch()
-        ended = ear.ended(launch)
+        ended = listener.ended(launch)
         assert (ended.state, ended.reason.code, ended.uncollected) == (JobState.FAILED, "StorageFull", True), ended
         engine.forget(1, 1)
         failure = engine.collect(1, 1, 1024**2).failure
@@ -212,18 +212,18 @@ def test_outputs_that_did_not_fit_on_the_users_disk_are_collected(home, engine, 
         engine.collect(1, 1, 1024**2)
 
 
-def test_a_deputy_that_is_killed_is_replaced_and_nothing_is_told_twice(home, engine, ear):
+def test_a_deputy_that_is_killed_is_replaced_and_nothing_is_told_twice(home, engine, listener):
     os.mkfifo(home.root / "go")
     launch = make_launch(home, f"echo ready; read line < {home.root}/go; echo done")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
+    listener.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
     (pid,) = deputies(home)
     os.kill(pid, 9)
     wait_until(lambda: pid not in deputies(home))
     (home.root / "go").write_text("go\n")
-    assert ear.ended(launch).state is JobState.COMPLETED
+    assert listener.ended(launch).state is JobState.COMPLETED
     assert home.spool.attempt(1, 1).log.read_bytes() == b"ready\ndone\n"
-    kinds = [type(record).__name__ for record in ear.story(launch).records]
+    kinds = [type(record).__name__ for record in listener.story(launch).records]
     assert kinds.count("Claimed") == kinds.count("Started") == kinds.count("Ended") == 1
 
 
@@ -241,15 +241,15 @@ def test_while_a_job_runs_the_labs_listing_is_enough(home, site, python):
     listing = SharedListing(lambda: (asked.append(1), commands.listing())[1])
     engine = deputy_engine(home, site, python, listing=listing)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, f"echo ready; read line < {home.root}/go")
         engine.start(launch, token=TOKEN)
-        ear.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
+        listener.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
         before, already = asked_by(site, ALICE), len(asked)
         wait_until(lambda: len(asked) >= already + 3)
         assert asked_by(site, ALICE) == before
         (home.root / "go").write_text("go\n")
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
     finally:
         engine.close()
 
@@ -263,30 +263,30 @@ def test_where_the_lab_does_not_see_a_users_jobs_the_deputy_looks_itself(home, s
 
     engine = deputy_engine(home, site, python, listing=SharedListing(listing))
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "echo ready; sleep 600")
         engine.start(launch, token=TOKEN)
-        ear.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
+        listener.wrote(launch, home.spool.attempt(1, 1).log, b"ready")
         site.run("scancel", (home.attempt(launch).path / "slurm").read_text().strip())
-        assert ear.ended(launch).state is JobState.CANCELLED
+        assert listener.ended(launch).state is JobState.CANCELLED
     finally:
         engine.close()
 
 
-def test_a_log_that_was_cut_short_is_completed_after_a_restart(home, site, python, engine, ear):
+def test_a_log_that_was_cut_short_is_completed_after_a_restart(home, site, python, engine, listener):
     os.mkfifo(home.root / "go")
     launch = make_launch(home, f"echo ready; read line < {home.root}/go; head -c 1000000 /dev/zero")
     engine.start(launch, token=TOKEN)
     log = home.spool.attempt(1, 1).log
-    offset = ear.wait(launch, lambda story: log.exists() and story.log_size == 6).offset
+    offset = listener.wait(launch, lambda story: log.exists() and story.log_size == 6).offset
     engine.close()
     log.write_bytes(b"rea")
     (home.root / "go").write_text("go\n")
     second = deputy_engine(home, site, python)
     try:
-        ear = Ear(second)
+        listener = EngineListener(second)
         second.adopt([(Attempt(job_id=1, number=1, offset=offset), launch, TOKEN)])
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
     finally:
         second.close()
     assert log.read_bytes() == b"ready\n" + bytes(1000000)
@@ -296,12 +296,12 @@ def test_who_has_no_deputy_waits_and_is_told_why(home, site, python):
     words = ["sh", "-c", "echo sudo: unable to fork >&2; exit 1"]
     engine = deputy_engine(home, site, python, command=words)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "true")
         engine.start(launch, token=TOKEN)
-        ear.wait(launch, lambda story: said(story, f"user {ALICE}") and said(story, "sudo: unable to fork"))
+        listener.wait(launch, lambda story: said(story, f"user {ALICE}") and said(story, "sudo: unable to fork"))
         engine.cancel(1, 1, by="carol")
-        ended = ear.ended(launch)
+        ended = listener.ended(launch)
     finally:
         engine.close()
     assert ended.state is JobState.CANCELLED
@@ -319,12 +319,12 @@ def test_who_has_no_deputy_waits_and_is_told_why(home, site, python):
 def test_whom_sudo_refuses_is_told_and_not_left_waiting(home, site, python, words):
     engine = deputy_engine(home, site, python, command=["sh", "-c", 'echo "$0" >&2; exit 1', words])
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         first, second = make_launch(home, "true"), make_launch(home, "true", job_id=2)
         engine.start(first, token=TOKEN)
-        ends = [ear.ended(first)]
+        ends = [listener.ended(first)]
         engine.start(second, token=TOKEN)  # who comes later is told as well
-        ends.append(ear.ended(second))
+        ends.append(listener.ended(second))
     finally:
         engine.close()
     for ended in ends:
@@ -345,13 +345,13 @@ def test_whom_sudo_refuses_is_told_and_not_left_waiting(home, site, python, word
 def test_what_makes_no_sense_is_not_believed(home, site, python, said_by_deputy, told):
     engine = deputy_engine(home, site, python, command=["sh", "-c", 'echo "$0"; cat > /dev/null', said_by_deputy])
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "true")
         engine.start(launch, token=TOKEN)
-        ear.wait(launch, lambda story: said(story, told))
+        listener.wait(launch, lambda story: said(story, told))
     finally:
         engine.close()
-    assert ear.story(launch).ended is None
+    assert listener.story(launch).ended is None
 
 
 def test_news_of_jobs_of_others_are_not_believed(home, site, python):
@@ -368,13 +368,13 @@ def test_news_of_jobs_of_others_are_not_believed(home, site, python):
     script += "".join(f"printf '%s\\n' '{line}'; " for line in (log.rstrip("\n"), *lies)) + "cat > /dev/null"
     engine = deputy_engine(home, site, python, command=["bash", "-c", script])
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         mine, other = make_launch(home, "true"), make_launch(home, "true", job_id=2)
         engine.start(mine, token=TOKEN)
-        assert ear.ended(mine).reason.message == "ha"
+        assert listener.ended(mine).reason.message == "ha"
     finally:
         engine.close()
-    assert ear.story(other).ended is None
+    assert listener.story(other).ended is None
     assert not home.spool.attempt(2, 1).log.exists()
 
 
@@ -385,10 +385,10 @@ def test_a_deputy_refuses_what_its_administrator_has_not_allowed(home, site, pyt
         Path(command[-1]).chmod(mode)
         engine = deputy_engine(home, site, python, command=command)
         try:
-            ear = Ear(engine)
+            listener = EngineListener(engine)
             launch = make_launch(home, "true")
             engine.start(launch, token=TOKEN)
-            story = ear.wait(launch, lambda story: story.records)
+            story = listener.wait(launch, lambda story: story.records)
         finally:
             engine.close()
         return story.records[0].message
@@ -414,17 +414,17 @@ def test_a_deputy_serves_the_lab_that_its_administrator_has_named_and_no_other(h
             try_deputy(command, signer=signer)
     engine = deputy_engine(home, site, python, command=command)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "true")
         engine.start(launch, token=TOKEN)
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
     finally:
         engine.close()
     order = json.loads(home.attempt(launch).order.read_bytes())
     assert (order["user"], order["launch"]["job_id"]) == (ALICE, 1)
 
 
-def test_a_launch_file_that_is_changed_while_it_waits_in_slurm_never_runs(home, site, engine, ear):
+def test_a_launch_file_that_is_changed_while_it_waits_in_slurm_never_runs(home, site, engine, listener):
     """What the user's own rights allow: it gains nobody anything, and it is found."""
     site.run("scontrol", "update", "PartitionName=main", "State=DOWN")
     try:
@@ -437,7 +437,7 @@ def test_a_launch_file_that_is_changed_while_it_waits_in_slurm_never_runs(home, 
         file.write_text(json.dumps(text))
     finally:
         site.run("scontrol", "update", "PartitionName=main", "State=UP")
-    ended = ear.ended(launch)
+    ended = listener.ended(launch)
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
     assert "The launch file was changed after the lab had signed it: task." in ended.reason.message
     assert not list((home.root / "users").glob("[rs]*"))
@@ -447,10 +447,10 @@ def refusal(home, site, python):
     """What the lab is told when a deputy refuses to work in the directory that its user has."""
     engine = deputy_engine(home, site, python)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, f"touch {home.root}/users/ran")
         engine.start(launch, token=TOKEN)
-        story = ear.wait(launch, lambda story: any(isinstance(record, Preparing) for record in story.records))
+        story = listener.wait(launch, lambda story: any(isinstance(record, Preparing) for record in story.records))
     finally:
         engine.close()
     assert not (home.root / "users" / "ran").exists()
@@ -476,17 +476,17 @@ def test_a_way_through_somebody_elses_link_is_not_used(home, site, python):
     assert f"{home.root}/users/{ALICE} belongs to {BOB}" in refusal(home, site, python)
 
 
-def test_a_directory_that_is_opened_to_others_while_the_deputy_works_is_noticed(home, site, python, engine, ear):
+def test_a_directory_that_is_opened_to_others_while_the_deputy_works_is_noticed(home, site, python, engine, listener):
     first = make_launch(home, "true")
     engine.start(first, token=TOKEN)
-    assert ear.ended(first).state is JobState.COMPLETED
+    assert listener.ended(first).state is JobState.COMPLETED
     (home.root / "users" / ALICE).chmod(0o777)
     second = make_launch(home, "true", job_id=2)
     engine.start(second, token=TOKEN)
-    ear.wait(second, lambda story: said(story, "may be written by everybody"))
+    listener.wait(second, lambda story: said(story, "may be written by everybody"))
     assert not home.attempt(second).path.exists()
     (home.root / "users" / ALICE).chmod(0o700)
-    assert ear.ended(second).state is JobState.COMPLETED
+    assert listener.ended(second).state is JobState.COMPLETED
 
 
 def test_a_configuration_below_a_directory_of_somebody_else_is_not_believed(home, site, python):
@@ -497,9 +497,9 @@ def test_a_configuration_below_a_directory_of_somebody_else_is_not_believed(home
     command[-1] = str(hers / "deputy.toml")
     engine = deputy_engine(home, site, python, command=command)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "true")
         engine.start(launch, token=TOKEN)
-        ear.wait(launch, lambda story: said(story, f"{hers} belongs to {BOB}"))
+        listener.wait(launch, lambda story: said(story, f"{hers} belongs to {BOB}"))
     finally:
         engine.close()

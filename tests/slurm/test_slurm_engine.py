@@ -15,7 +15,7 @@ from carrel.engines.slurm import follower, reconciler
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
 from carrel.spool import read_claim
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.slurm_site import SlurmSite
@@ -65,8 +65,8 @@ def engine(home, faults):
 
 
 @pytest.fixture
-def ear(engine):
-    return Ear(engine)
+def listener(engine):
+    return EngineListener(engine)
 
 
 def number_of(home, launch):
@@ -88,33 +88,33 @@ def go_on(home, name="go"):
     return f"read line < {home.root / name}"
 
 
-def test_a_job_has_the_gpus_that_slurm_gave_it(home, engine, ear):
+def test_a_job_has_the_gpus_that_slurm_gave_it(home, engine, listener):
     launch = make_launch(
         home, 'echo "gpus $CUDA_VISIBLE_DEVICES"', resources=Resources(gpus=2, gpu_type="fake", memory=GIB // 2, time=60)
     )
     engine.start(launch, token=TOKEN)
-    assert ear.ended(launch).state is JobState.COMPLETED
+    assert listener.ended(launch).state is JobState.COMPLETED
     assert home.attempt(launch).log.read_text() in ("gpus 0,1\n", "gpus 2,3\n", "gpus 1,2\n", "gpus 0,2\n")
 
 
-def test_a_job_that_waits_in_slurm_says_why_and_can_be_cancelled(home, engine, ear):
+def test_a_job_that_waits_in_slurm_says_why_and_can_be_cancelled(home, engine, listener):
     first = make_launch(home, "sleep 600", resources=Resources(nodes=4, cpus=8, memory=GIB, time=60))
     engine.start(first, token=TOKEN)
-    ear.wait(first, lambda story: story.first(Started))
+    listener.wait(first, lambda story: story.first(Started))
     second = make_launch(home, f"touch {home.root}/ran", job_id=2, resources=Resources(cpus=8, memory=GIB, time=60))
     engine.start(second, token=TOKEN)
-    ear.wait(second, lambda story: said(story, "waits in Slurm") and (said(story, "Resources") or said(story, "Priority")))
+    listener.wait(second, lambda story: said(story, "waits in Slurm") and (said(story, "Resources") or said(story, "Priority")))
     engine.cancel(2, 1, by="bob")
-    ended = ear.ended(second)
+    ended = listener.ended(second)
     assert ended.state is JobState.CANCELLED
     assert "bob" in ended.reason.message
     assert not (home.root / "ran").exists()
 
 
-def test_what_slurm_refuses_has_failed_in_slurms_words(home, engine, ear):
+def test_what_slurm_refuses_has_failed_in_slurms_words(home, engine, listener):
     launch = make_launch(home, "true", resources=Resources(gpus=99, memory=GIB, time=60))
     engine.start(launch, token=TOKEN)
-    ended = ear.ended(launch)
+    ended = listener.ended(launch)
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
     assert "Requested node configuration is not available" in ended.reason.message
 
@@ -122,34 +122,34 @@ def test_what_slurm_refuses_has_failed_in_slurms_words(home, engine, ear):
 def test_a_script_that_never_reaches_the_runner_has_failed(home, faults):
     engine = slurm_engine(home, faults.environ, python="/nowhere/python")
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "true")
         engine.start(launch, token=TOKEN)
-        ended = ear.ended(launch)
+        ended = listener.ended(launch)
     finally:
         engine.close()
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
     assert "/nowhere/python" in ended.reason.message
 
 
-def test_somebody_cancels_the_job_in_slurm(site, home, engine, ear):
+def test_somebody_cancels_the_job_in_slurm(site, home, engine, listener):
     launch = make_launch(home, "echo ready; sleep 600")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     site.run("scancel", str(number_of(home, launch)))
-    ended = ear.ended(launch)
+    ended = listener.ended(launch)
     assert ended.state is JobState.CANCELLED
     assert f"in Slurm by {site.layout.user} " in ended.reason.message
 
 
-def test_a_node_fails(site, home, engine, ear):
+def test_a_node_fails(site, home, engine, listener):
     launch = make_launch(home, "echo ready; sleep 600")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     node = site.run("squeue", "-h", "-j", str(number_of(home, launch)), "-o", "%N").out.strip()
     site.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     try:
-        ended = ear.ended(launch)
+        ended = listener.ended(launch)
     finally:
         site.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)  # it comes back by itself, too
     assert (ended.state, ended.reason.code) == (JobState.NODE_FAIL, "NodeLost")
@@ -162,12 +162,12 @@ def test_a_job_is_preempted(site, home, faults):
 
     engine = slurm_engine(home, faults.environ, options=low)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "echo ready; sleep 600", resources=Resources(gpus=4, memory=GIB, time=60))
         engine.start(launch, token=TOKEN)
-        ear.wrote(launch, home.attempt(launch).log, b"ready")
+        listener.wrote(launch, home.attempt(launch).log, b"ready")
         site.submit("sleep 600", "--qos=high", "--gres=gpu:4", "--nodelist=node4")
-        ended = ear.ended(launch)
+        ended = listener.ended(launch)
     finally:
         engine.close()
     assert (ended.state, ended.reason.code) == (JobState.PREEMPTED, "Preempted")
@@ -177,13 +177,13 @@ def test_a_job_is_preempted(site, home, faults):
 
 
 @pytest.mark.parametrize("fault", ["down", "fails", "silent", "garbage", "busy", "swallowed"])
-def test_a_submission_that_goes_wrong_is_made_again_and_runs_once(home, engine, ear, faults, fault):
+def test_a_submission_that_goes_wrong_is_made_again_and_runs_once(home, engine, listener, faults, fault):
     faults.set(fault, "sbatch")
     launch = make_launch(home, f"echo ran >> {home.root}/ran")
     engine.start(launch, token=TOKEN)
-    ear.wait(launch, lambda story: said(story, "not submitted to Slurm yet") or story.ended)
+    listener.wait(launch, lambda story: said(story, "not submitted to Slurm yet") or story.ended)
     faults.clear()
-    assert ear.ended(launch).state is JobState.COMPLETED
+    assert listener.ended(launch).state is JobState.COMPLETED
     assert (home.root / "ran").read_text() == "ran\n"
 
 
@@ -191,34 +191,34 @@ def test_a_submission_that_goes_wrong_is_made_again_and_runs_once(home, engine, 
 def test_a_job_runs_to_its_end_while_slurm_says_nothing_of_use(home, faults, fault):
     engine = slurm_engine(home, faults.environ, timeout=3 if fault == "slow" else 60)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, f"echo ready; {go_on(home)}; exit 4")
         engine.start(launch, token=TOKEN)
-        ear.wrote(launch, home.attempt(launch).log, b"ready")
+        listener.wrote(launch, home.attempt(launch).log, b"ready")
         faults.set(fault)
         asked = len(faults.calls("squeue"))
         wait_until(lambda: len(faults.calls("squeue")) > asked + 1)
-        assert ear.story(launch).ended is None
-        assert not ear.story(launch).gone
+        assert listener.story(launch).ended is None
+        assert not listener.story(launch).gone
         (home.root / "go").write_text("go\n")
-        assert ear.ended(launch).exit_code == 4
+        assert listener.ended(launch).exit_code == 4
     finally:
         faults.clear()
         engine.close()
 
 
 @pytest.mark.parametrize("accounting", [True, False])
-def test_a_job_that_slurm_has_lost_is_neither_done_nor_failed(site, home, engine, ear, faults, accounting):
+def test_a_job_that_slurm_has_lost_is_neither_done_nor_failed(site, home, engine, listener, faults, accounting):
     launch = make_launch(home, f"echo ready; {go_on(home)}; exit 4")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     faults.set("loses", "squeue", text="carrel.t")
     faults.set("loses" if accounting else "down", "sacct", text="carrel.t")
     asked = len(faults.calls("sacct"))
     wait_until(lambda: len(faults.calls("sacct")) > asked + 1)
-    assert ear.story(launch).ended is None
+    assert listener.story(launch).ended is None
     (home.root / "go").write_text("go\n")
-    assert ear.ended(launch).exit_code == 4
+    assert listener.ended(launch).exit_code == 4
 
 
 def test_a_waiting_job_that_slurm_has_lost_says_so_and_can_be_given_up(site, home, faults):
@@ -227,15 +227,15 @@ def test_a_waiting_job_that_slurm_has_lost_says_so_and_can_be_given_up(site, hom
 
     engine = slurm_engine(home, faults.environ, options=held)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, f"touch {home.root}/ran")
         engine.start(launch, token=TOKEN)
-        ear.wait(launch, lambda story: said(story, "BeginTime"))
+        listener.wait(launch, lambda story: said(story, "BeginTime"))
         faults.set("loses", "squeue", "sacct", text="carrel.t")
-        story = ear.wait(launch, lambda story: said(story, "does not know job"))
+        story = listener.wait(launch, lambda story: said(story, "does not know job"))
         assert story.ended is None
         engine.cancel(1, 1, by="bob")
-        assert ear.ended(launch).state is JobState.CANCELLED
+        assert listener.ended(launch).state is JobState.CANCELLED
     finally:
         engine.close()
     assert not (home.root / "ran").exists()
@@ -251,15 +251,15 @@ def test_a_waiting_job_that_slurm_has_forgotten_is_submitted_again_and_runs_once
 
     engine = slurm_engine(home, faults.environ, options=later)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, f"echo ran >> {home.root}/ran; sleep 1")
         engine.start(launch, token=TOKEN)
-        ear.wait(launch, lambda story: said(story, "BeginTime"))
+        listener.wait(launch, lambda story: said(story, "BeginTime"))
         first = number_of(home, launch)
         faults.set("loses", "squeue", "sacct", text="carrel.t")
         wait_until(lambda: number_of(home, launch) != first)
         faults.clear()
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
         site.wait_for(first, "COMPLETED")  # it came after all, and found the attempt claimed
     finally:
         engine.close()
@@ -270,13 +270,13 @@ def test_runners_on_other_machines_ring_over_the_network(site, home, monkeypatch
     monkeypatch.setattr(follower, "POLL", 1000.0)  # nobody looks by himself
     engine = slurm_engine(home, site.environ, host="127.0.0.1", interval=1000.0)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         (home.run / "doorbell").unlink()  # no other machine has it
         launch = make_launch(home, f"echo ready; {go_on(home)}; echo done")
         engine.start(launch, token=TOKEN)
-        ear.wait(launch, lambda story: story.first(Started))
+        listener.wait(launch, lambda story: story.first(Started))
         (home.root / "go").write_text("go\n")
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
     finally:
         engine.close()
 
@@ -287,34 +287,34 @@ def test_the_controller_is_killed_and_forgets_the_job(slurm_programs, tmp_path):
     with SlurmSite(nodes=1, accounting=False) as site:
         engine = slurm_engine(home, site.environ)
         try:
-            ear = Ear(engine)
+            listener = EngineListener(engine)
             launch = make_launch(home, f"echo ready; {go_on(home)}; exit 4")
             engine.start(launch, token=TOKEN)
-            ear.wrote(launch, home.attempt(launch).log, b"ready")
+            listener.wrote(launch, home.attempt(launch).log, b"ready")
             site.kill("slurmctld")
             site.start_controller()
             (home.root / "go").write_text("go\n")
-            assert ear.ended(launch).exit_code == 4
+            assert listener.ended(launch).exit_code == 4
         finally:
             engine.close()
 
 
-def test_a_script_that_slurm_starts_again_does_nothing(site, home, engine, ear):
+def test_a_script_that_slurm_starts_again_does_nothing(site, home, engine, listener):
     launch = make_launch(home, f"echo ran >> {home.root}/ran; echo ready; {go_on(home)}")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     script = site.run("scontrol", "write", "batch_script", str(number_of(home, launch)), "-").out
     second = int(site.run("sbatch", "--parsable", stdin=script).out)
     site.wait_for(second, "COMPLETED")
     (home.root / "go").write_text("go\n")
-    assert ear.ended(launch).state is JobState.COMPLETED
+    assert listener.ended(launch).state is JobState.COMPLETED
     assert (home.root / "ran").read_text() == "ran\n"
 
 
-def test_slurm_remembers_the_exit_code_of_the_command(site, home, engine, ear):
+def test_slurm_remembers_the_exit_code_of_the_command(site, home, engine, listener):
     launch = make_launch(home, "exit 7")
     engine.start(launch, token=TOKEN)
-    assert ear.ended(launch).exit_code == 7
+    assert listener.ended(launch).exit_code == 7
     number = number_of(home, launch)
     site.wait_for(number, "FAILED")
     assert "ExitCode=7:0" in site.run("scontrol", "show", "job", str(number)).out
@@ -325,7 +325,7 @@ def test_a_job_that_the_release_before_submitted_is_known_by_its_name(site, home
     """It had the identity in the name and the task's name in the comment."""
     launch = make_launch(home, f"echo ran >> {home.root}/ran")
     first = slurm_engine(home, faults.environ, options=lambda launch: replace(options_for(launch), passed=("--begin=now+1hour",)))
-    Ear(first)
+    EngineListener(first)
     first.start(launch, token=TOKEN)
     number = number_of(home, launch)
     first.close()
@@ -335,27 +335,27 @@ def test_a_job_that_the_release_before_submitted_is_known_by_its_name(site, home
         (home.attempt(launch).path / "slurm").write_text("")
     second = slurm_engine(home, faults.environ)
     try:
-        ear = Ear(second)
+        listener = EngineListener(second)
         second.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
         assert number_of(home, launch) == number
         second.cancel(1, 1, by="alice")
-        assert ear.ended(launch).state is JobState.CANCELLED
+        assert listener.ended(launch).state is JobState.CANCELLED
     finally:
         second.close()
     assert site.wait_for(number, "CANCELLED")
     assert len(faults.calls("sbatch")) == 1
 
 
-def test_a_job_that_somebody_renamed_is_still_ours(site, home, engine, ear):
+def test_a_job_that_somebody_renamed_is_still_ours(site, home, engine, listener):
     launch = make_launch(home, f"echo ready; {go_on(home)}")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     site.run("scontrol", "update", f"job={number_of(home, launch)}", "name=better")
     engine.cancel(1, 1, by="alice")
-    assert ear.ended(launch).state is JobState.CANCELLED
+    assert listener.ended(launch).state is JobState.CANCELLED
 
 
-def test_a_number_that_is_another_jobs_by_now_is_not_cancelled(site, home, engine, ear):
+def test_a_number_that_is_another_jobs_by_now_is_not_cancelled(site, home, engine, listener):
     """As after a controller that was killed: the number that was written down is of a job of somebody else's."""
     launch = make_launch(home, "sleep 600")
     other = site.submit("sleep 600", "--job-name=other", "--comment=carrel.another.1.1")
@@ -364,7 +364,7 @@ def test_a_number_that_is_another_jobs_by_now_is_not_cancelled(site, home, engin
     (home.attempt(launch).path / "slurm").write_text(f"{other}\n")
     engine.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
     engine.cancel(1, 1, by="alice")
-    assert ear.ended(launch).state is JobState.CANCELLED
+    assert listener.ended(launch).state is JobState.CANCELLED
     assert site.state(other) == "RUNNING"
 
 
@@ -372,31 +372,31 @@ def test_a_new_engine_finds_a_job_whose_number_nobody_wrote_down(home, faults):
     """The server died between sbatch and its answer."""
     launch = make_launch(home, f"echo ran >> {home.root}/ran; echo ready; {go_on(home)}")
     first = slurm_engine(home, faults.environ)
-    ear = Ear(first)
+    listener = EngineListener(first)
     first.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     number = number_of(home, launch)
     first.close()
     (home.attempt(launch).path / "slurm").write_text("")
     second = slurm_engine(home, faults.environ)
     try:
-        ear = Ear(second)
+        listener = EngineListener(second)
         second.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
-        ear.wait(launch, lambda story: story.first(Started))
+        listener.wait(launch, lambda story: story.first(Started))
         (home.root / "go").write_text("go\n")
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
     finally:
         second.close()
     assert number
     assert (home.root / "ran").read_text() == "ran\n"
 
 
-def test_one_listing_for_many_jobs_and_no_question_about_one(home, engine, ear, faults):
+def test_one_listing_for_many_jobs_and_no_question_about_one(home, engine, listener, faults):
     launches = [make_launch(home, "true", job_id=number) for number in range(1, 13)]
     for launch in launches:
         engine.start(launch, token=TOKEN)
     for launch in launches:
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
     assert len(faults.calls("sbatch")) == len(launches)
     assert faults.calls("scontrol") == []
     assert all("--job" not in call for call in faults.calls("squeue"))
@@ -410,22 +410,22 @@ def test_the_nodes_are_those_of_the_cluster(site, engine):
     }
 
 
-def test_a_runner_that_is_killed_keeps_slurms_word_out_of_it(home, engine, ear):
+def test_a_runner_that_is_killed_keeps_slurms_word_out_of_it(home, engine, listener):
     launch = make_launch(home, "echo ready; sleep 600")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     os.kill(read_claim(home.attempt(launch).claim).pid, signal.SIGKILL)
-    story = ear.wait(launch, lambda story: story.gone)
+    story = listener.wait(launch, lambda story: story.gone)
     assert story.ended is None
 
 
 def test_a_script_that_ends_well_without_a_runner_is_submitted_again_and_given_up(site, home):
     engine = slurm_engine(home, site.environ, python="/bin/true")
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "echo never")
         engine.start(launch, token=TOKEN)
-        ended = ear.ended(launch)
+        ended = listener.ended(launch)
     finally:
         engine.close()
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")

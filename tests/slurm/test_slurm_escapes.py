@@ -13,7 +13,7 @@ from test_slurm_deputy import DeputyHome, command_of, deputies, deputy_engine
 
 from carrel.containment.attacks import ATTACKS_AS_USER
 from carrel.domain.job import JobState
-from carrel.testing.builders import Ear, make_launch
+from carrel.testing.builders import EngineListener, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.escapes import read_table, victims
 from carrel.testing.slurm_site import USERS
@@ -41,7 +41,7 @@ def test_nothing_gets_out_of_a_job_on_a_cluster(site, everybodys_python):
                 # What is there to be had: another's job that has ended, their deputy, and what is the lab's.
                 launch = make_launch(his, "echo private", job_id=2)
                 other.start(launch, token=TOKEN)
-                assert Ear(other).ended(launch).state is JobState.COMPLETED
+                assert EngineListener(other).ended(launch).state is JobState.COMPLETED
                 theirs, own = his.attempt(launch), hers.spool.attempt(2, 1)
                 listener.bind(str(root / "run" / "s"))
                 listener.listen()
@@ -69,7 +69,7 @@ def test_nothing_gets_out_of_a_job_on_a_cluster(site, everybodys_python):
                     hers, shlex.join([str(everybodys_python), "-I", str(root / "attacks.py"), json.dumps(about)])
                 )
                 mine.start(attack, token=TOKEN)
-                ended = Ear(mine).ended(attack)
+                ended = EngineListener(mine).ended(attack)
                 said = hers.spool.attempt(1, 1).log.read_text()
                 assert ended.state is JobState.COMPLETED, (ended, said)
                 ESCAPES.judge("cluster", said)

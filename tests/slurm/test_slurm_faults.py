@@ -16,7 +16,7 @@ from carrel.engines.slurm.faults import SiteFaults, elsewhere, fault_of, may_be_
 from carrel.engines.slurm.listing import SlurmJob, parse_events, parse_out_of_use
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.states import end_of
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import wait_until
@@ -182,19 +182,19 @@ class TestOnTheCluster:
     def test_a_prolog_that_fails_costs_a_job_nothing(self, site, home, make, immediate):
         site.break_node("node1")
         engine = make(options=first_on_node1(), immediate=lambda _launch: immediate)
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launches = [make_launch(home, f"echo $SLURMD_NODENAME >> {home.root}/ran", job_id=number) for number in range(1, 4)]
         for launch in launches:
             engine.start(launch, token=TOKEN)
         for launch in launches:
-            assert ear.ended(launch).state is JobState.COMPLETED
+            assert listener.ended(launch).state is JobState.COMPLETED
         assert (home.root / "ran").read_text().split() == ["node2"] * 3
         if not immediate:
-            assert said(ear.story(launches[0]), "node1: Prolog error")
+            assert said(listener.story(launches[0]), "node1: Prolog error")
 
     def test_a_node_that_was_mended_since_is_still_the_reason(self, site, home, make):
         first = make(interval=600, options=only_on("node1"))  # nobody looks while the node fails and is mended
-        Ear(first)
+        EngineListener(first)
         site.break_node("node1")
         launch = make_launch(home, "true")
         first.start(launch, token=TOKEN)
@@ -207,20 +207,20 @@ class TestOnTheCluster:
         site.mend_nodes()
         wait_until(lambda: "node1" not in site.run("sinfo", "-h", "-R", "-o", "%N").out)
         second = make(options=only_on("node1", "node2"))
-        ear = Ear(second)
+        listener = EngineListener(second)
         second.start(launch, token=TOKEN)
-        assert ear.ended(launch).state is JobState.COMPLETED
-        assert said(ear.story(launch), "Prolog error")
+        assert listener.ended(launch).state is JobState.COMPLETED
+        assert said(listener.story(launch), "Prolog error")
 
     def test_it_is_tried_a_few_times_and_then_has_failed(self, site, home, make):
         nodes = ("node1", "node2", "node3", "node4")
         for node in nodes:
             site.break_node(node)
         engine = make()
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, f"touch {home.root}/ran")
         engine.start(launch, token=TOKEN)
-        ended = ear.ended(launch)
+        ended = listener.ended(launch)
         assert (ended.state, ended.reason.code, ended.retryable) == (JobState.FAILED, "LaunchFailed", True)
         assert "Prolog error" in ended.reason.message
         assert "4 times" in ended.reason.message
@@ -228,7 +228,7 @@ class TestOnTheCluster:
 
     def test_an_administrator_who_cancels_is_a_person(self, site, home, make):
         engine = make(python="/nowhere/python")
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "true")
         site.run("scontrol", "update", "partitionname=main", "state=down")
         try:
@@ -236,7 +236,7 @@ class TestOnTheCluster:
             path = home.attempt(launch).path / "slurm"
             wait_until(lambda: path.exists() and path.read_text().strip())
             site.run("scancel", path.read_text().strip())
-            ended = ear.ended(launch)
+            ended = listener.ended(launch)
         finally:
             site.run("scontrol", "update", "partitionname=main", "state=up")
         assert ended.state is JobState.CANCELLED

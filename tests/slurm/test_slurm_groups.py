@@ -17,7 +17,7 @@ from carrel.domain.resources import Resources
 from carrel.domain.task import Launcher
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.waiting import wait_until
 
@@ -43,8 +43,8 @@ def engine(site, home):
 
 
 @pytest.fixture
-def ear(engine):
-    return Ear(engine)
+def listener(engine):
+    return EngineListener(engine)
 
 
 def group(home, command, nodes=2, processes=1, launcher=Launcher.NONE, **more):
@@ -76,7 +76,7 @@ def state_of(pid):
     return text[text.rfind(")") + 2]
 
 
-def test_each_process_knows_its_place_and_has_the_gpus_of_its_node(home, engine, ear):
+def test_each_process_knows_its_place_and_has_the_gpus_of_its_node(home, engine, listener):
     command = (
         "for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR; do echo $name=${!name}; done; "
         'echo gpus=$CUDA_VISIBLE_DEVICES; echo tmp=$TMPDIR; touch "$TMPDIR/here.$RANK"; ls; '
@@ -85,7 +85,7 @@ def test_each_process_knows_its_place_and_has_the_gpus_of_its_node(home, engine,
     resources = Resources(nodes=2, cpus=2, memory=256 * MIB, gpus=2, gpu_type="fake", time=300)
     launch = group(home, command, processes=2, resources=resources, files={"data": "x"})
     engine.start(launch, token=TOKEN)
-    ended = ear.ended(launch, LONG)
+    ended = listener.ended(launch, LONG)
     found = lines(home, launch)
     assert ended.state is JobState.COMPLETED, (ended, found)
     for rank in range(4):
@@ -103,19 +103,19 @@ def test_each_process_knows_its_place_and_has_the_gpus_of_its_node(home, engine,
     wait_until(lambda: not any(Path(place).exists() for place in places))
 
 
-def test_one_process_that_fails_ends_those_on_other_nodes_and_is_named(home, engine, ear, site):
+def test_one_process_that_fails_ends_those_on_other_nodes_and_is_named(home, engine, listener, site):
     mark = f"MARK={home.root}"
     launch = group(
         home, "[ $RANK = 3 ] && { sleep 1; exit 9; }; sleep 600", processes=2, task={"variables": {"MARK": str(home.root)}}
     )
     engine.start(launch, token=TOKEN)
-    ended = ear.ended(launch, LONG)
+    ended = listener.ended(launch, LONG)
     assert (ended.state, ended.reason.code, ended.exit_code) == (JobState.FAILED, "NonZeroExitCode", 9)
     assert re.search(r"That was rank 3 on node\d", ended.reason.message)
     wait_until(lambda: not marked(mark))
 
 
-def test_cancellation_reaches_all_nodes_and_leaves_nothing(home, engine, ear, site):
+def test_cancellation_reaches_all_nodes_and_leaves_nothing(home, engine, listener, site):
     mark = f"MARK={home.root}"
     command = (
         "trap 'echo asked; exit 0' TERM; (trap '' TERM; exec setsid sleep 600) & "
@@ -124,74 +124,74 @@ def test_cancellation_reaches_all_nodes_and_leaves_nothing(home, engine, ear, si
     launch = group(home, command, nodes=3, task={"variables": {"MARK": str(home.root)}})
     engine.start(launch, token=TOKEN)
     for rank in b"012":
-        ear.wrote(launch, home.attempt(launch).log, b"%c: began" % rank, LONG)
+        listener.wrote(launch, home.attempt(launch).log, b"%c: began" % rank, LONG)
     engine.cancel(1, 1, by="bob")
-    ended = ear.ended(launch, LONG)
+    ended = listener.ended(launch, LONG)
     assert (ended.state, "bob" in ended.reason.message) == (JobState.CANCELLED, True)
     assert {"0: asked", "1: asked", "2: asked"} <= set(lines(home, launch))
     wait_until(lambda: not marked(mark))
 
 
-def test_walltime_reaches_all_nodes(home, engine, ear, site):
+def test_walltime_reaches_all_nodes(home, engine, listener, site):
     mark = f"MARK={home.root}"
     launch = group(
         home, "trap '' TERM; sleep 600", resources=Resources(nodes=2, memory=256 * MIB, time=8),
         task={"variables": {"MARK": str(home.root)}},
     )  # fmt: skip
     engine.start(launch, token=TOKEN)
-    assert ear.ended(launch, LONG).reason.code == "TimeLimit"
+    assert listener.ended(launch, LONG).reason.code == "TimeLimit"
     wait_until(lambda: not marked(mark))
 
 
-def test_slurms_own_cancellation_is_told_as_such(home, engine, ear, site):
+def test_slurms_own_cancellation_is_told_as_such(home, engine, listener, site):
     launch = group(home, "echo began; sleep 600")
     engine.start(launch, token=TOKEN)
     for rank in b"01":
-        ear.wrote(launch, home.attempt(launch).log, b"%c: began" % rank, LONG)
+        listener.wrote(launch, home.attempt(launch).log, b"%c: began" % rank, LONG)
     site.run("scancel", (home.attempt(launch).path / "slurm").read_text().strip())
-    ended = ear.ended(launch, LONG)
+    ended = listener.ended(launch, LONG)
     assert ended.state is JobState.CANCELLED
     assert "in Slurm by " in ended.reason.message
 
 
-def test_an_agent_that_is_lost_ends_the_group(home, engine, ear, site):
+def test_an_agent_that_is_lost_ends_the_group(home, engine, listener, site):
     launch = group(home, "echo began; sleep 600")
     engine.start(launch, token=TOKEN)
     for rank in b"01":
-        ear.wrote(launch, home.attempt(launch).log, b"%c: began" % rank, LONG)
+        listener.wrote(launch, home.attempt(launch).log, b"%c: began" % rank, LONG)
     # Another cluster of this machine may have a group, too.
     (agent,) = marked("SLURM_NODEID=1", f"SLURM_CONF={site.layout.conf}", word="agent import main")
     os.kill(agent, 9)
-    ended = ear.ended(launch, LONG)
+    ended = listener.ended(launch, LONG)
     assert (ended.state, ended.reason.code) == (JobState.NODE_FAIL, "NodeLost")
     assert re.search(r"Node node\d does not answer", ended.reason.message)
 
 
-def test_mpi_processes_are_started_by_slurm_with_pmi(home, engine, ear, site):
+def test_mpi_processes_are_started_by_slurm_with_pmi(home, engine, listener, site):
     offered = site.run("srun", "--mpi=list").out.split()
     assert {"pmix", "pmi2"} & set(offered)
     launch = group(home, "echo $RANK of $WORLD_SIZE, ${PMIX_RANK:-$PMI_RANK}", processes=2, launcher=Launcher.MPI)
     engine.start(launch, token=TOKEN)
-    ended = ear.ended(launch, LONG)
+    ended = listener.ended(launch, LONG)
     assert ended.state is JobState.COMPLETED, (ended, lines(home, launch))
     assert lines(home, launch) == [f"{rank}: {rank} of 4, {rank}" for rank in range(4)]
 
 
-def test_use_on_other_nodes_is_counted(home, engine, ear):
+def test_use_on_other_nodes_is_counted(home, engine, listener):
     spin = 'python3 -c "import time; t = time.process_time()\nwhile time.process_time() < t + 1: pass"'
     launch = group(home, spin, processes=2)
     engine.start(launch, token=TOKEN)
-    assert ear.ended(launch, LONG).usage.cpu_seconds >= 4
+    assert listener.ended(launch, LONG).usage.cpu_seconds >= 4
 
 
-def sampled(ear, launch):
+def sampled(listener, launch):
     """The first sample with all GPUs of the job."""
 
     def find(story):
         samples = [record.usage for record in story.records if isinstance(record, Sampled)]
         return next((usage for usage in samples if len(usage.gpu_memory) == launch.resources.gpus * launch.resources.nodes), None)
 
-    return find(ear.wait(launch, find, LONG))
+    return find(listener.wait(launch, find, LONG))
 
 
 def test_gpus_are_sampled_on_each_node(site, home, tmp_path):
@@ -203,7 +203,7 @@ def test_gpus_are_sampled_on_each_node(site, home, tmp_path):
     environ = {**site.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     commands = SlurmCommands(environ=environ, json=False, timeout=60)
     engine = SlurmEngine(spool=home.spool, run_dir=home.run, lab="gpus", environ=environ, commands=commands, interval=0.3)
-    ear = Ear(engine)
+    listener = EngineListener(engine)
     try:
         launches = [
             make_launch(
@@ -219,7 +219,7 @@ def test_gpus_are_sampled_on_each_node(site, home, tmp_path):
             engine.start(launch, token=TOKEN)
         busy = set()
         for launch in launches:
-            usage = sampled(ear, launch)
+            usage = sampled(listener, launch)
             assert usage.gpu_memory.keys() == usage.gpu_utilization.keys()
             assert all(re.fullmatch(r"node\d/gpu0", name) for name in usage.gpu_memory)
             busy |= set(usage.gpu_utilization.values())
@@ -227,36 +227,36 @@ def test_gpus_are_sampled_on_each_node(site, home, tmp_path):
         # Slurm names them by position, and the driver's first one is busy.
         assert 37.0 in busy <= {37.0, 0.0}
         for launch in launches:
-            ear.ended(launch, LONG)
+            listener.ended(launch, LONG)
     finally:
         engine.close()
 
 
-def test_nodes_that_cannot_be_started_on_are_told(home, engine, ear, site, tmp_path):
+def test_nodes_that_cannot_be_started_on_are_told(home, engine, listener, site, tmp_path):
     launch = group(home, "true", launcher=Launcher.TORCHRUN)
     engine.start(launch, token=TOKEN)
-    ended = ear.ended(launch, LONG)
+    ended = listener.ended(launch, LONG)
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
     assert re.search(r"On node\d: the launcher torchrun is not in the task's environment", ended.reason.message)
 
 
-def test_too_much_memory_on_another_node_ends_the_group(home, engine, ear):
+def test_too_much_memory_on_another_node_ends_the_group(home, engine, listener):
     eat = "python3 -c \"import time; held = b'x' * (300 * 2**20); time.sleep(600)\""
     launch = group(home, f"[ $RANK = 0 ] && sleep 600; {eat}", processes=1)
     engine.start(launch, token=TOKEN)
-    ended = ear.ended(launch, LONG)
+    ended = listener.ended(launch, LONG)
     assert (ended.state, ended.reason.code) == (JobState.OUT_OF_MEMORY, "OutOfMemory")
     assert re.search(r"On node\d it used [\d.]+M of memory and had asked for 256M on each node", ended.reason.message)
 
 
-def test_a_group_is_stopped_on_all_nodes_and_goes_on(home, engine, ear):
+def test_a_group_is_stopped_on_all_nodes_and_goes_on(home, engine, listener):
     count = "i=0; while [ ! -e go ]; do i=$((i + 1)); echo $i > count.$RANK; sleep 0.05; done"
     launch = group(home, f"echo began; {count}; echo done")
     engine.start(launch, token=TOKEN)
     for rank in b"01":
-        ear.wrote(launch, home.attempt(launch).log, b"%c: began" % rank, LONG)
+        listener.wrote(launch, home.attempt(launch).log, b"%c: began" % rank, LONG)
     engine.preempt(1, 1, Preemption(mode=PreemptMode.SUSPEND, by=9, qos="high", at=0.0, grace=60))
-    ear.wait(launch, lambda story: story.first(Suspended), LONG)
+    listener.wait(launch, lambda story: story.first(Suspended), LONG)
     work = home.attempt(launch).work
     # A signal to stop takes effect when the process runs next: on a machine that is busy, a moment later.
     wait_until(lambda: {stat for pid in marked(f"CARREL_OUTPUT_DIR={work}") if (stat := state_of(pid))} == {"T"})
@@ -264,6 +264,6 @@ def test_a_group_is_stopped_on_all_nodes_and_goes_on(home, engine, ear):
     (work / "go").touch()
     assert [(work / f"count.{rank}").read_text() for rank in range(2)] == before
     engine.preempt(1, 1, None)
-    ear.wait(launch, lambda story: story.first(Resumed), LONG)
-    assert ear.ended(launch, LONG).state is JobState.COMPLETED
+    listener.wait(launch, lambda story: story.first(Resumed), LONG)
+    assert listener.ended(launch, LONG).state is JobState.COMPLETED
     assert {"0: done", "1: done"} <= set(lines(home, launch))

@@ -18,7 +18,7 @@ from carrel.engines.slurm import immediate
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
 from carrel.spool import read_claim
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.waiting import PATIENCE, wait_until
@@ -67,8 +67,8 @@ def engine(home, faults):
 
 
 @pytest.fixture
-def ear(engine):
-    return Ear(engine)
+def listener(engine):
+    return EngineListener(engine)
 
 
 def name_of(home):
@@ -101,12 +101,12 @@ def sruns(launch):
     return found
 
 
-def test_a_job_runs_in_an_allocation_that_is_given_back(site, home, engine, ear, faults):
+def test_a_job_runs_in_an_allocation_that_is_given_back(site, home, engine, listener, faults):
     launch = make_launch(
         home, 'echo "gpus $CUDA_VISIBLE_DEVICES"', resources=Resources(gpus=2, gpu_type="fake", memory=GIB // 2, time=60)
     )
     engine.start(launch, token=TOKEN)
-    assert ear.ended(launch).state is JobState.COMPLETED
+    assert listener.ended(launch).state is JobState.COMPLETED
     assert home.attempt(launch).log.read_text() in ("gpus 0,1\n", "gpus 2,3\n", "gpus 1,2\n", "gpus 0,2\n")
     wait_until(lambda: not allocations(site, home))
     assert faults.calls("sbatch") == []
@@ -115,7 +115,7 @@ def test_a_job_runs_in_an_allocation_that_is_given_back(site, home, engine, ear,
     wait_until(lambda: site.state(int(number)) == "COMPLETED")
 
 
-def test_where_nothing_is_free_it_is_submitted(site, home, engine, ear, faults):
+def test_where_nothing_is_free_it_is_submitted(site, home, engine, listener, faults):
     first = make_launch(home, go_on(home), resources=Resources(cpus=1, nodes=1, memory=15 * GIB, time=60))
     others = [
         make_launch(home, "sleep 600", job_id=number, resources=Resources(cpus=1, memory=15 * GIB, time=60))
@@ -123,54 +123,54 @@ def test_where_nothing_is_free_it_is_submitted(site, home, engine, ear, faults):
     ]
     for launch in (first, *others):
         engine.start(launch, token=TOKEN)
-        ear.wait(launch, lambda story: story.first(Started))
+        listener.wait(launch, lambda story: story.first(Started))
     assert faults.calls("sbatch") == []
     last = make_launch(home, f"echo ran >> {home.root}/ran", job_id=5, resources=Resources(memory=15 * GIB, time=60))
     engine.start(last, token=TOKEN)
     wait_until(lambda: len(faults.calls("sbatch")) == 1)
     (home.root / "go").write_text("go\n")
-    assert ear.ended(last).state is JobState.COMPLETED
+    assert listener.ended(last).state is JobState.COMPLETED
     assert (home.root / "ran").read_text() == "ran\n"
 
 
 def test_what_only_a_batch_job_can_do_is_submitted(home, faults):
     engine = immediate_engine(home, faults.environ, options=lambda launch: replace(options_for(launch), requeue=True))
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         launch = make_launch(home, "true")
         engine.start(launch, token=TOKEN)
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
     finally:
         engine.close()
     assert faults.calls("srun") == []
 
 
-def test_what_slurm_refuses_has_failed_in_slurms_words(home, engine, ear):
+def test_what_slurm_refuses_has_failed_in_slurms_words(home, engine, listener):
     launch = make_launch(home, "true", resources=Resources(gpus=99, memory=GIB, time=60))
     engine.start(launch, token=TOKEN)
-    ended = ear.ended(launch)
+    ended = listener.ended(launch)
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "LaunchFailed")
     assert "Requested node configuration is not available" in ended.reason.message
 
 
 @pytest.mark.parametrize("fault", ["down", "fails", "silent", "garbage", "busy", "swallowed"])
-def test_an_allocation_that_goes_wrong_does_not_make_it_run_twice(site, home, engine, ear, faults, fault):
+def test_an_allocation_that_goes_wrong_does_not_make_it_run_twice(site, home, engine, listener, faults, fault):
     faults.set(fault, "srun")
     launch = make_launch(home, f"echo ran >> {home.root}/ran")
     engine.start(launch, token=TOKEN)
-    assert ear.ended(launch).state is JobState.COMPLETED
+    assert listener.ended(launch).state is JobState.COMPLETED
     assert (home.root / "ran").read_text() == "ran\n"
     wait_until(lambda: not allocations(site, home))
 
 
-def test_a_runner_that_has_begun_needs_no_srun(home, engine, ear, monkeypatch):
+def test_a_runner_that_has_begun_needs_no_srun(home, engine, listener, monkeypatch):
     monkeypatch.setattr(immediate, "_DETACH", 0.0)
     launch = make_launch(home, f"echo ready; {go_on(home)}; exit 4")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     wait_until(lambda: not sruns(launch))
     (home.root / "go").write_text("go\n")
-    assert ear.ended(launch).exit_code == 4
+    assert listener.ended(launch).exit_code == 4
 
 
 @pytest.mark.parametrize("known", ["held\n", "held {number}\n"])
@@ -182,9 +182,9 @@ def test_a_new_engine_gives_an_allocation_without_a_runner_back(site, home, faul
     (home.attempt(launch).path / "slurm").write_text(known.format(number=number))
     engine = immediate_engine(home, faults.environ)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         engine.adopt([(Attempt(job_id=1, number=1), launch, TOKEN)])
-        assert ear.ended(launch).state is JobState.COMPLETED
+        assert listener.ended(launch).state is JobState.COMPLETED
     finally:
         engine.close()
     assert (home.root / "ran").read_text() == "ran\n"
@@ -201,63 +201,63 @@ def test_the_shell_gives_only_an_allocation_of_its_own_identity_back(site, tmp_p
     assert (tmp_path / "left.sh.released").exists() is (state == "CANCELLED")
 
 
-def test_of_two_allocations_the_second_finds_the_attempt_claimed_and_ends(site, home, engine, ear, faults):
+def test_of_two_allocations_the_second_finds_the_attempt_claimed_and_ends(site, home, engine, listener, faults):
     launch = make_launch(home, f"echo ran >> {home.root}/ran; echo ready; {go_on(home)}")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     again = faults.calls("srun")[0].split()
     site.run("srun", *again)
     assert len(allocations(site, home)) == 1
     (home.root / "go").write_text("go\n")
-    assert ear.ended(launch).state is JobState.COMPLETED
+    assert listener.ended(launch).state is JobState.COMPLETED
     assert (home.root / "ran").read_text() == "ran\n"
 
 
-def test_an_allocation_whose_guardian_was_killed_is_given_back(site, home, engine, ear):
+def test_an_allocation_whose_guardian_was_killed_is_given_back(site, home, engine, listener):
     launch = make_launch(home, "echo ready; sleep 600")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     runner = read_claim(home.attempt(launch).claim).pid
     guardian = int(Path(f"/proc/{runner}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.kill(guardian, signal.SIGKILL)
     os.kill(runner, signal.SIGKILL)
-    story = ear.wait(launch, lambda story: story.gone or story.ended, timeout=PATIENCE)
+    story = listener.wait(launch, lambda story: story.gone or story.ended, timeout=PATIENCE)
     assert story.ended is None
     engine.forget(1, 1)
     wait_until(lambda: not allocations(site, home))
 
 
-def test_a_command_that_kills_itself_has_failed_though_slurm_calls_it_cancelled(home, engine, ear):
+def test_a_command_that_kills_itself_has_failed_though_slurm_calls_it_cancelled(home, engine, listener):
     launch = make_launch(home, "kill -KILL $$")
     engine.start(launch, token=TOKEN)
-    ended = ear.ended(launch)
+    ended = listener.ended(launch)
     assert (ended.state, ended.reason.code) == (JobState.FAILED, "RaisedSignal")
 
 
-def test_somebody_cancels_the_allocation_in_slurm(site, home, engine, ear):
+def test_somebody_cancels_the_allocation_in_slurm(site, home, engine, listener):
     launch = make_launch(home, "echo ready; sleep 600")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     site.run("scancel", (home.attempt(launch).path / "slurm").read_text().split()[1])
-    ended = ear.ended(launch)
+    ended = listener.ended(launch)
     assert ended.state is JobState.CANCELLED
     assert "in Slurm by " in ended.reason.message
 
 
-def test_a_killed_srun_is_no_cancel_by_a_person(home, engine, ear):
+def test_a_killed_srun_is_no_cancel_by_a_person(home, engine, listener):
     """Its helper ends the step, of which Slurm says that its user has cancelled it."""
     launch = make_launch(home, "echo ready; sleep 600")
     engine.start(launch, token=TOKEN)
-    ear.wrote(launch, home.attempt(launch).log, b"ready")
+    listener.wrote(launch, home.attempt(launch).log, b"ready")
     os.kill(srun_of_attempt(home, launch), signal.SIGKILL)
-    story = ear.wait(launch, lambda story: story.gone or story.ended, timeout=PATIENCE)
+    story = listener.wait(launch, lambda story: story.gone or story.ended, timeout=PATIENCE)
     assert story.gone or (story.ended.state, story.ended.reason.code) != (JobState.CANCELLED, "Cancelled")
 
 
-def test_a_command_that_ends_as_if_it_were_killed_leaves_its_srun_alone(home, engine, ear):
+def test_a_command_that_ends_as_if_it_were_killed_leaves_its_srun_alone(home, engine, listener):
     launch = make_launch(home, "exit 137")
     engine.start(launch, token=TOKEN)
-    assert ear.ended(launch).exit_code == 137
+    assert listener.ended(launch).exit_code == 137
     wait_until(lambda: not Path(f"/proc/{srun_of_attempt(home, launch)}").exists())
     assert not (home.attempt(launch).path / "slurm.sh.released").exists()
 

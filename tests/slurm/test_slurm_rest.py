@@ -22,7 +22,7 @@ from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.rest import SlurmRest
 from carrel.engines.slurm.rest_answers import NotDone
 from carrel.engines.slurm.rest_http import read_address
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.rest_faults import RestFaults
 from carrel.testing.slurm_faults import SlurmFaults
@@ -294,20 +294,20 @@ def test_the_engine_submits_by_slurmrestd_and_finds_what_was_not_answered(site, 
         spool=home.spool, run_dir=home.run, lab=lab, environ=faults.environ, commands=commands, transport=transport, interval=0.3
     )
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         first = make_launch(home, f"echo ran >> {home.root}/ran")
         engine.start(first, token=TOKEN)
-        assert ear.ended(first).state is JobState.COMPLETED
+        assert listener.ended(first).state is JobState.COMPLETED
         assert (front.submissions(), faults.calls("sbatch")) == (1, [])
         front.set("lost")
         second = make_launch(home, f"echo ran >> {home.root}/ran", job_id=2)
         engine.start(second, token=TOKEN)
         wait_until(lambda: front.accepted() == 2)
         site.kill("slurmrestd")
-        assert ear.ended(second).state is JobState.COMPLETED
+        assert listener.ended(second).state is JobState.COMPLETED
         third = make_launch(home, f"echo ran >> {home.root}/ran", job_id=3)
         engine.start(third, token=TOKEN)
-        assert ear.ended(third).state is JobState.COMPLETED
+        assert listener.ended(third).state is JobState.COMPLETED
     finally:
         engine.close()
     assert len(faults.calls("sbatch")) == 1
@@ -332,16 +332,16 @@ def test_slurmrestd_makes_arrays_whose_elements_run_and_are_cancelled(site, faul
         for number in range(1, 5)
     ]
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         for launch in launches:
             engine.start(launch, token=TOKEN)
         for launch in launches:
-            ear.wrote(launch, home.attempt(launch).log, f"{launch.job_id}\n".encode())
+            listener.wrote(launch, home.attempt(launch).log, f"{launch.job_id}\n".encode())
         engine.cancel(3, 1, by="alice")
-        assert ear.ended(launches[2]).state is JobState.CANCELLED
+        assert listener.ended(launches[2]).state is JobState.CANCELLED
         (home.root / "go").touch()
         for launch in (launches[0], launches[1], launches[3]):
-            assert ear.ended(launch).state is JobState.COMPLETED
+            assert listener.ended(launch).state is JobState.COMPLETED
     finally:
         engine.close()
     assert (front.submissions(), faults.calls("sbatch")) == (1, [])
@@ -380,10 +380,10 @@ def test_a_deputy_speaks_to_slurmrestd_with_its_users_token(site, tokens, everyb
             timeout=60.0,
         )
         try:
-            ear = Ear(engine)
+            listener = EngineListener(engine)
             launch = make_launch(home, "id -un")
             engine.start(launch, token=TOKEN)
-            assert ear.ended(launch).state is JobState.COMPLETED
+            assert listener.ended(launch).state is JobState.COMPLETED
             assert home.spool.attempt(1, 1).log.read_text() == f"{USERS['alice']}\n"
         finally:
             engine.close()

@@ -19,7 +19,7 @@ from carrel.domain.resources import Resources
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.spool import take_claim
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.slurm_site import SlurmSite
@@ -36,10 +36,10 @@ import os, sys, threading
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from test_slurm_returned import engine_of, launches_of
-from carrel.testing.builders import Ear, LabHome
+from carrel.testing.builders import EngineListener, LabHome
 home = LabHome(Path(sys.argv[1]))
 engine = engine_of(home, sys.argv[2], os.environ)
-Ear(engine)
+EngineListener(engine)
 for launch in launches_of(home, int(sys.argv[3])):
     engine.start(launch, token="token")
 print("asked", flush=True)
@@ -94,10 +94,10 @@ def take_over(site: SlurmSite, home: LabHome, path: str, many: int) -> None:
     left = allocations(site, home)
     engine = engine_of(home, path, site.environ)
     try:
-        ear, launches = Ear(engine), launches_of(home, many)
+        listener, launches = EngineListener(engine), launches_of(home, many)
         engine.adopt((Attempt(job_id=launch.job_id, number=1), launch, TOKEN) for launch in launches)
         for launch in launches:
-            assert ear.wait(launch, lambda story: story.ended or story.gone, timeout=LIMIT)
+            assert listener.wait(launch, lambda story: story.ended or story.gone, timeout=LIMIT)
         wait_until(lambda: not set(left) & set(allocations(site, home)), lambda: _remains(site, home), timeout=LIMIT)
     finally:
         engine.close()
@@ -167,7 +167,7 @@ def test_the_next_engine_gives_back_what_was_left_by_attempts_that_are_over(site
     assert allocations(site, home) == [name]
     engine = engine_of(home, "immediate", site.environ)
     try:
-        Ear(engine)
+        EngineListener(engine)
         wait_until(lambda: not allocations(site, home), lambda: _remains(site, home), timeout=LIMIT)
     finally:
         engine.close()
@@ -191,7 +191,7 @@ def test_an_allocation_whose_pilot_never_came_is_found_by_what_was_written_down(
     assert allocations(site, home) == [name]
     engine = engine_of(home, "held", site.environ)
     try:
-        Ear(engine)
+        EngineListener(engine)
         wait_until(lambda: not allocations(site, home), timeout=LIMIT)
     finally:
         engine.close()

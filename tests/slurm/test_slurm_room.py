@@ -13,8 +13,8 @@ from carrel.domain.ports import Attempt
 from carrel.engines.attempts import Watched, write_launch
 from carrel.engines.slurm.commands import SlurmCommands, SlurmFull
 from carrel.engines.slurm.engine import SlurmEngine
-from carrel.engines.slurm.room import AGAIN, CLOSED, SETTLES, Room
-from carrel.testing.builders import Ear, LabHome, make_launch
+from carrel.engines.slurm.submit_capacity import AGAIN, CLOSED, SETTLES, SubmitCapacity
+from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.slurm_site import SlurmSite
@@ -27,7 +27,7 @@ WORD = "AssocMaxSubmitJobLimit"
 class TestRoom:
     def setup_method(self):
         self.now = 100.0
-        self.room = Room(lambda: self.now)
+        self.room = SubmitCapacity(lambda: self.now)
 
     def refused(self):
         return self.room.refused(PLACE, WORD, "so many")
@@ -108,15 +108,15 @@ def test_whom_slurm_refuses_is_given_back_and_those_behind_it_without_asking(
     commands = SlurmCommands(environ=faults.environ, json=False, timeout=60)
     engine = SlurmEngine(commands=commands, **place)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         ready = f"while [ ! -e {home.root}/go ]; do sleep 0.1; done"
         launches = [make_launch(home, f"{ready}; echo {number} >> {home.root}/ran", job_id=number) for number in range(1, 10)]
         for launch in launches:
             engine.start(launch, token=TOKEN)
         for launch in launches[3:]:
-            assert ear.ended(launch).state is JobState.PREEMPTED
-            assert ear.ended(launch).reason.code == WORD
-        assert "MaxSubmitJobs is 3" in ear.ended(launches[3]).reason.message
+            assert listener.ended(launch).state is JobState.PREEMPTED
+            assert listener.ended(launch).reason.code == WORD
+        assert "MaxSubmitJobs is 3" in listener.ended(launches[3]).reason.message
         assert len(faults.calls("sbatch")) < 9
         with pytest.raises(SlurmFull):
             commands.submit(["--parsable"], "#!/bin/sh\ntrue\n")
@@ -126,22 +126,22 @@ def test_whom_slurm_refuses_is_given_back_and_those_behind_it_without_asking(
     asked = len(faults.calls("sbatch"))
     engine = SlurmEngine(commands=commands, **place)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         engine.adopt([(Attempt(job_id=launch.job_id, number=1), launch, TOKEN) for launch in launches])
         for launch in launches[3:]:
-            assert ear.ended(launch).reason.code == WORD
+            assert listener.ended(launch).reason.code == WORD
             engine.forget(launch.job_id, 1, over=False)
             assert not home.attempt(launch).path.exists()
         (home.root / "go").touch()
         for launch in launches[:3]:
-            assert ear.ended(launch).state is JobState.COMPLETED
+            assert listener.ended(launch).state is JobState.COMPLETED
             engine.forget(launch.job_id, 1)
         assert len(faults.calls("sbatch")) == asked
         # An end is a reason to ask again, for another attempt of the next one.
         wait_until(lambda: not limited.run("squeue", "-h", "-o", "%i").out.split())
         again = make_launch(home, f"echo 4 >> {home.root}/ran", job_id=4, attempt=2)
         engine.start(again, token=TOKEN)
-        assert ear.ended(again).state is JobState.COMPLETED
+        assert listener.ended(again).state is JobState.COMPLETED
     finally:
         engine.close()
     assert sorted((home.root / "ran").read_text().split()) == ["1", "2", "3", "4"]
@@ -158,9 +158,9 @@ def test_a_lab_that_dies_between_the_refusal_and_its_note_submits_nothing_twice(
     (home.attempt(launch).path / "slurm").touch()
     engine = SlurmEngine(spool=home.spool, run_dir=home.run, lab="killed", environ=limited.environ, interval=0.3)
     try:
-        ear = Ear(engine)
+        listener = EngineListener(engine)
         engine.adopt([(Attempt(job_id=launch.job_id, number=1), launch, TOKEN)])
-        ended = ear.ended(launch)
+        ended = listener.ended(launch)
         assert isinstance(ended, Ended)
         assert (ended.state, ended.reason.code) == (JobState.PREEMPTED, WORD)
     finally:

@@ -15,7 +15,7 @@ from carrel.domain.task import Launcher
 from carrel.engines.local import LocalEngine
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
-from carrel.testing.builders import Ear, LabHome
+from carrel.testing.builders import EngineListener, LabHome
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.slurm_site import SlurmSite
 
@@ -95,7 +95,7 @@ class Training:
         self.local = LocalEngine(
             spool=self.home.spool, node=this_node(), run_dir=root / "run", environ=site.environ, locks=DeviceLocks(root / "locks")
         )
-        self.ears = {engine: Ear(engine) for engine in (self.slurm, self.local)}
+        self.ears = {engine: EngineListener(engine) for engine in (self.slurm, self.local)}
 
     def run(self, engine, command="python train.py", **shape):
         self.number += 1

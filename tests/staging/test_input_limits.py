@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from carrel.domain.task import InputSpec
-from carrel.staging.arriving import Most
+from carrel.staging.download import Most
 from carrel.staging.failed import InputFailed
 from carrel.staging.fetching import stage_inputs
 

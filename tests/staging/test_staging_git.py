@@ -19,8 +19,8 @@ import pytest
 from carrel.domain.launch import InputsReady
 from carrel.domain.task import InputSpec
 from carrel.staging import git as staging_git
-from carrel.staging.arriving import Most, News
 from carrel.staging.cache import InputCache, open_cache
+from carrel.staging.download import Most, News
 from carrel.staging.failed import InputFailed
 from carrel.staging.fetching import Closed, check_uri, fetch, stage_in, stage_inputs
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.staging import doi, web
-from carrel.staging.arriving import News
+from carrel.staging.download import News
 from carrel.staging.failed import InputFailed
 from carrel.staging.fetching import check_uri, fetch
 from carrel.staging.lab import LabFiles

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from carrel.domain.user import Role, User
-from carrel.signin.port import Asked, Code, Decision, Device, NewSignIn, Renewal
+from carrel.signin.port import AuthorizationRequest, Code, Decision, Device, NewSignIn, Renewal
 from carrel.store import Database, Store
 
-ASKED = Asked(client="carrel-cli", scopes=("read", "submit"), host="the-laptop", address="10.0.0.7")
+ASKED = AuthorizationRequest(client="carrel-cli", scopes=("read", "submit"), host="the-laptop", address="10.0.0.7")
 DEVICE = Device(asked=ASKED, created_at=100.0, expires_at=700.0, interval=5)
 CODE = Code(asked=ASKED, subject="ada", account="physics", redirect_uri="http://127.0.0.1:1/x", challenge="c", expires_at=160.0)
 

@@ -18,7 +18,7 @@ NOTHING = "0" * 64
 REMOVED = "remove old audit"
 
 
-class Torn(ValueError):
+class ChainBroken(ValueError):
     """A line is not as the log has written it; the text says how."""
 
 
@@ -44,7 +44,7 @@ def line_of(entry: Mapping[str, Any], *, seq: int, before: str) -> tuple[str, st
 
 
 def entry_of(line: str | bytes) -> dict[str, Any]:
-    """Return what a line says, having looked at its digest. Raises `Torn`."""
+    """Return what a line says, having looked at its digest. Raises `ChainBroken`."""
     try:
         entry = json.loads(line)
         digest, seq = entry["digest"], entry["seq"]
@@ -52,9 +52,9 @@ def entry_of(line: str | bytes) -> dict[str, Any]:
         whole = isinstance(seq, int) and isinstance(entry["before"], str)
         right = whole and digest == _digest({key: value for key, value in entry.items() if key != "digest"})
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Torn("is not a line of the log") from error
+        raise ChainBroken("is not a line of the log") from error
     if not right:
-        raise Torn("was changed: its digest is another one")
+        raise ChainBroken("was changed: its digest is another one")
     return dict(entry)
 
 
@@ -66,7 +66,7 @@ def check_lines(lines: Iterable[str | bytes]) -> Checked:
     for line in lines:
         try:
             entry = entry_of(line)
-        except Torn as error:
+        except ChainBroken as error:
             where = f"after number {found.last}" if found.lines else "at the beginning"
             return replace(found, trouble=f"The line {where} {error}.")
         seq, before = int(entry["seq"]), str(entry["before"])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from carrel.audit import room
-from carrel.audit.chain import NOTHING, REMOVED, Checked, Torn, check_lines, entry_of, line_of
+from carrel.audit.chain import NOTHING, REMOVED, ChainBroken, Checked, check_lines, entry_of, line_of
 from carrel.domain.errors import StorageFull, Unavailable
 from carrel.domain.ports import Clock
 
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class AuditFilter:
     """Which lines somebody wants to see."""
 
     who: str | None = None
@@ -122,7 +122,7 @@ class AuditLog:
                     if line.endswith(b"\n"):  # the last may be on its way
                         yield line[:-1]
 
-    def read(self, wanted: Wanted, *, limit: int, newest: bool = False) -> list[dict[str, Any]]:
+    def read(self, wanted: AuditFilter, *, limit: int, newest: bool = False) -> list[dict[str, Any]]:
         """Return the first lines that are wanted, or the last ones; oldest first. What is torn is left out."""
         found: deque[dict[str, Any]] = deque(maxlen=limit if newest else None)
         files = self._files()
@@ -161,7 +161,7 @@ class AuditLog:
         found = []
         for path in self._files()[:-1]:
             last = _last_line(path)[0]
-            with suppress(Torn):
+            with suppress(ChainBroken):
                 if last and entry_of(last)["at"] < before:
                     found.append(path)
                     continue
@@ -202,7 +202,7 @@ class AuditLog:
             try:
                 entry = entry_of(line)
                 seq, digest = int(entry["seq"]), str(entry["digest"])
-            except Torn as error:
+            except ChainBroken as error:
                 notes.append(f"The last line {error}.")
         with suppress(OSError, ValueError, KeyError, TypeError):
             head = json.loads((self._directory / "head").read_bytes())

@@ -16,17 +16,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from carrel.broker.admission import Gatekeeper
 from carrel.broker.boot_key import boot_key
+from carrel.broker.client_authentication import ClientAuthentication
 from carrel.broker.config import BrokerConfig, read_config
-from carrel.broker.core.book import Book
 from carrel.broker.core.core import Core
 from carrel.broker.core.effects import Line
+from carrel.broker.core.ledger import Ledger
 from carrel.broker.disk import StateDisk
-from carrel.broker.given import GivenPieces
 from carrel.broker.journal import BrokerJournal, read_lines
 from carrel.broker.mover import Mover
 from carrel.broker.pool import HostPool
+from carrel.broker.pool_allocations import PoolAllocations
 from carrel.broker.processes import is_alive, wait_for_marked
 from carrel.broker.service import Service
 from carrel.broker.simulated import SimulatedSuspender
@@ -105,10 +105,10 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
     began = core.everything(clock())
     journal.start(began.rows, began.at)
     if isinstance(suspender, SimulatedSuspender):
-        _seed(suspender, core.book)
+        _seed(suspender, core.ledger)
     # Names of pieces are never used again, also not by the next broker, whose clients have those of this one.
     limit = _pool_limit(config)
-    given = GivenPieces()
+    given = PoolAllocations()
     given.keep(state / "host_memory.jsonl", clock)
     pool = HostPool(
         limit,
@@ -123,7 +123,7 @@ def run(config: BrokerConfig, state: Path, path: Path, *, clock: Clock = time.ti
         core,
         loop=loop,
         clock=clock,
-        gate=Gatekeeper(
+        gate=ClientAuthentication(
             secret=config.secret(),
             spool=Spool(Path(config.spool)),
             shared=config.devices if config.shared else None,
@@ -177,8 +177,8 @@ def _suspender(config: BrokerConfig, state: Path, monotonic: Clock) -> Suspender
     )
 
 
-def _seed(suspender: SimulatedSuspender, book: Book) -> None:
-    for row in book.tenants.values():
+def _seed(suspender: SimulatedSuspender, ledger: Ledger) -> None:
+    for row in ledger.tenants.values():
         if row.residency in (Residency.SUSPENDED, Residency.SPILLING, Residency.SPILLED, Residency.RESUMING):
             suspender.seed(Target(pid=row.pid, start=row.start))
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from carrel.broker.given import Given, GivenPieces
 from carrel.broker.memory_file import is_sealed, make_file, touch, touch_huge
+from carrel.broker.pool_allocations import PoolAllocation, PoolAllocations
 from carrel.devices.machine import available_memory, shares_huge_pages
 from carrel.domain.errors import Conflict, Unavailable, in_words
 from carrel.domain.units import MIB, format_size
@@ -102,7 +102,7 @@ class HostPool:
         floor: int = 0,
         available: Callable[[], int] = available_memory,
         huge: bool | None = None,
-        given: GivenPieces | None = None,
+        given: PoolAllocations | None = None,
         lives: Callable[[str], bool] = lambda _holder: True,
     ) -> None:
         """At most `limit` bytes in pieces of `piece` bytes, of which `ready` are kept touched and clean for the next process.
@@ -119,7 +119,7 @@ class HostPool:
         self._floor = floor
         self._available = available
         self._touch = touch_huge if (shares_huge_pages() if huge is None else huge) else touch
-        self._records = GivenPieces() if given is None else given
+        self._records = PoolAllocations() if given is None else given
         self._lives = lives
         self._next = max(first, self._records.last + 1)
         self._change = threading.Condition()
@@ -327,7 +327,7 @@ class HostPool:
         yield from self._clean
         yield from self._used
 
-    def _awaited(self) -> list[Given]:
+    def _awaited(self) -> list[PoolAllocation]:
         """What processes have of an earlier broker's pool, and have not shown yet."""
         return [record for record in self._records if record.number not in self._given]
 
@@ -382,9 +382,11 @@ class HostPool:
         return piece
 
 
-def _record(piece: Piece, owner: str, holder: str) -> Given:
+def _record(piece: Piece, owner: str, holder: str) -> PoolAllocation:
     about = os.fstat(piece.fd)
-    return Given(number=piece.number, size=piece.size, device=about.st_dev, inode=about.st_ino, owner=owner, holder=holder)
+    return PoolAllocation(
+        number=piece.number, size=piece.size, device=about.st_dev, inode=about.st_ino, owner=owner, holder=holder
+    )
 
 
 def _bytes(slots: Iterable[_Slot]) -> int:

@@ -18,7 +18,7 @@ from carrel.transport.channel import peer_credentials
 _SO_PEERPIDFD = 77
 
 
-class Gone(Exception):
+class ProcessGone(Exception):
     """The process does not exist any more."""
 
 
@@ -52,7 +52,7 @@ class Process:
 
 
 def peer(connection: socket.socket) -> Process:
-    """The process at the other end of a unix socket, as it was when it connected. Raises `Gone`."""
+    """The process at the other end of a unix socket, as it was when it connected. Raises `ProcessGone`."""
     found = peer_credentials(connection)
     try:
         descriptor = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
@@ -62,26 +62,27 @@ def peer(connection: socket.socket) -> Process:
 
 
 def find(pid: int, start: int, uid: int) -> Process:
-    """The process that was known by pid and start time. Raises `Gone` when it ended, also if another process has its pid now."""
+    """The process that was known by pid and start time. Raises `ProcessGone` when it ended, also if another process has its pid
+    now."""
     found = _described(pid, uid, -1)
     if found.start != start:
         found.close()
-        raise Gone(f"process {pid} ended")
+        raise ProcessGone(f"process {pid} ended")
     return found
 
 
 def _described(pid: int, uid: int, pidfd: int) -> Process:
     if pid <= 0:
-        raise Gone("the process is in another pid namespace")
+        raise ProcessGone("the process is in another pid namespace")
     try:
         descriptor = pidfd if pidfd >= 0 else os.pidfd_open(pid)
     except OSError as error:
-        raise Gone(f"process {pid} cannot be watched: {error.strerror}") from error
+        raise ProcessGone(f"process {pid} cannot be watched: {error.strerror}") from error
     try:
         start = start_time(pid)
         # Looked at after the stat file was read: if it lives now, the file was about it.
         if start is None or has_ended(descriptor):
-            raise Gone(f"process {pid} ended")
+            raise ProcessGone(f"process {pid} ended")
     except BaseException:
         os.close(descriptor)
         raise

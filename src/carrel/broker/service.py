@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from carrel.broker.admission import Gatekeeper
 from carrel.broker.bus import Bus
+from carrel.broker.client_authentication import ClientAuthentication
 from carrel.broker.core.core import Core
 from carrel.broker.core.effects import (
     NEVER,
@@ -21,26 +21,26 @@ from carrel.broker.core.effects import (
     Effects,
     Gather,
     Kill,
-    Look,
     MoveBack,
     MoveOut,
     Pause,
     Restore,
+    ScanDevices,
     Spill,
     Unspill,
 )
 from carrel.broker.core.identity import Identity
 from carrel.broker.core.rows import plain
 from carrel.broker.disk import StateDisk
-from carrel.broker.handing import Handing
+from carrel.broker.ended_lease_delivery import EndedLeaseDelivery
 from carrel.broker.journal import BrokerJournal
 from carrel.broker.mover import Mover
 from carrel.broker.pool import HostPool
-from carrel.broker.processes import Gone, Process, find, is_alive, name_of, peer, roots
+from carrel.broker.processes import Process, ProcessGone, find, is_alive, name_of, peer, roots
 from carrel.broker.spilling import Spilling, StateFiles
 from carrel.broker.status import Status
 from carrel.domain.errors import CarrelError, Conflict, Unavailable
-from carrel.domain.lease import Way
+from carrel.domain.lease import MoveMethod
 from carrel.domain.ports import Clock
 from carrel.leases.protocol import LONGEST, OBSERVER, RESIDENCY, Message, decode, encode
 from carrel.suspension.ports import Suspender, Use
@@ -80,7 +80,7 @@ class Service:
         *,
         loop: Reactor,
         clock: Clock,
-        gate: Gatekeeper,
+        gate: ClientAuthentication,
         journal: BrokerJournal,
         mover: Mover,
         suspender: Suspender,
@@ -111,10 +111,10 @@ class Service:
             lives=is_alive,
         )
         self._spilling = Spilling(loop, self._bus, pool, disk, self._progress)
-        self._files = StateFiles(loop, disk, [("tenant", plain(row)) for row in core.book.tenants.values()])
+        self._files = StateFiles(loop, disk, [("tenant", plain(row)) for row in core.ledger.tenants.values()])
         self._host_free, self._disk_free = host_free, disk_free
         self._status = Status(core, clock, pool, disk_problem=disk_problem)
-        self._handing = Handing(loop, core.book.past, core.lender.devices, self._taken)
+        self._handing = EndedLeaseDelivery(loop, core.ledger.past, core.lender.devices, self._taken)
         self._clients: dict[Channel[bytes], Client] = {}
         self._tenants: dict[str, Channel[bytes]] = {}
         #: Of the libraries in processes, by the process.
@@ -195,7 +195,7 @@ class Service:
         match action:
             case Gather(tenant, pauses):
                 self._mover.gather(action, lambda found: self.carry_out(core.gathered(tenant, pauses, found, self._now())))
-            case MoveOut(tenant, pauses) if action.way is Way.BUS:
+            case MoveOut(tenant, pauses) if action.way is MoveMethod.BUS:
                 self._bus.out(
                     action,
                     lambda moved: self.carry_out(core.moved_out(tenant, pauses, moved, self._now())),
@@ -204,7 +204,7 @@ class Service:
             case MoveOut(tenant, pauses):
                 self._mover.out(action, lambda moved: self.carry_out(core.moved_out(tenant, pauses, moved, self._now())))
             case MoveBack(tenant, lease):
-                mover = self._bus if action.way is Way.BUS else self._mover
+                mover = self._bus if action.way is MoveMethod.BUS else self._mover
                 mover.back(action, lambda moved: self.carry_out(core.moved_back(tenant, lease, moved, self._now())))
             case Checkpoint(tenant):
                 self._mover.checkpoint(action, lambda moved: self.carry_out(core.checkpointed(tenant, moved, self._now())))
@@ -213,17 +213,17 @@ class Service:
             case Pause(tenant, lease):
                 self._bus.pause(action, lambda moved: self.carry_out(core.paused(tenant, lease, moved, self._now())))
             case Spill(tenant):
-                disk = self._spilling if action.way is Way.BUS else self._mover
+                disk = self._spilling if action.way is MoveMethod.BUS else self._mover
                 disk.spill(action, lambda moved: self.carry_out(core.spilled(tenant, moved, self._now())))
             case Unspill(tenant, waiting):
-                disk = self._spilling if action.way is Way.BUS else self._mover
+                disk = self._spilling if action.way is MoveMethod.BUS else self._mover
                 disk.unspill(action, lambda moved: self.carry_out(core.unspilled(tenant, waiting, moved, self._now())))
-            case Look():
+            case ScanDevices():
                 self._look(action)
             case Kill(tenant, number):
                 self._kill(tenant, number)
 
-    def _look(self, look: Look) -> None:
+    def _look(self, look: ScanDevices) -> None:
         def see() -> tuple[Use, dict[int, int], dict[int, str]]:
             use = self._suspender.use()
             pids = {pid for processes in use.processes.values() for pid in processes}
@@ -250,10 +250,10 @@ class Service:
     def start(self) -> None:
         """Watch the processes that the journal knows; those that ended meanwhile are gone."""
         ended = []
-        for row in list(self._core.book.tenants.values()):
+        for row in list(self._core.ledger.tenants.values()):
             try:
                 self._keep(row.id, find(row.pid, row.start, row.uid))
-            except Gone:
+            except ProcessGone:
                 ended.append(row.id)
         self.carry_out(self._core.started(self._now(), ended))
 
@@ -332,7 +332,7 @@ class Service:
             return
         try:
             process = peer(stream)
-        except (Gone, OSError) as error:
+        except (ProcessGone, OSError) as error:
             _log.warning("a connection is refused: %s", error)
             stream.close()
             return
@@ -432,7 +432,7 @@ class Service:
     def _descent(self, process: Process) -> dict[str, str]:
         """What a process is called that has no hook: after itself, and the notebook whose kernel has started it."""
         name = name_of(process.pid)
-        tenants = {row.pid: row for row in self._core.book.tenants.values()}
+        tenants = {row.pid: row for row in self._core.ledger.tenants.values()}
         parent = tenants.get(roots([process.pid], tenants).get(process.pid, 0))
         if parent is None:
             return {"kernel": "", "label": name}

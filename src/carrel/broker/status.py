@@ -6,9 +6,9 @@ from typing import Any
 
 from carrel.broker.core.core import Core
 from carrel.broker.core.identity import Identity
-from carrel.broker.core.ways import off_the_bus
+from carrel.broker.core.move_methods import off_the_bus
 from carrel.broker.pool import HostPool
-from carrel.domain.lease import LeaseState, Residency, Tier, Way
+from carrel.domain.lease import LeaseState, MoveMethod, Residency, Tier
 from carrel.domain.ports import Clock
 
 _ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
@@ -19,7 +19,7 @@ _MOST_STRETCHES = 1000
 
 
 class Status:
-    """Makes status messages; what is the same for all clients is made once for each version of the book."""
+    """Makes status messages; what is the same for all clients is made once for each version of the ledger."""
 
     def __init__(self, core: Core, clock: Clock, pool: HostPool, *, disk_problem: str = "") -> None:
         """`disk_problem`: why no state goes to the disk although there should be room for some."""
@@ -27,19 +27,19 @@ class Status:
         self._lender = core.lender
         self._clock = clock
         self._pool = pool
-        self._book = core.book
-        self._looks = core.looks
+        self._ledger = core.ledger
+        self._looks = core.device_scans
         self._version: tuple[int, int, int, int] | None = None
         self._rows: dict[str, list[dict[str, Any]]] = {}
 
     def fields(self, viewer: Identity, *, hour: bool = True) -> dict[str, Any]:
         """The fields of `status` for one client; without `hour` the last hour is empty, which is most of a long one."""
-        version = (self._book.version, self._lender.decisions, self._looks.looks, self._lender.under_way.version)
+        version = (self._ledger.version, self._lender.decisions, self._looks.device_scans, self._lender.under_way.version)
         if version != self._version:
             self._rows, self._version = self._build(), version
-        history = self._book.history.get(viewer.job, ()) if viewer.job else ()
+        history = self._ledger.history.get(viewer.job, ()) if viewer.job else ()
         return {
-            "broker": self._book.broker_id,
+            "broker": self._ledger.broker_id,
             "tier": self._lender.tier.value,
             "simulated": self._lender.tier is Tier.SIMULATED,
             "tasks_lend": self._lender.tasks_lend,
@@ -67,8 +67,8 @@ class Status:
 
     def drifting(self) -> bool:
         """True while something changes of which there is no news: what sessions are charged, the room in host memory."""
-        idle = self._lender.tier is Tier.SUSPEND and any(row.residency in _ON_DEVICE for row in self._book.tenants.values())
-        return idle or any(self._book.pays(lease) for lease in self._book.leases.values())
+        idle = self._lender.tier is Tier.SUSPEND and any(row.residency in _ON_DEVICE for row in self._ledger.tenants.values())
+        return idle or any(self._ledger.pays(lease) for lease in self._ledger.leases.values())
 
     def _build(self) -> dict[str, list[dict[str, Any]]]:
         return {
@@ -79,22 +79,22 @@ class Status:
             "moves": self._moves(),
             "hour": self._hour(),
             "rates": [
-                {"way": way, "direction": direction, "rate": round(rate)} for (way, direction), rate in self._book.rates.items()
+                {"way": way, "direction": direction, "rate": round(rate)} for (way, direction), rate in self._ledger.rates.items()
             ],
         }
 
     def _charges(self) -> list[dict[str, Any]]:
         return [
             {"job": row.job, "attempt": row.attempt, "owner": row.owner, "seconds": round(row.seconds, 3)}
-            for row in self._book.charged(self._clock()).values()
+            for row in self._ledger.charged(self._clock()).values()
         ]
 
     def _devices(self) -> list[dict[str, Any]]:
         residents: dict[str, list[str]] = {uuid: [] for uuid in self._lender.devices}
         by: dict[str, list[dict[str, Any]]] = {uuid: [] for uuid in self._lender.devices}
         taken = dict.fromkeys(self._lender.devices, 0)
-        withheld = dict(self._book.cordons)
-        for row in self._book.tenants.values():
+        withheld = dict(self._ledger.cordons)
+        for row in self._ledger.tenants.values():
             if row.residency in _ON_DEVICE:
                 for uuid in row.home:
                     if uuid in residents:
@@ -106,7 +106,7 @@ class Status:
                 withheld |= dict.fromkeys(row.home, "a suspended session's state is still seen on it")
         found = []
         for uuid, device in self._lender.devices.items():
-            lease = self._book.lease_on(uuid)
+            lease = self._ledger.lease_on(uuid)
             strangers = self._looks.strangers.get(uuid, ())
             found.append(
                 {
@@ -121,9 +121,9 @@ class Status:
                     "lease": None if lease is None else lease.id,
                     "residents": residents[uuid],
                     "by": by[uuid],
-                    "known_since": self._book.hour.known_since(uuid, self._most()),
+                    "known_since": self._ledger.hour.known_since(uuid, self._most()),
                     "strangers": [{"pid": item.pid, "bytes": item.bytes, "name": item.name} for item in strangers],
-                    "last_used": self._book.device_used.get(uuid, 0.0),
+                    "last_used": self._ledger.device_used.get(uuid, 0.0),
                     "wanted": sum(uuid in self._for(name) for name in self._lender.queue),
                 }
             )
@@ -131,11 +131,11 @@ class Status:
 
     def _for(self, request: str) -> tuple[str, ...]:
         """The devices that a waiting request is about; () for any."""
-        asked = self._book.requests[request]
-        return asked.devices or self._book.tenants[asked.tenant].home
+        asked = self._ledger.requests[request]
+        return asked.devices or self._ledger.tenants[asked.tenant].home
 
     def _tenants(self) -> list[dict[str, Any]]:
-        ways = {name: self._lender.way(row) for name, row in self._book.tenants.items()}
+        ways = {name: self._lender.way(row) for name, row in self._ledger.tenants.items()}
         return [
             {
                 "id": row.id,
@@ -151,8 +151,8 @@ class Status:
                 "cached": sum(row.reserve.values()),
                 "way": ways[row.id][0].value,
                 "not_bus": "" if self._lender.tier is Tier.SIMULATED else off_the_bus(row),
-                "suspendable": ways[row.id][0] is not Way.HOLD,
-                "why_not": row.lost or (ways[row.id][1] if ways[row.id][0] is Way.HOLD else ""),
+                "suspendable": ways[row.id][0] is not MoveMethod.HOLD,
+                "why_not": row.lost or (ways[row.id][1] if ways[row.id][0] is MoveMethod.HOLD else ""),
                 "stays": row.broken or row.stays,
                 "last_used": row.last_used,
                 "retry_at": row.retry_at,
@@ -163,13 +163,13 @@ class Status:
                 "context": row.context if row.fixed else "",
                 "context_bytes": sum(row.fixed.values()),
             }
-            for row in self._book.tenants.values()
+            for row in self._ledger.tenants.values()
         ]
 
     def _moves(self) -> list[dict[str, Any]]:
         found = []
         for move in self._lender.under_way.moves.values():
-            row = self._book.tenants.get(move.tenant)
+            row = self._ledger.tenants.get(move.tenant)
             if row is not None:
                 found.append(
                     {
@@ -208,13 +208,13 @@ class Status:
                 "role": one.role,
             }
             for uuid in self._lender.devices
-            for one in self._book.hour.shown(uuid, now, self._most())
+            for one in self._ledger.hour.shown(uuid, now, self._most())
         ]
 
     def _leases(self) -> list[dict[str, Any]]:
         found = []
-        for lease in self._book.leases.values():
-            row = self._book.tenants[lease.tenant]
+        for lease in self._ledger.leases.values():
+            row = self._ledger.tenants[lease.tenant]
             found.append(
                 {
                     "id": lease.id,
@@ -238,8 +238,8 @@ class Status:
     def _queue(self) -> list[dict[str, Any]]:
         found = []
         for name, entry in self._lender.queue.items():
-            asked = self._book.requests[name]
-            row = self._book.tenants[asked.tenant]
+            asked = self._ledger.requests[name]
+            row = self._ledger.tenants[asked.tenant]
             found.append(
                 {
                     "request": asked.request,

@@ -41,7 +41,7 @@ def task_exit_code(job: JobView) -> int:
     return job.exit_code or OTHER
 
 
-class Left(Exception):
+class Detached(Exception):
     """The user has gone; the job has not."""
 
 
@@ -72,7 +72,7 @@ class Follower:
                 job = self._client.wait(self._job_id)
                 self._log.finish()
                 return job
-        except Left:
+        except Detached:
             self._line.note(f"\nLeft job {self._job_id}{self._request_to_end()}. See how it goes: carrel logs -f {self._job_id}")
             return None
         except BrokenPipeError:
@@ -156,7 +156,7 @@ class Follower:
     def _interrupted(self, _signal: int, _frame: FrameType | None) -> None:
         self._interrupts += 1
         if self._interrupts > 1 or not self._cancels:
-            raise Left
+            raise Detached
         self._canceller = threading.Thread(target=self._cancel, daemon=True)
         self._canceller.start()
 

@@ -85,7 +85,7 @@ def _environment(given: str | None, home: Path | None) -> tuple[str | None, str 
 def _say(made: Promoted, notebook: Path) -> None:
     from carrel.cli.screen import clean, paint, print_fields
     from carrel.cli.words import size
-    from carrel.notebooks.promote import Weight
+    from carrel.notebooks.promote import Severity
     from carrel.notebooks.promote.selection import write_selection
 
     target = os.path.relpath(made.directory)
@@ -101,11 +101,11 @@ def _say(made: Promoted, notebook: Path) -> None:
         "GPUs": str(made.gpus) if made.gpus else "",
     }
     print_fields([(f"  {name}", clean(value)) for name, value in rows.items()])
-    heads = {Weight.CHANGED: "Changed:", Weight.GUESSED: "Guessed:", Weight.CHECK: "Please check:"}
+    heads = {Severity.CHANGED: "Changed:", Severity.GUESSED: "Guessed:", Severity.CHECK: "Please check:"}
     for weight, head in heads.items():
         notes = [note for note in made.notes if note.weight is weight]
         if notes:
-            print(paint(head, "yellow" if weight is Weight.CHECK else "bold"))
+            print(paint(head, "yellow" if weight is Severity.CHECK else "bold"))
             for note in notes:
                 print(f"  {clean(f'{note.where}: {note.text}' if note.where else note.text)}")
     given = f" -P {made.parameters[0].name}={made.parameters[0].default}" if made.parameters else ""

@@ -65,8 +65,8 @@ def up_command(
         "default_qos": default_qos,
     }
     try:
+        from carrel.server.home_location import Answer
         from carrel.server.up import run
-        from carrel.server.whereabouts import Answer
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "carrel":
             raise

@@ -18,7 +18,7 @@ from carrel.client.arrays import ArrayCalls
 from carrel.client.audit import AuditCalls
 from carrel.client.cells import CellCalls
 from carrel.client.environments import EnvironmentCalls
-from carrel.client.following import Absence, Position
+from carrel.client.following import Backoff, Position
 from carrel.client.locate import locate
 from carrel.client.outputs import OutputCalls
 from carrel.client.people import PeopleCalls
@@ -326,7 +326,7 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
         """
         path = "/events" if job_id is None else f"/jobs/{job_id}/events"
         until = math.inf if timeout is None else time.monotonic() + timeout
-        position, away = Position(after, job_id), Absence()
+        position, away = Position(after, job_id), Backoff()
         while True:
             left = until - time.monotonic()
             if left <= 0:
@@ -373,14 +373,14 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
 
     def _again(self, call: Callable[[], T]) -> T:
         """Repeat a call that may be repeated while the lab does not answer."""
-        away = Absence()
+        away = Backoff()
         while True:
             try:
                 return call()
             except LabUnreachable as error:
                 self._look_again(error, away, math.inf)
 
-    def _look_again(self, error: LabUnreachable, away: Absence, until: float) -> None:
+    def _look_again(self, error: LabUnreachable, away: Backoff, until: float) -> None:
         """Pause, then look where the lab is now. Raises `error` when it has been away for too long."""
         if not away.pause(until, patience=self._patience if self._http.answered else _FIRST_PATIENCE):
             raise error

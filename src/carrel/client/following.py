@@ -15,7 +15,7 @@ _SHORTEST, _LONGEST = 0.05, 1.0
 _ENDED = frozenset(state.value for state in ENDED)
 
 
-class Absence:
+class Backoff:
     """A lab that does not answer: pauses that grow, and an end of patience."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from carrel.containment import calls
 from carrel.containment.filters import filter_program
-from carrel.containment.network import Porter
+from carrel.containment.network import Forwarder
 from carrel.containment.walls import Bind, Walls
 
 #: Passed on from the runner to the command's process group.
@@ -52,20 +52,20 @@ def contain(
     Raises `OSError` while nothing runs yet.
     """
     user, group = os.geteuid(), os.getegid()
-    porter = Porter(walls.doors or (), lifeline)
+    forwarder = Forwarder(walls.doors or (), lifeline)
     calls.unshare("user", "mount", "pid", "ipc", "uts", *(() if walls.doors is None else ("net",)))
     calls.map_user(user, group)
     if walls.doors is not None:
-        porter.open()
+        forwarder.open()
     build(walls)
     told, tell = os.pipe2(os.O_CLOEXEC)
     first = os.fork()
     if first == 0:
-        _close_all_but(tell, lifeline, porter.held, *close_first)
+        _close_all_but(tell, lifeline, forwarder.held, *close_first)
         _be_first(tell, lifeline, become, close_first, whole=whole, processes=walls.processes)
     # Locks, connections and pipes of the runner must not live as long as this.
     _close_all_but(told)
-    _watch(first, told, porter)
+    _watch(first, told, forwarder)
 
 
 def _close_all_but(*kept: int) -> None:
@@ -145,7 +145,7 @@ def _make_devices(nodes: list[tuple[str, int]], shared_memory: int) -> None:
 # --- the processes ------------------------------------------------------------------------------------------------------------
 
 
-def _watch(first: int, told: int, porter: Porter) -> None:
+def _watch(first: int, told: int, forwarder: Forwarder) -> None:
     """The watcher: pass signals on, and end as the command ended."""
     for number in _PASSED_ON:
         signal.signal(number, lambda got, _frame: _send(first, got))
@@ -159,10 +159,10 @@ def _watch(first: int, told: int, porter: Porter) -> None:
         status, left = _END.unpack(said)
         if not left:
             os.waitpid(first, 0)
-            porter.end()
+            forwarder.end()
     else:  # the first process was killed, and all the others with it
         _pid, status = os.waitpid(first, 0)
-        porter.end()
+        forwarder.end()
     if os.WIFSIGNALED(status):
         deadly = os.WTERMSIG(status)
         if deadly != signal.SIGKILL:

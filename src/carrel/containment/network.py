@@ -1,8 +1,9 @@
 """A network of a contained process' own: its loopback, and *doors* on it that lead to one address outside each.
 
-A door listens inside, at the address that the process got, and is served by a *porter* outside, which hands every connection
+A door listens inside, at the address that the process got, and is served by a *forwarder* outside, which hands every connection
 on. A socket stays in the network in which it was made (network_namespaces(7)), so a listener that was made inside and is given to
-the porter takes connections from inside, while the connections that the porter makes leave from outside. Nothing else leads out.
+the forwarder takes connections from inside, while the connections that the forwarder makes leave from outside. Nothing else leads
+out.
 """
 
 from __future__ import annotations
@@ -85,15 +86,15 @@ def _add_address(address: str, alias: int) -> None:
             fcntl.ioctl(about, call, request)
 
 
-# --- the porter ---------------------------------------------------------------------------------------------------------------
+# --- the forwarder --------------------------------------------------------------------------------------------------------------
 
 
-class Porter:
+class Forwarder:
     """A process that stays outside when the others go in. Made before there are new namespaces."""
 
     def __init__(self, doors: Sequence[Door], lifeline: int) -> None:
         self._doors = tuple(doors)
-        #: The processes inside hold it; when none does any more the porter ends. -1: there is none.
+        #: The processes inside hold it; when none does any more the forwarder ends. -1: there is none.
         self.held = -1
         self._pid = 0
         if not doors:

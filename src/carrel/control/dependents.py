@@ -18,7 +18,7 @@ from carrel.domain.job import Job, JobState
 _REMEMBERED = 64
 
 
-class Known(Protocol):
+class DependencyLookup(Protocol):
     """What is written down about the jobs that others wait for."""
 
     def get(self, job_id: int) -> Job | None:
@@ -34,7 +34,7 @@ class Known(Protocol):
         ...
 
 
-def named(condition: Condition, jobs: Known) -> Sequence[Job]:
+def named(condition: Condition, jobs: DependencyLookup) -> Sequence[Job]:
     """Return the jobs that a condition names by their numbers."""
     if condition.whole or condition.element is not None:
         return jobs.elements(condition.job_id, condition.element)
@@ -57,7 +57,7 @@ class _Watch:
 class Dependents:
     """Keeps jobs back until what they wait for has happened."""
 
-    def __init__(self, jobs: Known) -> None:
+    def __init__(self, jobs: DependencyLookup) -> None:
         self._jobs = jobs
         self._kept: dict[int, Job] = {}
         #: The open conditions of those who are kept; none once all hold.

@@ -41,7 +41,7 @@ from carrel.domain.errors import Denied, Invalid, NotFound, Unauthenticated
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import StoredFile
 from carrel.domain.node import Node
-from carrel.domain.placement import Hold
+from carrel.domain.placement import Wait
 from carrel.domain.ports import Clock, Engine
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
@@ -324,9 +324,9 @@ class Lab:
             which = replace(which, accounts=frozenset(theirs))
         return self.jobs_store.list(which, before=before, limit=limit)
 
-    def waiting(self, job_id: int) -> Hold | None:
+    def waiting(self, job_id: int) -> Wait | None:
         """Where a waiting job stood when the last cycle looked, or None."""
-        return self.loop.hold_of(job_id)
+        return self.loop.wait_of(job_id)
 
     def as_told(self, job: Job) -> Job:
         """The job with its reason while its owner is suspended, or what it needs is not here."""

@@ -21,7 +21,7 @@ from carrel.domain.errors import StorageFull, Unavailable
 from carrel.domain.expectation import Coverage
 from carrel.domain.job import Job, Reason
 from carrel.domain.launch import Launch, Observation
-from carrel.domain.placement import Hold, Holding
+from carrel.domain.placement import Holding, Wait
 from carrel.domain.ports import Attempt, Clock, Engine
 
 _log = logging.getLogger(__name__)
@@ -90,9 +90,9 @@ class ControlLoop:
         """Devices may have become free that nobody reports on."""
         self._inbox.put()
 
-    def hold_of(self, job_id: int) -> Hold | None:
+    def wait_of(self, job_id: int) -> Wait | None:
         """Where a waiting job stood when the last cycle looked, or None."""
-        return self._scheduler.outlook.hold_of(job_id)
+        return self._scheduler.queue_report.wait_of(job_id)
 
     def kept_back(self, job_id: int) -> Reason | None:
         """Why a job is not in line before its environment and inputs are here, and how far they are; or None."""

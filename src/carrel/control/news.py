@@ -23,7 +23,7 @@ from carrel.domain.launch import (
     Started,
     Suspended,
 )
-from carrel.domain.placement import Hold
+from carrel.domain.placement import Wait
 from carrel.domain.qos import PreemptMode
 from carrel.domain.submit_limits import SUBMIT_LIMITS
 
@@ -59,13 +59,13 @@ def log_event(job: Job, size: int) -> NewEvent:
     return _event(job, "log", {"attempt": 0, "offset": 0, "size": size})
 
 
-def queue_event(job: Job, hold: Hold) -> NewEvent:
+def queue_event(job: Job, wait: Wait) -> NewEvent:
     """The event that tells where a waiting job stands."""
     data = {
-        "position": hold.position,
-        "reason": hold.reason.code,
-        "message": hold.reason.message,
-        "estimated_start": hold.estimated_start,
+        "position": wait.position,
+        "reason": wait.reason.code,
+        "message": wait.reason.message,
+        "estimated_start": wait.estimated_start,
     }
     return NewEvent(job_id=job.id, owner=job.owner, type="queue", data=data)
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from carrel.domain.job import Job, JobState, Preemption, Reason
 from carrel.domain.launch import StoredFile, Usage
-from carrel.domain.node import Drain, Share
+from carrel.domain.node import Drain, NodePart
 from carrel.domain.qos import JobKind
 from carrel.domain.reservation import Reservation
 from carrel.domain.resources import Resources
@@ -63,7 +63,7 @@ class StartOrder:
     node: str
     devices: tuple[str, ...]
     #: On further nodes.
-    others: tuple[Share, ...] = ()
+    others: tuple[NodePart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,14 @@ from carrel.policy.rotation import late_by, level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class JournalPosition:
     """How far the present attempt of a job is written down: bytes of its journal and of its log."""
 
     offset: int = 0
     log_size: int = 0
 
 
-_NOTHING = Known()
+_NOTHING = JournalPosition()
 #: Bytes of memory that placement looks for where a job has kept its own.
 _NEXT_TO_NONE = 1024**2
 
@@ -43,7 +43,7 @@ class Queue:
     _holding: dict[int, Holding] = field(default_factory=dict)
     #: What those keep who wait in line for their next turn.
     _kept: dict[int, Holding] = field(default_factory=dict)
-    _known: dict[int, Known] = field(default_factory=dict)
+    _known: dict[int, JournalPosition] = field(default_factory=dict)
     #: How many jobs of each (account, owner) are in line.
     _line: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -155,7 +155,7 @@ class Queue:
         """The job as last put, or None when it is over or unknown."""
         return self._jobs.get(job_id)
 
-    def known(self, job_id: int) -> Known:
+    def known(self, job_id: int) -> JournalPosition:
         """How far the store knows the present attempt."""
         return self._known.get(job_id, _NOTHING)
 
@@ -163,7 +163,7 @@ class Queue:
         """The store knows the present attempt up to here; None leaves a number as it was."""
         job, known = self._jobs.get(job_id), self.known(job_id)
         if job is not None and job.state.holds_resources:
-            self._known[job_id] = Known(
+            self._known[job_id] = JournalPosition(
                 offset=known.offset if offset is None else offset, log_size=known.log_size if log_size is None else log_size
             )
 

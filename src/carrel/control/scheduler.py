@@ -17,10 +17,10 @@ from carrel.control.history import learn
 from carrel.control.inbox import News
 from carrel.control.launching import LaunchSettings, build_launch, job_token
 from carrel.control.news import OFTEN, interpret, misfortune, queue_event
-from carrel.control.outlook import Outlook
 from carrel.control.ports import AttemptChange, EventLog, OutboxEntry, SchedulerStore, StartOrder
 from carrel.control.preempting import Preempting
 from carrel.control.queue import Queue, kept_id
+from carrel.control.queue_report import QueueReport
 from carrel.control.rules import RuleBook
 from carrel.control.submit_limits import SubmitLimits, is_refused
 from carrel.control.usage import REMEMBERED, UsageBook
@@ -36,7 +36,7 @@ from carrel.domain.rules import LabRules
 from carrel.domain.task import TaskSpec
 from carrel.policy.calibration import Calibration
 from carrel.policy.clearing import Offer, offer
-from carrel.policy.dues import Dues
+from carrel.policy.expected_ends import ExpectedEnds
 from carrel.policy.order import order_of
 from carrel.policy.own_devices import on_own_devices
 from carrel.policy.placer import Placer
@@ -87,7 +87,7 @@ class LoopSettings:
 
 
 class Scheduler:
-    """The queue, the nodes, and what is decided about them. Used by one thread, but for `outlook` and `holding`."""
+    """The queue, the nodes, and what is decided about them. Used by one thread, but for `queue_report` and `holding`."""
 
     def __init__(
         self, *, jobs: SchedulerStore, events: EventLog, engine: Engine, settings: LoopSettings, describe: Describe | None = None
@@ -124,11 +124,11 @@ class Scheduler:
         self.use = UsageBook(settings.rules)
         #: How long jobs run, as far as that is known.
         self.run_times = RunTimes()
-        self._dues = Dues(self.run_times.remaining)
+        self._expected_ends = ExpectedEnds(self.run_times.remaining)
         #: What people saw about starts, and how that turned out.
         self.calibration = Calibration()
         #: Where those stood who wait, when the last cycle looked.
-        self.outlook = Outlook(None, 0.0)
+        self.queue_report = QueueReport(None, 0.0)
         self._rules: LabRules | None = None
         self._standing: Mapping[tuple[str, str], float] = {}
         self._ranked_at = 0.0
@@ -215,8 +215,8 @@ class Scheduler:
         What is done leaves `news` at once, so that only the rest is given back when the disk or the database fails
         (`Unavailable`).
         """
-        while self.outlook.answered:
-            self.calibration.told(self.outlook.answered.popleft(), self.outlook.now)
+        while self.queue_report.answered:
+            self.calibration.told(self.queue_report.answered.popleft(), self.queue_report.now)
         while news.jobs:
             self._take_in(news.jobs[0], now)
             del news.jobs[0]
@@ -378,7 +378,7 @@ class Scheduler:
         known = self._queue.job(job.id)
         entry = self._queue.put(job, now=now, not_before=not_before)
         if not isinstance(entry, Holding):
-            self._dues.forget(job.id)
+            self._expected_ends.forget(job.id)
         kept = self._queue.kept(job.id)
         if kept is None and known is not None and known.stopped:
             self._placer.forget(kept_id(job.id))
@@ -424,13 +424,13 @@ class Scheduler:
         self._placer.reservations(self._reserved)
         for job in self._preempting.go_on(self._picture(now), now) if self._stopped else ():
             self._put(job, now)
-        for held in self._dues.overdue(now) if self._expects else ():
+        for held in self._expected_ends.overdue(now) if self._expects else ():
             self._placer.hold(held)
         self._halt = self._settings.halted()
         if self._halt is None:
             self._start_waiting(now)
         if self._settings.tells:
-            self.outlook = self.look(now)
+            self.queue_report = self.look(now)
             self._tell(now)
         self._newcomers.clear()
 
@@ -492,16 +492,16 @@ class Scheduler:
         return self._rules is not None and self._rules.backfill_times == "expected"
 
     def _expected(self, job: Waiting) -> Waiting:
-        return self._dues.of_waiting(job) if self._expects and job.stopped_at is None else job
+        return self._expected_ends.of_waiting(job) if self._expects and job.stopped_at is None else job
 
     def _due(self, held: Holding, now: float) -> Holding:
-        return self._dues.of_holding(held, now) if self._expects else held
+        return self._expected_ends.of_holding(held, now) if self._expects else held
 
-    def look(self, now: float) -> Outlook:
+    def look(self, now: float) -> QueueReport:
         """Where everybody stands who waits."""
         corrections = self.calibration.corrections
         outcome = self._placer.look(now, blocked=self._offer.blocked)
-        return Outlook(outcome, now, self.run_times.remaining, corrections=corrections, halt=self._halt)
+        return QueueReport(outcome, now, self.run_times.remaining, corrections=corrections, halt=self._halt)
 
     def _picture(self, now: float) -> Snapshot:
         rules = self._settings.rules.current
@@ -679,15 +679,15 @@ class Scheduler:
         self._tell_again = self._told_at + _TELL_SECONDS if soon and self._queue.waiting else None
         if not self._queue.waiting or (soon and not self._newcomers):
             return
-        quick = self.outlook.quick
-        holds = [hold for job_id in self._newcomers[:_TOLD] if (hold := quick.hold_of(job_id)) is not None]
-        for hold in holds:
+        quick = self.queue_report.quick
+        pending = [hold for job_id in self._newcomers[:_TOLD] if (hold := quick.wait_of(job_id)) is not None]
+        for hold in pending:
             self.calibration.told(hold, now)
         if not soon:
-            holds += quick.holds[:_TOLD]
+            pending += quick.pending[:_TOLD]
             self._told_at = now
         news = []
-        for hold in holds:
+        for hold in pending:
             job, told = self._queue.job(hold.job_id), (hold.position, hold.reason.code)
             if job is not None and self._told.get(hold.job_id) != told:
                 self._told[hold.job_id] = told

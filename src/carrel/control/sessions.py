@@ -53,7 +53,7 @@ class SessionStatus:
     host: str = ""
 
 
-class SessionDoor(Protocol):
+class SessionAccess(Protocol):
     """The way into sessions; `carrel.server.sessions` builds it on the session proxy."""
 
     def open(self, job: Job, *, base: str, path: str) -> str:
@@ -81,7 +81,7 @@ class Lender(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeNews:
+class NodeReport:
     """What the broker of a cluster's node said last."""
 
     node: str
@@ -94,13 +94,13 @@ class NodeNews:
     status: Mapping[str, Any]
 
 
-def no_nodes() -> Sequence[NodeNews]:
+def no_nodes() -> Sequence[NodeReport]:
     """Of a lab without a cluster."""
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SessionOptions:
     """What somebody asks for; None where the lab decides."""
 
     kind: SessionKind = SessionKind.NOTEBOOK
@@ -129,10 +129,10 @@ class Sessions:
         lab: Lab,
         *,
         files: Path,
-        door: SessionDoor,
+        door: SessionAccess,
         lender: Lender,
         check_environment: Callable[[str, str], None],
-        nodes: Callable[[], Sequence[NodeNews]] = no_nodes,
+        nodes: Callable[[], Sequence[NodeReport]] = no_nodes,
     ) -> None:
         """`files` is the directory with one directory of files for each user; `nodes` says who lends on a cluster's nodes.
 
@@ -147,7 +147,7 @@ class Sessions:
         #: Of jobs that brokers of a cluster speak of.
         self._owners: dict[int, str] = {}
 
-    def start(self, caller: Caller, asked: Asked, *, key: str | None = None) -> Submitted:
+    def start(self, caller: Caller, asked: SessionOptions, *, key: str | None = None) -> Submitted:
         """Put a new session in line."""
         allowed(caller, Action.START_SESSION).check()
         qos = self._lab.policy.choose(asked.qos, JobKind.SESSION, asked.partition)
@@ -175,7 +175,7 @@ class Sessions:
     def _submit(
         self,
         caller: Caller,
-        asked: Asked,
+        asked: SessionOptions,
         spec: SessionSpec,
         qos: QoS,
         gpus: SessionGpus,
@@ -257,7 +257,7 @@ class Sessions:
         """Who has which device now, who waits, whose state is where; what is not the caller's to see is blank."""
         return _blanked(self._lender.status(), caller)
 
-    def nodes(self, caller: Caller) -> Sequence[NodeNews]:
+    def nodes(self, caller: Caller) -> Sequence[NodeReport]:
         """The same of each node of a cluster that has a broker, as it was when that was heard last."""
         return [replace(news, status=_blanked(self._named(news.status), caller)) for news in self._nodes()]
 
@@ -281,7 +281,7 @@ class Sessions:
             self._owners[job_id] = owner
         return owner
 
-    def _partitions(self, asked: Asked, qos: QoS) -> Sequence[Partition | None]:
+    def _partitions(self, asked: SessionOptions, qos: QoS) -> Sequence[Partition | None]:
         """Where the session may run, in the order in which it is tried; None stands for a lab without partitions."""
         parts = self._lab.policy.partitions
         if not parts and asked.partition is None:
@@ -291,7 +291,7 @@ class Sessions:
         here = [part for part in found if not part.cluster] if asked.hub and asked.partition is None else []
         return here or found
 
-    def _check_reach(self, caller: Caller, asked: Asked, partition: Partition | None) -> None:
+    def _check_reach(self, caller: Caller, asked: SessionOptions, partition: Partition | None) -> None:
         """Raise `Impossible` for an environment of the lab's that the owner's Unix user on a cluster cannot read."""
         name = asked.environment
         if partition is None or not partition.cluster or name == DEFAULT_ENVIRONMENT or posixpath.isabs(name):
@@ -307,7 +307,7 @@ class Sessions:
                 remedy=f'Use "{DEFAULT_ENVIRONMENT}" there and install what you need in it; or choose another partition.',
             )
 
-    def _gpus(self, asked: Asked, partition: Partition | None) -> SessionGpus:
+    def _gpus(self, asked: SessionOptions, partition: Partition | None) -> SessionGpus:
         if partition is not None and partition.cluster:
             return gpus_of_engine(asked.gpus, self._lab.policy.cluster(partition), reserve=asked.reserve)
         nodes = [node for node in self._lab.engine.nodes() if partition is None or partition.has(node.name)]

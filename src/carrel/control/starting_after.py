@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from carrel.control.dependents import Known
+from carrel.control.dependents import DependencyLookup
 from carrel.domain.dependency import After, Condition, Verdict, read_dependency, write_dependency
 from carrel.domain.errors import Impossible, Invalid, NotFound
 from carrel.domain.job import Job
 
 
-def settle_dependency(text: str, indices: Sequence[int], jobs: Known, may_see: Callable[[Job], bool]) -> str:
+def settle_dependency(text: str, indices: Sequence[int], jobs: DependencyLookup, may_see: Callable[[Job], bool]) -> str:
     """Return the dependency with each array that it names written as such ("afterok:12_*").
 
     `indices` are those of the array that waits, none for a job that is no array. Raises `Invalid`, `NotFound` for what is not
@@ -20,7 +20,7 @@ def settle_dependency(text: str, indices: Sequence[int], jobs: Known, may_see: C
     return write_dependency(_settle(one, indices, jobs, may_see) for one in read_dependency(text)) if text else ""
 
 
-def _settle(condition: Condition, indices: Sequence[int], jobs: Known, may_see: Callable[[Job], bool]) -> Condition:
+def _settle(condition: Condition, indices: Sequence[int], jobs: DependencyLookup, may_see: Callable[[Job], bool]) -> Condition:
     if condition.after is After.SINGLETON:
         return condition
     number = condition.job_id
@@ -48,7 +48,7 @@ def _settle(condition: Condition, indices: Sequence[int], jobs: Known, may_see: 
     return condition
 
 
-def _settle_corresponding(condition: Condition, is_array: bool, indices: Sequence[int], jobs: Known) -> Condition:
+def _settle_corresponding(condition: Condition, is_array: bool, indices: Sequence[int], jobs: DependencyLookup) -> Condition:
     number = condition.job_id
     if not is_array:
         raise Invalid(f'"{condition}": job {number} is not an array.', remedy=f"Write afterok:{number}.")

@@ -24,7 +24,7 @@ _ALL = 10_000_000
 _log = logging.getLogger("carrel.users")
 
 
-class SecondComes(Protocol):
+class SecondUserAdded(Protocol):
     """What is done when a lab of one person gets a second one."""
 
     def __call__(self, *, without: bool) -> None:
@@ -50,7 +50,7 @@ class Users:
     #: What there is to tell the tracking server about a job that ended while it waited.
     withdrawal: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: ()
     #: Called before a second person is added; raises what is to keep them out.
-    second_comes: SecondComes = nothing_to_do
+    second_comes: SecondUserAdded = nothing_to_do
 
     def add(
         self,

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from carrel.domain.array import ArrayElement
 from carrel.domain.errors import Conflict
-from carrel.domain.node import Share
+from carrel.domain.node import NodePart
 from carrel.domain.partition import read_cluster
 from carrel.domain.qos import JobKind, PreemptMode
 from carrel.domain.resources import Resources
@@ -199,7 +199,7 @@ class Job:
     #: UUIDs of the devices of the present or last attempt.
     devices: tuple[str, ...] = ()
     #: What that attempt holds on further nodes.
-    others: tuple[Share, ...] = ()
+    others: tuple[NodePart, ...] = ()
     run_id: str | None = None
     #: Set when somebody asked for its end: their subject.
     cancelled_by: str | None = None

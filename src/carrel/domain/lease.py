@@ -40,7 +40,7 @@ class Residency(StrEnum):
     LOST = "lost"
 
 
-class Way(StrEnum):
+class MoveMethod(StrEnum):
     """How a tenant's GPU state leaves its devices."""
 
     #: By the residency library in its process: as fast as the bus is, and also in a state that the driver cannot move.

@@ -27,7 +27,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class NodePart:
     """What a job that runs on several nodes holds on one of them."""
 
     node: str

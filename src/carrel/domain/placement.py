@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from carrel.domain.job import Reason
-from carrel.domain.node import Node, Share
+from carrel.domain.node import Node, NodePart
 from carrel.domain.partition import Partition
 from carrel.domain.qos import PreemptMode, QoS
 from carrel.domain.reservation import Reservation
@@ -87,7 +87,7 @@ class Holding:
     partition: str = ""
     array: ArrayLimit | None = None
     #: What it holds on further nodes.
-    others: tuple[Share, ...] = ()
+    others: tuple[NodePart, ...] = ()
     name: str = ""
     #: When its command was started, Unix seconds; None while it is being prepared.
     started_at: float | None = None
@@ -108,9 +108,9 @@ class Holding:
         return self.ends_by if self.due is None else min(self.due, self.ends_by)
 
     @property
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[NodePart, ...]:
         """What it holds, node by node."""
-        return (Share(node=self.node, devices=self.devices), *self.others)
+        return (NodePart(node=self.node, devices=self.devices), *self.others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +192,7 @@ class Start:
     node: str
     devices: tuple[str, ...] = ()
     #: The same moment on further nodes.
-    others: tuple[Share, ...] = ()
+    others: tuple[NodePart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +208,7 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class Wait:
     """Decision: this job waits, and why."""
 
     job_id: int
@@ -225,10 +225,10 @@ class Hold:
 
 
 @runtime_checkable
-class HoldIndex(Protocol):
+class WaitIndex(Protocol):
     """Holds that can be asked for by job."""
 
-    def of(self, job_id: int) -> Hold | None:
+    def of(self, job_id: int) -> Wait | None:
         """Return the hold of one job, or None."""
         ...
 
@@ -239,10 +239,10 @@ class Placement:
 
     starts: tuple[Start, ...] = ()
     #: In the order of the queue. May be a sequence that makes its items when they are looked at.
-    holds: Sequence[Hold] = field(default_factory=tuple)
+    pending: Sequence[Wait] = field(default_factory=tuple)
 
-    def hold_of(self, job_id: int) -> Hold | None:
+    def wait_of(self, job_id: int) -> Wait | None:
         """Return why one job waits, or None when it does not; without making the holds of all the others."""
-        if isinstance(self.holds, HoldIndex):
-            return self.holds.of(job_id)
-        return next((hold for hold in self.holds if hold.job_id == job_id), None)
+        if isinstance(self.pending, WaitIndex):
+            return self.pending.of(job_id)
+        return next((hold for hold in self.pending if hold.job_id == job_id), None)

@@ -19,7 +19,7 @@ from carrel.runner.prepare import remove_temporary
 from carrel.runner.walls import remove_private
 from carrel.spool import AttemptDirectory, read_claim, read_entries
 from carrel.spool.disk import full_at, is_full
-from carrel.spool.seal import Order
+from carrel.spool.seal import SignedOrder
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Watched:
     token: str
     directory: AttemptDirectory
     #: What the lab has signed of it; None where nobody asks for that.
-    order: Order | None = None
+    order: SignedOrder | None = None
     #: Bytes of the journal that were delivered.
     offset: int = 0
     log_size: int = 0
@@ -205,7 +205,7 @@ def clear(directory: AttemptDirectory) -> None:
         remove_private(directory)
 
 
-class Life(Enum):
+class ClaimState(Enum):
     """What the claim on an attempt proves."""
 
     #: No runner ever took it.
@@ -218,7 +218,7 @@ class Life(Enum):
     ELSEWHERE = "elsewhere"
 
 
-def find_runner(watched: Watched) -> Life:
+def find_runner(watched: Watched) -> ClaimState:
     """Return whether the attempt has a runner, and attach to it when it lives."""
     while True:
         claim = read_claim(watched.directory.claim)
@@ -226,11 +226,11 @@ def find_runner(watched: Watched) -> Life:
             # A journal, or a runner that was asked for, without the files that were there before it: the job removed its own
             # directory. That must not make it run again.
             removed = watched.asked > 0 and not watched.directory.launch.exists()
-            return Life.DEAD if watched.offset or watched.over or removed else Life.UNCLAIMED
+            return ClaimState.DEAD if watched.offset or watched.over or removed else ClaimState.UNCLAIMED
         if not claim.held:
-            return Life.DEAD
+            return ClaimState.DEAD
         if claim.elsewhere:
-            return Life.ELSEWHERE
+            return ClaimState.ELSEWHERE
         try:
             pidfd = os.pidfd_open(claim.pid)
         except ProcessLookupError:
@@ -239,7 +239,7 @@ def find_runner(watched: Watched) -> Life:
         again = read_claim(watched.directory.claim)
         if again is not None and again.held:
             watched.attach(pidfd)
-            return Life.ALIVE
+            return ClaimState.ALIVE
         os.close(pidfd)
 
 

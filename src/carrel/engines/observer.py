@@ -15,7 +15,7 @@ from functools import partial
 from carrel.domain.errors import CarrelError
 from carrel.domain.launch import Observation
 from carrel.domain.ports import Clock
-from carrel.engines.attempts import Key, Life, Watched, find_runner, write_launch
+from carrel.engines.attempts import ClaimState, Key, Watched, find_runner, write_launch
 from carrel.engines.doorbells import Doorbells
 from carrel.engines.leftovers import kill_leftovers
 from carrel.engines.nursery import Answer, Nursery
@@ -113,14 +113,14 @@ class Observer:
         if watched.over or watched.dead or watched.in_flight or watched.pidfd >= 0:
             return
         life = find_runner(watched)
-        if life is Life.UNCLAIMED and watched.asked >= _TRIES:
+        if life is ClaimState.UNCLAIMED and watched.asked >= _TRIES:
             life = self._give_up(watched)
-        if life is Life.ALIVE:
+        if life is ClaimState.ALIVE:
             self._reactor.watch(watched.pidfd, partial(self._on_exit, watched))
-        elif life is Life.DEAD:
+        elif life is ClaimState.DEAD:
             watched.dead = True
             kill_leftovers(watched.directory)
-        elif life is Life.UNCLAIMED:
+        elif life is ClaimState.UNCLAIMED:
             self._ask(watched)
         self._look({watched.key})
 
@@ -144,7 +144,7 @@ class Observer:
             watched.asked = 0
             _log.warning("job %d, attempt %d, cannot be started yet: %s", *watched.key, error)
 
-    def _give_up(self, watched: Watched) -> Life:
+    def _give_up(self, watched: Watched) -> ClaimState:
         """Make sure that no runner will ever take the attempt."""
         _log.error("job %d, attempt %d: %d runners died before they claimed it", *watched.key, watched.asked)
         try:
@@ -153,12 +153,12 @@ class Observer:
             if is_full(error):  # that is what they died of: nothing has run, and it may be tried again
                 _log.warning("job %d, attempt %d, cannot be claimed: %s", *watched.key, full_at(watched.directory.path, error))
                 watched.asked = 0
-                return Life.UNCLAIMED
+                return ClaimState.UNCLAIMED
             _log.exception("job %d, attempt %d, cannot be claimed", *watched.key)
-            return Life.DEAD
+            return ClaimState.DEAD
         if claim is not None:
             os.close(claim)
-            return Life.DEAD
+            return ClaimState.DEAD
         return find_runner(watched)
 
     def _tick(self) -> None:

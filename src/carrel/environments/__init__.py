@@ -6,7 +6,7 @@ A runner calls `EnvironmentStore.prepare`; a second call with the same recipe st
 from carrel.environments.activation import activate
 from carrel.environments.confinement import Builds
 from carrel.environments.errors import EnvironmentFailed, EnvironmentStopped, EnvironmentTimeout
-from carrel.environments.guards import Hold
+from carrel.environments.guards import OpenGuard
 from carrel.environments.inventory import EnvironmentInfo
 from carrel.environments.launches import is_built, store_of
 from carrel.environments.store import Environment, EnvironmentSettings, EnvironmentStore
@@ -20,7 +20,7 @@ __all__ = [
     "EnvironmentStopped",
     "EnvironmentStore",
     "EnvironmentTimeout",
-    "Hold",
+    "OpenGuard",
     "activate",
     "is_built",
     "store_of",

@@ -13,7 +13,7 @@ from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.environments.errors import EnvironmentFailed
 from carrel.environments.pythons import Interpreter
 from carrel.environments.records import LOCK, write_text
-from carrel.environments.tools import Workshop
+from carrel.environments.tools import ToolContext
 
 _PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[^\]]*\])?\s*===?\s*[0-9][^\s;,\\]*")
 _REQUIREMENTS, _OPTIONS = ".carrel-requirements.in", ".carrel-options.in"
@@ -29,13 +29,13 @@ _LOCK_FORMAT = ("--no-header", "--no-annotate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class BuildContext:
     """Where one preparation works, and with what."""
 
-    workshop: Workshop
+    context: ToolContext
     #: For what runs nobody's code: looking for Pythons, installing what a lock names by its hash. Where builds are not kept apart
     #: it is the same.
-    trusted: Workshop
+    trusted: ToolContext
     uv: Path
     #: Options for every uv command, and for those that look for packages.
     options: tuple[str, ...]
@@ -49,7 +49,7 @@ class Bench:
     @property
     def kept_apart(self) -> bool:
         """True where nobody's code may come near what others use."""
-        return self.trusted is not self.workshop
+        return self.trusted is not self.context
 
 
 def requested_python(recipe: EnvironmentRecipe) -> str | None:
@@ -64,15 +64,15 @@ def requested_python(recipe: EnvironmentRecipe) -> str | None:
     return required if isinstance(required, str) and required.strip() else None
 
 
-def resolve(recipe: EnvironmentRecipe, interpreter: Interpreter, bench: Bench) -> str:
+def resolve(recipe: EnvironmentRecipe, interpreter: Interpreter, build_context: BuildContext) -> str:
     """Return the lock of a recipe: requirement lines with exact versions and hashes, for this platform and Python."""
     if recipe.kind is EnvironmentKind.UV_LOCK:
-        base = stage(recipe, bench.scratch / "resolve", bench)
+        base = stage(recipe, build_context.scratch / "resolve", build_context)
         project = base / _project(recipe)
         arguments = ["export", "--frozen", "--format", "requirements-txt", *_LOCK_FORMAT, "--python", str(interpreter.path)]
         arguments += [] if recipe.needs_code else ["--no-emit-project"]
-        output = bench.workshop.run(
-            [str(bench.uv), *arguments, *bench.options],
+        output = build_context.context.run(
+            [str(build_context.uv), *arguments, *build_context.options],
             cwd=project,
             doing=f"Reading {recipe.source or 'uv.lock'}",
             writable={base: base},
@@ -80,61 +80,65 @@ def resolve(recipe: EnvironmentRecipe, interpreter: Interpreter, bench: Bench) -
         return _without_comments(output)
     if not any(line.strip() for line in recipe.requirements):
         return ""
-    base = stage(recipe, bench.scratch / "resolve", bench)
+    base = stage(recipe, build_context.scratch / "resolve", build_context)
     arguments = ["pip", "compile", _requirements(recipe, base), "--generate-hashes", *_LOCK_FORMAT]
     # The one option of pip's that uv takes from the command line only.
     arguments += ["--prerelease", "allow"] if any(line.strip() == "--pre" for line in recipe.requirements) else []
-    arguments += ["--python", str(interpreter.path), *_as_of(recipe), *bench.options, *bench.index_options]
+    arguments += ["--python", str(interpreter.path), *_as_of(recipe), *build_context.options, *build_context.index_options]
     doing = f"Resolving {recipe.source or 'the requirements'}"
-    output = bench.workshop.run([str(bench.uv), *arguments], cwd=base, doing=doing, writable={base: base})
+    output = build_context.context.run([str(build_context.uv), *arguments], cwd=base, doing=doing, writable={base: base})
     return _without_comments(output)
 
 
-def build(recipe: EnvironmentRecipe, lock: str, interpreter: Interpreter, target: Path, bench: Bench, guard: int) -> None:
+def build(
+    recipe: EnvironmentRecipe, lock: str, interpreter: Interpreter, target: Path, build_context: BuildContext, guard: int
+) -> None:
     """Make the virtual environment `target` from a lock. `guard` is the lock descriptor that uv inherits."""
-    make_venv(interpreter, target, bench.workshop, bench, guard)
+    make_venv(interpreter, target, build_context.context, build_context, guard)
     local = recipe.needs_code
     # Editable installs point to their source: it has to stay where the environment stays.
     source = target / "source"
     if requirements_in(lock):
-        seen = source if local else bench.scratch / "build"
-        base = stage(recipe, bench.scratch / "source" if local and bench.kept_apart else seen, bench)
+        seen = source if local else build_context.scratch / "build"
+        base = stage(recipe, build_context.scratch / "source" if local and build_context.kept_apart else seen, build_context)
         if recipe.kind is EnvironmentKind.UV_LOCK:
-            bench.workshop.report("installing the packages of uv.lock")
-            _sync_project(recipe, base, seen, target, bench, guard)
+            build_context.context.report("installing the packages of uv.lock")
+            _sync_project(recipe, base, seen, target, build_context, guard)
         else:
-            _report_count(lock, bench)
-            _sync_requirements(recipe, lock, base, seen, target, bench, guard)
-        bench.workshop.take(target)
+            _report_count(lock, build_context)
+            _sync_requirements(recipe, lock, base, seen, target, build_context, guard)
+        build_context.context.take(target)
         if local and not re.search(r"^\s*(?:-e|--editable)\s", lock, re.MULTILINE):
             shutil.rmtree(source)
         elif local and base != seen:
             base.rename(source)
     else:
-        bench.workshop.take(target)
+        build_context.context.take(target)
     write_text(target / LOCK, lock)
 
 
 def build_verified(
-    lock: str, interpreter: Interpreter, target: Path, bench: Bench, guard: int, *, options: tuple[str, ...] = ()
+    lock: str, interpreter: Interpreter, target: Path, build_context: BuildContext, guard: int, *, options: tuple[str, ...] = ()
 ) -> None:
     """Make the virtual environment `target` from wheels alone, each of which has a hash in the lock: nobody's code runs.
 
     Raises `EnvironmentFailed` where that is not enough: something has to be built, or is not where the lab looks.
     """
     try:
-        make_venv(interpreter, target, bench.trusted, bench, guard)
+        make_venv(interpreter, target, build_context.trusted, build_context, guard)
         if requirements_in(lock):
-            _report_count(lock, bench)
-            file = bench.scratch / "verified.txt"
+            _report_count(lock, build_context)
+            file = build_context.scratch / "verified.txt"
             file.write_text(lock, encoding="utf-8")
             arguments = ["pip", "sync", str(file), "--require-hashes", "--no-build", "--python", str(target / "bin/python")]
-            arguments += [*options, *bench.options, *bench.index_options]
-            bench.trusted.run([str(bench.uv), *arguments], cwd=bench.scratch, doing="Installing the packages", guard=guard)
+            arguments += [*options, *build_context.options, *build_context.index_options]
+            build_context.trusted.run(
+                [str(build_context.uv), *arguments], cwd=build_context.scratch, doing="Installing the packages", guard=guard
+            )
     except BaseException:
-        bench.trusted.discard(target)
+        build_context.trusted.discard(target)
         raise
-    bench.trusted.take(target)
+    build_context.trusted.take(target)
 
 
 def is_verifiable(lock: str) -> bool:
@@ -143,17 +147,25 @@ def is_verifiable(lock: str) -> bool:
 
 
 def make_venv(
-    interpreter: Interpreter, target: Path, workshop: Workshop, bench: Bench, guard: int, *, prompt: str = "carrel"
+    interpreter: Interpreter,
+    target: Path,
+    context: ToolContext,
+    build_context: BuildContext,
+    guard: int,
+    *,
+    prompt: str = "carrel",
 ) -> None:
     """Make an empty virtual environment."""
-    arguments = ["venv", "--python", str(interpreter.path), "--no-project", "--prompt", prompt, *bench.options]
-    arguments += ["--clear"] if bench.kept_apart else []  # in a workroom a build that was killed may have left something
-    workshop.run([str(bench.uv), *arguments, str(target)], cwd=bench.scratch, doing="Creating the environment", guard=guard)
+    arguments = ["venv", "--python", str(interpreter.path), "--no-project", "--prompt", prompt, *build_context.options]
+    arguments += ["--clear"] if build_context.kept_apart else []  # in a workroom a build that was killed may have left something
+    context.run(
+        [str(build_context.uv), *arguments, str(target)], cwd=build_context.scratch, doing="Creating the environment", guard=guard
+    )
 
 
-def _report_count(lock: str, bench: Bench) -> None:
+def _report_count(lock: str, build_context: BuildContext) -> None:
     count = len(requirements_in(lock))
-    bench.workshop.report(f"installing {count} package{'s' if count != 1 else ''}")
+    build_context.context.report(f"installing {count} package{'s' if count != 1 else ''}")
 
 
 def requirements_in(lock: str) -> list[str]:
@@ -193,9 +205,9 @@ def has_places(recipe: EnvironmentRecipe) -> bool:
 
 
 def _sync_requirements(
-    recipe: EnvironmentRecipe, lock: str, base: Path, seen: Path, target: Path, bench: Bench, guard: int
+    recipe: EnvironmentRecipe, lock: str, base: Path, seen: Path, target: Path, build_context: BuildContext, guard: int
 ) -> None:
-    file = bench.scratch / "lock.txt"
+    file = build_context.scratch / "lock.txt"
     file.write_text(lock, encoding="utf-8")
     arguments = ["pip", "sync", str(file)]
     options = [line for line in recipe.requirements if line.strip() and not _NO_OPTION.match(line)]
@@ -205,32 +217,34 @@ def _sync_requirements(
     # Code of the task and git checkouts have no hash; every hash that there is gets verified in any case.
     if all("--hash=" in line for line in requirements_in(lock)):
         arguments.append("--require-hashes")
-    arguments += ["--compile-bytecode"] if bench.compile_bytecode else []
+    arguments += ["--compile-bytecode"] if build_context.compile_bytecode else []
     # What is needed to build packages is resolved here.
-    arguments += ["--python", str(target / "bin/python"), *_as_of(recipe), *bench.options, *bench.index_options]
+    arguments += ["--python", str(target / "bin/python"), *_as_of(recipe), *build_context.options, *build_context.index_options]
     doing = "Installing the packages"
-    bench.workshop.run([str(bench.uv), *arguments], cwd=seen, doing=doing, guard=guard, writable={base: seen})
+    build_context.context.run([str(build_context.uv), *arguments], cwd=seen, doing=doing, guard=guard, writable={base: seen})
     (base / _OPTIONS).unlink(missing_ok=True)  # `base` may stay, and an address may hold a password
 
 
-def _sync_project(recipe: EnvironmentRecipe, base: Path, seen: Path, target: Path, bench: Bench, guard: int) -> None:
-    arguments = ["sync", "--frozen", "--python", str(target / "bin/python"), *bench.options, *bench.index_options]
+def _sync_project(
+    recipe: EnvironmentRecipe, base: Path, seen: Path, target: Path, build_context: BuildContext, guard: int
+) -> None:
+    arguments = ["sync", "--frozen", "--python", str(target / "bin/python"), *build_context.options, *build_context.index_options]
     arguments += [] if recipe.needs_code else ["--no-install-project"]
-    arguments += ["--compile-bytecode"] if bench.compile_bytecode else []
+    arguments += ["--compile-bytecode"] if build_context.compile_bytecode else []
     extra = {"UV_PROJECT_ENVIRONMENT": str(target)}
     doing, project = "Installing the packages", seen / _project(recipe)
-    command = [str(bench.uv), *arguments]
-    bench.workshop.run(command, cwd=project, doing=doing, guard=guard, extra=extra, writable={base: seen})
+    command = [str(build_context.uv), *arguments]
+    build_context.context.run(command, cwd=project, doing=doing, guard=guard, extra=extra, writable={base: seen})
 
 
-def stage(recipe: EnvironmentRecipe, base: Path, bench: Bench) -> Path:
+def stage(recipe: EnvironmentRecipe, base: Path, build_context: BuildContext) -> Path:
     """Lay out what uv reads: the recipe's files, over a copy of the code where a requirement points into it.
 
     A copy, because building a package writes beside its sources and the job's directory is not ours.
     """
     if recipe.needs_code:
         try:
-            shutil.copytree(bench.code, base, symlinks=True)
+            shutil.copytree(build_context.code, base, symlinks=True)
         except shutil.Error as error:
             raise EnvironmentFailed(f"The code cannot be copied for building: {error.args[0][0][2]}.") from error
     base.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from carrel.domain.task import EnvironmentRecipe
-from carrel.environments.building import Bench, installed_packages, stage
+from carrel.environments.building import BuildContext, installed_packages, stage
 from carrel.environments.equipment import CONDA_TOOLS
 from carrel.environments.errors import EnvironmentFailed
 from carrel.environments.words import without_userinfo
@@ -36,7 +36,9 @@ def find_conda_tool(environ: Mapping[str, str], source: str) -> Path:
     )
 
 
-def build_conda(recipe: EnvironmentRecipe, tool: Path, target: Path, bench: Bench, guard: int) -> tuple[Path, str, str]:
+def build_conda(
+    recipe: EnvironmentRecipe, tool: Path, target: Path, build_context: BuildContext, guard: int
+) -> tuple[Path, str, str]:
     """Make a conda environment in `target`; return its prefix, its lock and the version of its Python."""
     if recipe.source not in recipe.files:
         raise EnvironmentFailed(f"The text of {recipe.source or 'the conda file'} is missing.", remedy="Submit the task again.")
@@ -45,20 +47,22 @@ def build_conda(recipe: EnvironmentRecipe, tool: Path, target: Path, bench: Benc
             f"{recipe.source} names conda packages and installs code of the task itself; carrel does not do both.",
             remedy="Take the line with the path out of it, and set PYTHONPATH in the task, or use packages that pip has.",
         )
-    base = stage(recipe, bench.scratch / "conda", bench)
+    base = stage(recipe, build_context.scratch / "conda", build_context)
     file = base / recipe.source
-    bench.workshop.report(f"building {recipe.source or 'conda.yaml'} with {tool.name}")
+    build_context.context.report(f"building {recipe.source or 'conda.yaml'} with {tool.name}")
     doing = f"Building {recipe.source or 'conda.yaml'}"
     # Packages are hard-linked from a cache, as uv does: keep it on the file system of the environments.
-    roots = {"MAMBA_ROOT_PREFIX": bench.workshop.variables.get("MAMBA_ROOT_PREFIX") or str(target.parent.parent / "conda")}
+    roots = {"MAMBA_ROOT_PREFIX": build_context.context.variables.get("MAMBA_ROOT_PREFIX") or str(target.parent.parent / "conda")}
     if tool.name == "micromamba":
         steps, prefix = [["create", "--yes", "--prefix", str(target), "--file", str(file)]], target
     else:
         steps = [["init", "--import", str(file), str(target)], ["install", "--manifest-path", str(target / "pixi.toml")]]
         prefix = target / ".pixi/envs/default"
     for step in steps:
-        bench.workshop.run([str(tool), *step], cwd=bench.scratch, doing=doing, guard=guard, extra=roots, writable={base: base})
-    bench.workshop.take(target)
+        build_context.context.run(
+            [str(tool), *step], cwd=build_context.scratch, doing=doing, guard=guard, extra=roots, writable={base: base}
+        )
+    build_context.context.take(target)
     version = _python_version(prefix)
     if version is None:
         raise EnvironmentFailed(f"{doing} gave an environment without Python.", remedy="Add `python` to its dependencies.")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from carrel.environments.confinement import Builds, confine, verified
 from carrel.environments.errors import EnvironmentFailed
-from carrel.environments.tools import Workshop
+from carrel.environments.tools import ToolContext
 from carrel.environments.words import secrets_in
 
 #: What builds conda environments, in the order in which they are looked for.
@@ -36,7 +36,7 @@ def cache_beside(root: Path, variables: Mapping[str, str]) -> dict[str, str]:
     return {"UV_CACHE_DIR": str(root / "cache")}
 
 
-def workshops(plain: Workshop, builds: Builds | None, root: Path, scratch: Path, uv: Path) -> tuple[Workshop, Workshop]:
+def workshops(plain: ToolContext, builds: Builds | None, root: Path, scratch: Path, uv: Path) -> tuple[ToolContext, ToolContext]:
     """Return the workshop for an owner's builds, and the one for what runs nobody's code; without `builds` they are one."""
     if builds is None:
         return plain, plain

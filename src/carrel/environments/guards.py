@@ -22,7 +22,7 @@ _POLL = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class WaitLimit:
     """How long the caller is willing to wait: a monotonic deadline, and a question asked at least every 0.2 s."""
 
     #: By `time.monotonic`, or None to wait for ever.
@@ -40,7 +40,7 @@ class Patience:
             )
 
 
-class Hold:
+class OpenGuard:
     """An open guard. Close it, or leave its `with` block, to let go; it goes with the process in any case."""
 
     __slots__ = ("fd",)
@@ -59,24 +59,26 @@ class Hold:
         """Note that the environment is used now."""
         os.utime(self.fd)
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> OpenGuard:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
 
-def try_shared(path: Path) -> Hold | None:
+def try_shared(path: Path) -> OpenGuard | None:
     """Hold the guard together with others; None when a builder or the collector has it."""
     return _try(path, fcntl.LOCK_SH)
 
 
-def try_exclusive(path: Path) -> Hold | None:
+def try_exclusive(path: Path) -> OpenGuard | None:
     """Hold the guard alone; None when anybody else has it."""
     return _try(path, fcntl.LOCK_EX)
 
 
-def wait_exclusive(path: Path, patience: Patience, *, satisfied: Callable[[], bool], waiting: Callable[[], None]) -> Hold | None:
+def wait_exclusive(
+    path: Path, patience: WaitLimit, *, satisfied: Callable[[], bool], waiting: Callable[[], None]
+) -> OpenGuard | None:
     """Hold the guard alone, waiting for others to let go; None as soon as `satisfied` makes that needless.
 
     `waiting` is called once, when somebody else has it.
@@ -98,14 +100,14 @@ def wait_exclusive(path: Path, patience: Patience, *, satisfied: Callable[[], bo
         time.sleep(_POLL)
 
 
-def _try(path: Path, operation: int) -> Hold | None:
+def _try(path: Path, operation: int) -> OpenGuard | None:
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, operation | fcntl.LOCK_NB)
             # The collector removes guards: a lock on a file that is no longer at its path guards nothing.
             if os.fstat(fd).st_nlink:
-                return Hold(fd)
+                return OpenGuard(fd)
         except BlockingIOError:
             os.close(fd)
             return None

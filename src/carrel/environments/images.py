@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from carrel.environments.building import Bench
+from carrel.environments.building import BuildContext
 from carrel.environments.errors import EnvironmentFailed
 from carrel.environments.records import write_text
 
@@ -58,12 +58,12 @@ def find_image_tools(environ: Mapping[str, str]) -> ImageTools:
     return ImageTools(*map(str, found))
 
 
-def pin_image(reference: str, bench: Bench) -> str:
+def pin_image(reference: str, build_context: BuildContext) -> str:
     """Return the lock of an image: its reference with the digest of what that means now, on one line."""
-    bench.workshop.report(f"looking up the image {reference}")
-    source, base = _source(reference, bench)
-    tools = find_image_tools(bench.workshop.variables)
-    said = bench.workshop.run(
+    build_context.context.report(f"looking up the image {reference}")
+    source, base = _source(reference, build_context)
+    tools = find_image_tools(build_context.context.variables)
+    said = build_context.context.run(
         [tools.skopeo, *_global(base), "inspect", "--raw", *_tls("--tls-verify", reference), source],
         cwd=base,
         doing=f"Looking up the image {reference}",
@@ -72,22 +72,22 @@ def pin_image(reference: str, bench: Bench) -> str:
     return f"{reference.partition('@')[0]}@sha256:{hashlib.sha256(said.encode()).hexdigest()}\n"
 
 
-def build_image(lock: str, target: Path, bench: Bench, guard: int) -> Path:
+def build_image(lock: str, target: Path, build_context: BuildContext, guard: int) -> Path:
     """Fetch and unpack the image of a lock in the directory `target`; return where its files are."""
     pinned = lock.strip()
     reference, _, digest = pinned.partition("@")
-    tools = find_image_tools(bench.workshop.variables)
-    source, base = _source(reference, bench, digest)
-    bench.workshop.report(f"fetching the image {reference}")
-    bench.workshop.run(
+    tools = find_image_tools(build_context.context.variables)
+    source, base = _source(reference, build_context, digest)
+    build_context.context.report(f"fetching the image {reference}")
+    build_context.context.run(
         [tools.skopeo, *_global(base), "copy", *_tls("--src-tls-verify", reference), source, f"oci:{base}/layout:image"],
         cwd=base,
         doing=f"Fetching the image {reference}",
         guard=guard,
         writable={base: base},
     )
-    bench.workshop.report(f"unpacking the image {reference}")
-    bench.workshop.run(
+    build_context.context.report(f"unpacking the image {reference}")
+    build_context.context.run(
         [tools.umoci, "unpack", "--rootless", "--image", f"{base}/layout:image", f"{base}/bundle"],
         cwd=base,
         doing=f"Unpacking the image {reference}",
@@ -121,16 +121,16 @@ def _tls(option: str, reference: str) -> list[str]:
     return [f"{option}=false"] if _HERE.match(reference) else []
 
 
-def _source(reference: str, bench: Bench, digest: str = "") -> tuple[str, Path]:
+def _source(reference: str, build_context: BuildContext, digest: str = "") -> tuple[str, Path]:
     """Return what skopeo calls the image, and the directory in which it works."""
-    base = bench.scratch / "image"
+    base = build_context.scratch / "image"
     base.mkdir(exist_ok=True)
     kind, _, place = reference.partition(":")
     if kind not in _ARCHIVES:
         name = reference if not digest else f"{_without_tag(reference)}@{digest}"
         return f"docker://{name}", base
     archive = base / "archive.tar"
-    code = os.path.realpath(bench.code)
+    code = os.path.realpath(build_context.code)
     path = os.path.realpath(os.path.join(code, place))  # noqa: PTH118
     if os.path.commonpath([code, path]) != code or not os.path.isfile(path):  # noqa: PTH113
         raise EnvironmentFailed(f"The image {reference} is not a file of the task's code.", remedy="Name one relative to it.")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.environments.building import (
-    Bench,
+    BuildContext,
     build,
     build_verified,
     has_places,
@@ -21,7 +21,7 @@ from carrel.environments.building import (
 from carrel.environments.conda import build_conda, find_conda_tool
 from carrel.environments.confinement import VERIFIED
 from carrel.environments.errors import EnvironmentFailed, EnvironmentTimeout
-from carrel.environments.guards import Hold, wait_exclusive
+from carrel.environments.guards import OpenGuard, wait_exclusive
 from carrel.environments.images import build_image, pin_image
 from carrel.environments.inventory import remove_tree
 from carrel.environments.mirrors import Mirrors
@@ -68,7 +68,7 @@ def is_current(entry: LockEntry) -> bool:
     return not entry.identity or tuple(identity(Path(entry.interpreter))) == entry.identity
 
 
-def find_lock(request: Request, layout: Layout, bench: Bench) -> LockEntry:
+def find_lock(request: Request, layout: Layout, build_context: BuildContext) -> LockEntry:
     """Return what the recipe resolves to: the lock that is kept, else a new one. One process at a time resolves it."""
     if request.recipe.kind is EnvironmentKind.CONDA:
         return LockEntry(environment=digest_of("conda", request.key), lock="", interpreter="", version="", identity=())
@@ -81,13 +81,13 @@ def find_lock(request: Request, layout: Layout, bench: Bench) -> LockEntry:
     while True:
         hold = wait_exclusive(
             layout.guard(request.key),
-            bench.workshop.patience,
+            build_context.context.patience,
             satisfied=lambda: known() is not None,
-            waiting=lambda: bench.workshop.report("another job resolves the same requirements; waiting for it"),
+            waiting=lambda: build_context.context.report("another job resolves the same requirements; waiting for it"),
         )
         if hold is not None:
             with hold:
-                entry = _resolve(request, read_lock(path), bench)
+                entry = _resolve(request, read_lock(path), build_context)
                 write_record(path, entry)
                 return entry
         found = known()
@@ -95,7 +95,7 @@ def find_lock(request: Request, layout: Layout, bench: Bench) -> LockEntry:
             return found
 
 
-def make_environment(entry: LockEntry, request: Request, layout: Layout, bench: Bench) -> tuple[LockEntry, bool]:
+def make_environment(entry: LockEntry, request: Request, layout: Layout, build_context: BuildContext) -> tuple[LockEntry, bool]:
     """See to it that the environment of a lock exists; return the lock (conda's is known only now) and if this built it.
 
     Of several callers one builds and the others wait. The environment is not held: look again before using it.
@@ -103,16 +103,16 @@ def make_environment(entry: LockEntry, request: Request, layout: Layout, bench: 
     built = False
     if entry.environment == _digest(request, entry.lock, entry.version, VERIFIED):
         try:
-            return entry, _find_or_build(entry, request, layout, bench, shared=True)
+            return entry, _find_or_build(entry, request, layout, build_context, shared=True)
         except EnvironmentTimeout:
             raise
         except EnvironmentFailed:
-            bench.workshop.report("not all of it comes as wheels that the lab can check: it is made for you alone")
+            build_context.context.report("not all of it comes as wheels that the lab can check: it is made for you alone")
         entry = replace(entry, environment=_digest(request, entry.lock, entry.version, request.maker))
-        built = _find_or_build(entry, request, layout, bench)
+        built = _find_or_build(entry, request, layout, build_context)
         write_record(layout.lock(request.key), entry)
         return entry, built
-    built = _find_or_build(entry, request, layout, bench)
+    built = _find_or_build(entry, request, layout, build_context)
     directory = layout.environment(entry.environment)
     if request.recipe.kind is EnvironmentKind.CONDA and (directory / LOCK).exists():
         entry = replace(entry, lock=(directory / LOCK).read_text(encoding="utf-8"))
@@ -120,18 +120,20 @@ def make_environment(entry: LockEntry, request: Request, layout: Layout, bench: 
     return entry, built
 
 
-def _find_or_build(entry: LockEntry, request: Request, layout: Layout, bench: Bench, *, shared: bool = False) -> bool:
+def _find_or_build(
+    entry: LockEntry, request: Request, layout: Layout, build_context: BuildContext, *, shared: bool = False
+) -> bool:
     """Return whether this built it; `shared`: from what is verified, for everybody."""
     directory = layout.environment(entry.environment)
     hold = wait_exclusive(
         layout.guard(entry.environment),
-        bench.workshop.patience,
+        build_context.context.patience,
         satisfied=lambda: is_sound(directory, read_marker(directory)),
-        waiting=lambda: bench.workshop.report("another job builds this environment; waiting for it"),
+        waiting=lambda: build_context.context.report("another job builds this environment; waiting for it"),
     )
     if hold is not None:
         with hold:
-            _build(entry, request, layout, bench, hold, shared=shared)
+            _build(entry, request, layout, build_context, hold, shared=shared)
     return hold is not None
 
 
@@ -150,17 +152,24 @@ def _maker(request: Request, lock: str) -> str:
     return VERIFIED if plain and is_verifiable(lock) else request.maker
 
 
-def _resolve(request: Request, stale: LockEntry | None, bench: Bench) -> LockEntry:
+def _resolve(request: Request, stale: LockEntry | None, build_context: BuildContext) -> LockEntry:
     if request.recipe.kind is EnvironmentKind.IMAGE:
-        lock = request.locked or pin_image(request.recipe.requirements[0], bench)
+        lock = request.locked or pin_image(request.recipe.requirements[0], build_context)
         return LockEntry(
             environment=_digest(request, lock, "", request.maker), lock=lock, interpreter="", version="", identity=()
         )
     asked = requested_python(request.recipe)
     lab = request.lab
     if asked is None and not lab.version and identity(lab.path):
-        lab = replace(lab, version=probe(lab.path, bench.trusted, bench.scratch))
-    interpreter = find_interpreter(asked, lab=lab, uv=bench.uv, options=bench.options, workshop=bench.trusted, cwd=bench.scratch)
+        lab = replace(lab, version=probe(lab.path, build_context.trusted, build_context.scratch))
+    interpreter = find_interpreter(
+        asked,
+        lab=lab,
+        uv=build_context.uv,
+        options=build_context.options,
+        context=build_context.trusted,
+        cwd=build_context.scratch,
+    )
     if request.locked is not None:
         lock = request.locked
     elif stale is not None and stale.version == interpreter.version:
@@ -168,8 +177,8 @@ def _resolve(request: Request, stale: LockEntry | None, bench: Bench) -> LockEnt
         lock = stale.lock
     else:
         if request.recipe.kind is not EnvironmentKind.NONE:
-            bench.workshop.report(f"resolving {request.recipe.source or 'the requirements'}")
-        lock = resolve(request.recipe, interpreter, bench)
+            build_context.context.report(f"resolving {request.recipe.source or 'the requirements'}")
+        lock = resolve(request.recipe, interpreter, build_context)
     return LockEntry(
         environment=_digest(request, lock, interpreter.version, _maker(request, lock)),
         lock=lock,
@@ -187,12 +196,14 @@ def is_sound(directory: Path, marker: Marker | None) -> bool:
     return prefix.is_dir() if marker.kind == EnvironmentKind.IMAGE else os.access(prefix / "bin/python", os.X_OK)
 
 
-def _build(entry: LockEntry, request: Request, layout: Layout, bench: Bench, hold: Hold, *, shared: bool) -> None:
+def _build(
+    entry: LockEntry, request: Request, layout: Layout, build_context: BuildContext, hold: OpenGuard, *, shared: bool
+) -> None:
     """Build under an exclusive hold. The marker comes last; without it the directory is nobody's environment."""
     target = layout.environment(entry.environment)
     remove_tree(layout, target)
     try:
-        prefix, lock, version = _fill(entry, request.recipe, target, bench, hold.fd, shared=shared)
+        prefix, lock, version = _fill(entry, request.recipe, target, build_context, hold.fd, shared=shared)
         marker = Marker(
             digest=entry.environment,
             lock_digest=text_digest(lock),
@@ -206,27 +217,27 @@ def _build(entry: LockEntry, request: Request, layout: Layout, bench: Bench, hol
         hold.touch()
     except BaseException:
         remove_tree(layout, target)
-        bench.workshop.discard(target)
+        build_context.context.discard(target)
         raise
 
 
 def _fill(
-    entry: LockEntry, recipe: EnvironmentRecipe, target: Path, bench: Bench, guard: int, *, shared: bool
+    entry: LockEntry, recipe: EnvironmentRecipe, target: Path, build_context: BuildContext, guard: int, *, shared: bool
 ) -> tuple[Path, str, str]:
     """Install everything; return the prefix, the lock and the version of its Python."""
     if recipe.kind is EnvironmentKind.IMAGE:
-        prefix = build_image(entry.lock, target, bench, guard)
+        prefix = build_image(entry.lock, target, build_context, guard)
         write_text(target / LOCK, entry.lock)
         return prefix, entry.lock, ""
     if recipe.kind is not EnvironmentKind.CONDA:
         interpreter = Interpreter(path=Path(entry.interpreter), version=entry.version)
         if shared:
-            build_verified(entry.lock, interpreter, target, bench, guard)
+            build_verified(entry.lock, interpreter, target, build_context, guard)
             write_text(target / LOCK, entry.lock)
         else:
-            build(recipe, entry.lock, interpreter, target, bench, guard)
+            build(recipe, entry.lock, interpreter, target, build_context, guard)
         return target, entry.lock, entry.version
-    tool = find_conda_tool(bench.workshop.variables, recipe.source)
-    prefix, lock, version = build_conda(recipe, tool, target, bench, guard)
+    tool = find_conda_tool(build_context.context.variables, recipe.source)
+    prefix, lock, version = build_conda(recipe, tool, target, build_context, guard)
     write_text(target / LOCK, lock)
     return prefix, lock, version

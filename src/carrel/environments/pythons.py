@@ -12,7 +12,7 @@ from pathlib import Path
 
 from carrel.environments.activation import clean_path
 from carrel.environments.errors import EnvironmentFailed
-from carrel.environments.tools import Workshop
+from carrel.environments.tools import ToolContext
 
 #: Version requests as uv reads them: "3.11", ">=3.10,<3.13", "cpython@3.12". No paths, no options.
 _REQUEST = re.compile(r"[A-Za-z0-9.,<>=!~*+@ -]+")
@@ -69,7 +69,7 @@ def search_path(environ: Mapping[str, str], preferred: Path) -> str:
 
 
 def find_interpreter(
-    request: str | None, *, lab: Interpreter, uv: Path, options: Sequence[str], workshop: Workshop, cwd: Path
+    request: str | None, *, lab: Interpreter, uv: Path, options: Sequence[str], context: ToolContext, cwd: Path
 ) -> Interpreter:
     """Return the interpreter for a version request, None meaning the lab's own.
 
@@ -87,29 +87,29 @@ def find_interpreter(
         raise EnvironmentFailed(
             f"The task asks for Python {request!r}, which is not a version.", remedy="Write for example 3.11 or >=3.10."
         )
-    path = {"PATH": search_path(workshop.variables, lab.path)}
+    path = {"PATH": search_path(context.variables, lab.path)}
     find = [str(uv), "python", "find", "--system", "--no-project", *options, request]
-    found = workshop.attempt(find, cwd=cwd, extra=path)
+    found = context.attempt(find, cwd=cwd, extra=path)
     if found.status != 0 and NO_DOWNLOADS not in options:
-        workshop.report(f"fetching Python {request}")
-        place = Path(workshop.variables["UV_PYTHON_INSTALL_DIR"])
+        context.report(f"fetching Python {request}")
+        place = Path(context.variables["UV_PYTHON_INSTALL_DIR"])
         place.mkdir(mode=0o755, parents=True, exist_ok=True)
         install = [str(uv), "python", "install", "--no-bin", *options, request]
-        workshop.run(install, cwd=cwd, doing=f"Fetching Python {request}", writable={place: place})
-        found = workshop.attempt(find, cwd=cwd, extra=path)
+        context.run(install, cwd=cwd, doing=f"Fetching Python {request}", writable={place: place})
+        found = context.attempt(find, cwd=cwd, extra=path)
     if found.status != 0 or not found.output.strip():
-        raise _none_fits(request, _versions(uv, options, workshop, cwd, path), found.lines)
+        raise _none_fits(request, _versions(uv, options, context, cwd, path), found.lines)
     chosen = Path(found.output.strip())
-    return Interpreter(path=chosen, version=probe(chosen, workshop, cwd))
+    return Interpreter(path=chosen, version=probe(chosen, context, cwd))
 
 
-def probe(path: Path, workshop: Workshop, cwd: Path) -> str:
+def probe(path: Path, context: ToolContext, cwd: Path) -> str:
     """Return implementation and exact version of an interpreter, by asking it."""
-    return workshop.run([str(path), "-I", "-S", "-c", _PROBE], cwd=cwd, doing=f"Asking {path} for its version").strip()
+    return context.run([str(path), "-I", "-S", "-c", _PROBE], cwd=cwd, doing=f"Asking {path} for its version").strip()
 
 
-def _versions(uv: Path, options: Sequence[str], workshop: Workshop, cwd: Path, extra: Mapping[str, str]) -> list[str]:
-    listed = workshop.attempt(
+def _versions(uv: Path, options: Sequence[str], context: ToolContext, cwd: Path, extra: Mapping[str, str]) -> list[str]:
+    listed = context.attempt(
         [str(uv), "python", "list", "--only-installed", "--output-format", "json", *options], cwd=cwd, extra=extra
     )
     try:

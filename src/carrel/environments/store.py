@@ -12,19 +12,19 @@ from pathlib import Path
 
 from carrel.domain.errors import NotFound
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.environments.building import Bench, old_pins, requested_python
+from carrel.environments.building import BuildContext, old_pins, requested_python
 from carrel.environments.conda import find_conda_tool
 from carrel.environments.confinement import Builds
 from carrel.environments.equipment import address_secrets, cache_beside, find_uv, workshops
 from carrel.environments.errors import EnvironmentFailed, EnvironmentTimeout, from_os_error
-from carrel.environments.guards import Hold, Patience, try_shared
+from carrel.environments.guards import OpenGuard, WaitLimit, try_shared
 from carrel.environments.images import find_image_tools
 from carrel.environments.inventory import EnvironmentInfo, collect_environments, list_environments
 from carrel.environments.mirrors import read_mirrors
 from carrel.environments.preparation import Request, find_lock, is_current, is_sound, make_environment
 from carrel.environments.pythons import NO_DOWNLOADS, Interpreter, find_interpreter, identity, lab_interpreter, platform_tag
 from carrel.environments.records import Layout, LockEntry, read_lock, read_marker, recipe_key
-from carrel.environments.tools import Workshop
+from carrel.environments.tools import ToolContext
 from carrel.environments.words import Redactor
 
 #: Builds that the collector may remove before they are used, one after the other, until we call it a fault.
@@ -71,7 +71,7 @@ class Environment:
     #: True when it is an image: `path` is the root of its files, and what runs in it sees that as the machine's.
     image: bool
     #: Keep it open while the environment is used: the collector then leaves it alone.
-    hold: Hold = field(repr=False, compare=False)
+    hold: OpenGuard = field(repr=False, compare=False)
 
 
 def _never() -> bool:
@@ -142,13 +142,13 @@ class EnvironmentStore:
             if ready is not None:
                 return ready
             self._layout.prepare()
-            patience = Patience(deadline=deadline, stop=stop)
+            patience = WaitLimit(deadline=deadline, stop=stop)
             with tempfile.TemporaryDirectory(dir=self._layout.work, ignore_cleanup_errors=True) as scratch:
-                bench = self._bench(request, patience, report, log, Path(scratch))
+                build_context = self._bench(request, patience, report, log, Path(scratch))
                 try:
-                    return self._make(request, bench)
+                    return self._make(request, build_context)
                 finally:
-                    bench.workshop.tidy()
+                    build_context.context.tidy()
         except OSError as error:
             raise from_os_error(error, str(self._layout.root)) from error
 
@@ -180,15 +180,20 @@ class EnvironmentStore:
             return
         self._layout.prepare()
         request = self._request(recipe, Path(), "", None)
-        patience = Patience(deadline=time.monotonic() + _CHECK_TIME, stop=_never)
+        patience = WaitLimit(deadline=time.monotonic() + _CHECK_TIME, stop=_never)
         with tempfile.TemporaryDirectory(dir=self._layout.work, ignore_cleanup_errors=True) as scratch:
-            bench = self._bench(request, patience, lambda _line: None, None, Path(scratch))
+            build_context = self._bench(request, patience, lambda _line: None, None, Path(scratch))
             find_interpreter(
-                asked, lab=request.lab, uv=bench.uv, options=bench.options, workshop=bench.workshop, cwd=bench.scratch
+                asked,
+                lab=request.lab,
+                uv=build_context.uv,
+                options=build_context.options,
+                context=build_context.context,
+                cwd=build_context.scratch,
             )
         self._pythons.add(asked)
 
-    def hold(self, digest: str) -> Hold:
+    def hold(self, digest: str) -> OpenGuard:
         """Keep a finished environment from being removed until the hold is closed; raises `NotFound` without one."""
         directory = self._layout.environment(digest)
         marker = read_marker(directory)
@@ -247,8 +252,8 @@ class EnvironmentStore:
         )
 
     def _bench(
-        self, request: Request, patience: Patience, report: Callable[[str], None], log: Path | None, scratch: Path
-    ) -> Bench:
+        self, request: Request, patience: WaitLimit, report: Callable[[str], None], log: Path | None, scratch: Path
+    ) -> BuildContext:
         lines = [*request.recipe.requirements, *request.recipe.files.values()]
         secrets = {secret for line in lines for word in line.split() if "://" in word for secret in address_secrets(word)}
         redactor = Redactor(request.mirrors.secrets | secrets)
@@ -258,16 +263,16 @@ class EnvironmentStore:
         # Where the nodes of a cluster find them too.
         variables.setdefault("UV_PYTHON_INSTALL_DIR", str(self._layout.root / "pythons"))
         uv = find_uv(self._settings.uv, variables)
-        plain = Workshop(
+        plain = ToolContext(
             variables=variables,
             patience=patience,
             redactor=redactor,
             report=lambda line: report(redactor.clean(line)),
             log=log,
         )
-        workshop, trusted = workshops(plain, self._builds, self._layout.root, scratch, uv)
-        return Bench(
-            workshop=workshop,
+        context, trusted = workshops(plain, self._builds, self._layout.root, scratch, uv)
+        return BuildContext(
+            context=context,
             trusted=trusted,
             uv=uv,
             options=() if self._settings.download_python else (NO_DOWNLOADS,),
@@ -306,18 +311,18 @@ class EnvironmentStore:
             hold=hold,
         )
 
-    def _make(self, request: Request, bench: Bench) -> Environment:
+    def _make(self, request: Request, build_context: BuildContext) -> Environment:
         for note in request.mirrors.notes:
-            bench.workshop.report(note)
+            build_context.context.report(note)
         with _advice(request.recipe):
-            entry = find_lock(request, self._layout, bench)
+            entry = find_lock(request, self._layout, build_context)
         for _ in range(_ATTEMPTS):
             with _advice(request.recipe):
-                entry, built = make_environment(entry, request, self._layout, bench)
+                entry, built = make_environment(entry, request, self._layout, build_context)
             ready = self._open(entry, request, built=built)
             if ready is not None:
                 return ready
-            bench.workshop.patience.check()
+            build_context.context.patience.check()
         raise EnvironmentFailed(
             f"The environment {entry.environment} was built and is not there.", remedy="Submit again; look at what removes it."
         )

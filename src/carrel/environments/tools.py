@@ -19,7 +19,7 @@ from carrel.containment.program import Program, start_program
 from carrel.domain.errors import StorageFull
 from carrel.environments.confinement import Confinement
 from carrel.environments.errors import EnvironmentFailed
-from carrel.environments.guards import Patience
+from carrel.environments.guards import WaitLimit
 from carrel.environments.words import Redactor, essence, is_progress, says_full
 from carrel.spool.disk import full_at
 
@@ -43,11 +43,11 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
+class ToolContext:
     """What every tool of one preparation shares: variables, patience, ears."""
 
     variables: Mapping[str, str]
-    patience: Patience
+    patience: WaitLimit
     redactor: Redactor
     report: Callable[[str], None]
     #: File that gets everything the tools say, or None.
@@ -70,7 +70,7 @@ class Workshop:
         `doing` completes "… failed" in the error; `guard` is a descriptor that the tool inherits, so that a lock lives as long
         as the tool. Where builds are kept apart, `writable` says what it may change beyond its workroom, and as what it sees
         that; it then dies with this process. Raises `EnvironmentFailed` with the tool's words, `StorageFull`, or what
-        `Patience.check` raises; the tool's whole process group is gone then.
+        `WaitLimit.check` raises; the tool's whole process group is gone then.
         """
         finished = self.attempt(arguments, cwd=cwd, guard=guard, extra=extra, writable=writable)
         if finished.status == 0:
@@ -162,7 +162,7 @@ class Workshop:
         return b"".join(output).decode(errors="replace"), lines
 
 
-def _chunks(process: subprocess.Popen[bytes], patience: Patience) -> Iterator[tuple[IO[bytes], bytes]]:
+def _chunks(process: subprocess.Popen[bytes], patience: WaitLimit) -> Iterator[tuple[IO[bytes], bytes]]:
     """Yield what the process says: raw pieces of its standard output, whole lines of its standard error.
 
     Ends when both are closed, or when the process is gone and silent: a left-over child may keep them open for ever.

@@ -18,7 +18,7 @@ from carrel.domain.errors import CarrelError, Denied, Invalid, NotFound
 from carrel.domain.task import EnvironmentRecipe
 from carrel.domain.user import Caller
 from carrel.environments import EnvironmentStopped
-from carrel.environments.guards import Patience
+from carrel.environments.guards import WaitLimit
 from carrel.environments.named import SITE, SITE_WORD, NamedEnvironments, NamedInfo, Work, full_name
 from carrel.environments.named.records import split_name
 from carrel.gateway.errors import problem_of, problem_of_incident
@@ -208,7 +208,7 @@ class Environments:
     @contextlib.contextmanager
     def _turn(self, work: Work) -> Iterator[None]:
         """One of the builds at a time."""
-        patience: Patience = work.patience
+        patience: WaitLimit = work.patience
         if not self._builds.acquire(blocking=False):
             work.report("other environments are being built; waiting for them")
             while not self._builds.acquire(timeout=0.2):

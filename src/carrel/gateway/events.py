@@ -31,7 +31,7 @@ _REPLACED = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Which:
+class EventFilter:
     """Which events somebody wants."""
 
     #: Only with larger ids.
@@ -111,7 +111,7 @@ def encode(shown: EventView, *, with_id: bool = True) -> bytes:
     return f"{name}event: {shown.type}\ndata: {shown.model_dump_json()}\n\n".encode()
 
 
-def page(lab: Lab, caller: Caller, which: Which, limit: int) -> EventPage:
+def page(lab: Lab, caller: Caller, which: EventFilter, limit: int) -> EventPage:
     """Events after a given id. Of a long log event only the first piece; ``more`` then says so, the log has the rest."""
     views: list[EventView] = []
     last, size = which.after, 0
@@ -134,7 +134,7 @@ def page(lab: Lab, caller: Caller, which: Which, limit: int) -> EventPage:
 class Reader:
     """Reads one stream, piece by piece. Each call may run in another thread, one after the other."""
 
-    def __init__(self, lab: Lab, caller: Caller, which: Which) -> None:
+    def __init__(self, lab: Lab, caller: Caller, which: EventFilter) -> None:
         self._lab = lab
         self._caller = caller
         self._which = which
@@ -219,7 +219,7 @@ class Reader:
 class StorageNews:
     """Tells one stream of disks that run full, and of room again. No event of the table: on a full disk nothing is written."""
 
-    def __init__(self, storage: Storage, which: Which, clock: Clock) -> None:
+    def __init__(self, storage: Storage, which: EventFilter, clock: Clock) -> None:
         self._storage = storage
         self._which = which
         self._clock = clock

@@ -16,7 +16,7 @@ from carrel.control.lab import Lab
 from carrel.control.ports import Event
 from carrel.domain.errors import CarrelError
 from carrel.domain.user import Caller, Role, User
-from carrel.gateway.events import Reader, StorageNews, Which
+from carrel.gateway.events import EventFilter, Reader, StorageNews
 from carrel.gateway.gate import Grant
 from carrel.policy.access import Action, Resource, allowed
 
@@ -37,7 +37,7 @@ class Listener:
     """Somebody who waits for events."""
 
     caller: Caller
-    which: Which
+    which: EventFilter
     bell: asyncio.Event = field(default_factory=asyncio.Event)
     #: Owners whose events the caller reads, or not, as was found: thousands of listeners are asked about each event.
     reads: dict[str, bool] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Doorbell:
         self._ring_all()
 
     @contextlib.contextmanager
-    def listen(self, caller: Caller, which: Which) -> Iterator[Listener]:
+    def listen(self, caller: Caller, which: EventFilter) -> Iterator[Listener]:
         """Be woken during the block."""
         listener = Listener(caller=caller, which=which)
         self._listeners.add(listener)
@@ -167,11 +167,11 @@ class Streams:
     #: Seconds between comments on an idle stream.
     heartbeat: float
 
-    def response(self, grant: Grant, which: Which) -> StreamingResponse:
+    def response(self, grant: Grant, which: EventFilter) -> StreamingResponse:
         """A stream of events. The caller has checked that the job is the grant's to see."""
         return StreamingResponse(self._messages(grant, which), media_type="text/event-stream", headers=_HEADERS)
 
-    async def _messages(self, grant: Grant, which: Which) -> AsyncIterator[bytes]:
+    async def _messages(self, grant: Grant, which: EventFilter) -> AsyncIterator[bytes]:
         reader = Reader(self.lab, grant.caller, which)
 
         def read() -> bytes:
@@ -201,7 +201,7 @@ class Streams:
         """What `look` finds, as soon as it finds something, or None after `seconds`. No thread is held meanwhile."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        with self.doorbell.listen(caller, Which(after=0, job_id=job_id)) as listener:
+        with self.doorbell.listen(caller, EventFilter(after=0, job_id=job_id)) as listener:
             while True:
                 listener.bell.clear()
                 found = await to_thread.run_sync(look)

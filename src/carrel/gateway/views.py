@@ -9,14 +9,14 @@ from typing import Any
 
 from carrel.control.launching import why_it_keeps_gpus
 from carrel.control.ports import AttemptRow
-from carrel.control.sessions import NodeNews, SessionStatus
+from carrel.control.sessions import NodeReport, SessionStatus
 from carrel.control.views import DeviceStatus, NodeStatus, ShareReport
 from carrel.domain.expectation import Coverage
 from carrel.domain.job import Job
 from carrel.domain.launch import StoredFile, Usage
 from carrel.domain.node import Node
 from carrel.domain.partition import Partition
-from carrel.domain.placement import Hold
+from carrel.domain.placement import Wait
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.session import SessionSpec
@@ -35,7 +35,7 @@ def moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-def job_fields(job: Job, hold: Hold | None, run_url: str | None) -> dict[str, object]:
+def job_fields(job: Job, hold: Wait | None, run_url: str | None) -> dict[str, object]:
     """The fields of a `v1.JobView`. A waiting job has the placement's reason, with the present numbers."""
     reason = hold.reason if hold is not None else job.reason
     resources = job.resources
@@ -86,7 +86,7 @@ def job_fields(job: Job, hold: Hold | None, run_url: str | None) -> dict[str, ob
     }
 
 
-def queue_view(hold: Hold | None) -> v1.QueueView | None:
+def queue_view(hold: Wait | None) -> v1.QueueView | None:
     """Where a waiting job stands."""
     if hold is None:
         return None
@@ -97,13 +97,13 @@ def queue_view(hold: Hold | None) -> v1.QueueView | None:
     return v1.QueueView(position=hold.position, estimated_start=moment(hold.estimated_start), estimated_range=between)
 
 
-def job_view(job: Job, hold: Hold | None = None, run_url: str | None = None) -> v1.JobView:
+def job_view(job: Job, hold: Wait | None = None, run_url: str | None = None) -> v1.JobView:
     """One job."""
     return v1.JobView.model_validate(job_fields(job, hold, run_url))
 
 
 def job_detail(
-    job: Job, hold: Hold | None, run_url: str | None, task: TaskSpec, attempts: Sequence[AttemptRow], qos: QoS | None = None
+    job: Job, hold: Wait | None, run_url: str | None, task: TaskSpec, attempts: Sequence[AttemptRow], qos: QoS | None = None
 ) -> v1.JobDetail:
     """One job with its description and attempts; `qos` is its class as it is now."""
     tenant = job.kind is not JobKind.SESSION and job.resources.gpus > 0
@@ -361,7 +361,7 @@ def _gpu_note(job: v1.JobView, spec: SessionSpec) -> str:
     return ""
 
 
-def lending_view(status: Mapping[str, Any], nodes: Sequence[NodeNews] = ()) -> v1.LendingView:
+def lending_view(status: Mapping[str, Any], nodes: Sequence[NodeReport] = ()) -> v1.LendingView:
     """The status of the broker of the lab's own machine, and what those of a cluster's nodes have said."""
     far = [
         v1.NodeLendingView.model_validate(

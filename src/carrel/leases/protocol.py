@@ -86,7 +86,7 @@ Broker to client
                this very device), by (list of {tenant, bytes, cached}: whose state is in its memory), known_since (from when on
                ``hour`` tells everything of it, Unix seconds, or null)
              tenants: id, job, owner, role, kernel, label, pid, state (`Residency`), home, bytes, cached (of them, kept in
-               reserve), way (how its state leaves its devices, `Way`), not_bus (why not over the bus, in words of ours),
+               reserve), way (how its state leaves its devices, `MoveSpeeds`), not_bus (why not over the bus, in words of ours),
                suspendable (way is not "hold"), why_not (why it is), stays (why_not in words of ours), last_used, retry_at
                (moving its state did not begin: not tried again before, Unix seconds), cells, gpu_seconds, waited_seconds,
                background, context (where its CUDA contexts are while its state is away: "device", "leaving", "away"; "" where

@@ -1,8 +1,8 @@
 """`python -m carrel.leases.reporter`: writes what a node's broker says into a file of the lab's home. Standard library only.
 
 A process of its own, with the rights of the home's owner: a file system that hangs holds up no cell, and root writes nothing
-where others may have put links. The first line of its input has, as JSON, what it needs (`Errand`); at the input's end it ends.
-After a line "end" it says first that the broker has ended.
+where others may have put links. The first line of its input has, as JSON, what it needs (`ReporterSettings`); at the input's end
+it ends. After a line "end" it says first that the broker has ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAUSE = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
+class ReporterSettings:
     """What to watch and where to write."""
 
     #: The broker's socket, and the token of an observer who sees all.
@@ -44,10 +44,10 @@ class Errand:
 class Reporter:
     """Writes reports from the thread that calls `run`."""
 
-    def __init__(self, errand: Errand) -> None:
-        self._errand = errand
-        self._key = bytes.fromhex(errand.key)
-        self._directory = Path(errand.directory)
+    def __init__(self, settings: ReporterSettings) -> None:
+        self._settings = settings
+        self._key = bytes.fromhex(settings.key)
+        self._directory = Path(settings.directory)
         #: What the broker said last, and whether it is there.
         self._status: Message | None = None
         self._there = False
@@ -87,7 +87,7 @@ class Reporter:
             self._directory.mkdir(mode=0o700, exist_ok=True)
             status = {name: value for name, value in self._status.items() if name not in ("op", "broker", "history")}
             report = Report(
-                node=self._errand.node,
+                node=self._settings.node,
                 broker=str(self._status["broker"]),
                 number=self._next(self._directory / f"{self._status['broker']}.json"),
                 at=time.time(),
@@ -132,9 +132,9 @@ def _replace(file: Path, data: bytes) -> None:
 
 def main() -> int:
     """Report until the input ends. Returns the exit code."""
-    errand = Errand(**json.loads(sys.stdin.buffer.readline()))
-    reporter = Reporter(errand)
-    watch = Broker(errand.socket, errand.token, OBSERVER).watch(reporter.heard)
+    settings = ReporterSettings(**json.loads(sys.stdin.buffer.readline()))
+    reporter = Reporter(settings)
+    watch = Broker(settings.socket, settings.token, OBSERVER).watch(reporter.heard)
 
     def wait() -> None:
         reporter.stop(ended=sys.stdin.buffer.readline().strip() == b"end")

@@ -8,27 +8,27 @@ from heapq import nsmallest
 from itertools import islice
 from math import inf
 
-from carrel.domain.node import Share
+from carrel.domain.node import NodePart
 from carrel.domain.placement import Waiting
 from carrel.domain.resources import Resources
+from carrel.policy.allowed_nodes import AllowedNodes
 from carrel.policy.fit import Fit
 from carrel.policy.line import Times
+from carrel.policy.node_capacity import NodeCapacity
 from carrel.policy.promises import Promises
-from carrel.policy.realm import Realm
-from carrel.policy.rooms import Room
 
 #: A moment, and the rooms.
-Slot = tuple[float, Sequence[Room]]
+Slot = tuple[float, Sequence[NodeCapacity]]
 
 
-def earliest(wanted: Resources, rooms: Iterable[Room], now: float) -> Slot | None:
+def earliest(wanted: Resources, rooms: Iterable[NodeCapacity], now: float) -> Slot | None:
     """Return when and where `wanted` first fits if every job ends at its walltime and nothing else starts.
 
     None when it never fits. Ties go to the nodes with the fewest GPUs free at that moment, then to the first by name.
     """
     count = wanted.nodes
     best: list[tuple[float, int, int]] = []
-    found: dict[int, Room] = {}
+    found: dict[int, NodeCapacity] = {}
     for room in rooms:
         if not room.could_hold(wanted):
             continue
@@ -40,7 +40,7 @@ def earliest(wanted: Resources, rooms: Iterable[Room], now: float) -> Slot | Non
     return (best[-1][0], [found[index] for _, _, index in best]) if len(best) == count else None
 
 
-def first_fit(wanted: Resources, room: Room, now: float, no_later: float = inf) -> tuple[float, int] | None:
+def first_fit(wanted: Resources, room: NodeCapacity, now: float, no_later: float = inf) -> tuple[float, int] | None:
     """Return the first moment up to `no_later` at which `wanted` fits in `room`, and the GPUs free then."""
     cpus, memory, gpus = room.cpus, room.memory, room.free_of(wanted)
     if cpus >= wanted.cpus and memory >= wanted.memory and gpus >= wanted.gpus:
@@ -56,18 +56,19 @@ def first_fit(wanted: Resources, room: Room, now: float, no_later: float = inf) 
     return None
 
 
-def is_plain(realm: Realm, promises: Promises) -> bool:
-    """True when what is free in a realm's rooms only grows with time: nobody is promised anything there, and no window comes.
+def is_plain(allowed_nodes: AllowedNodes, promises: Promises) -> bool:
+    """True when what is free in the rooms of allowed nodes only grows with time: nobody is promised anything there, and no window
+    comes.
 
     Where more than one job gets a promise, this is not asked: theirs follow from one rule, in any order.
     """
-    if promises.most > 1 or realm.windows:
+    if promises.most > 1 or allowed_nodes.windows:
         return False
-    return not promises.indexes or (realm.indexes is not None and realm.indexes.isdisjoint(promises.indexes))
+    return not promises.indexes or (allowed_nodes.indexes is not None and allowed_nodes.indexes.isdisjoint(promises.indexes))
 
 
 def earliest_beside(
-    wanted: Resources, times: Times, realm: Realm, firsts: Mapping[int, float], promises: Promises, now: float
+    wanted: Resources, times: Times, allowed_nodes: AllowedNodes, firsts: Mapping[int, float], promises: Promises, now: float
 ) -> Slot | None:
     """Return when and where `wanted` first fits for these times: for the first beside what is promised, for the second outside of
     windows.
@@ -75,11 +76,11 @@ def earliest_beside(
     `firsts` says when it would fit in each room that could hold it, by index, were it not for both. Ties go to the first by
     name and to nothing else, so that a promise stays where it is while others start beside it.
     """
-    count, windows = wanted.nodes, realm.windows
-    rooms = {room.index: room for room in realm.rooms if room.index in firsts}
+    count, windows = wanted.nodes, allowed_nodes.windows
+    rooms = {room.index: room for room in allowed_nodes.rooms if room.index in firsts}
     opens = {index: max(firsts[index], now) for index in rooms}
     if windows:
-        opens = {index: realm.opens(index, at, times[1]) for index, at in opens.items()}
+        opens = {index: allowed_nodes.opens(index, at, times[1]) for index, at in opens.items()}
     if len(opens) < count:
         return None
     touched = {index for index in opens if index in promises.indexes or index in windows}
@@ -95,7 +96,7 @@ def earliest_beside(
             index
             for index, moment in opens.items()
             if moment <= at
-            and (index not in windows or realm.is_open(index, at, times[1]))
+            and (index not in windows or allowed_nodes.is_open(index, at, times[1]))
             and (index not in openings or any(begin <= at <= end for begin, end in openings[index]))
         )
         found = list(islice(fitting, count))
@@ -104,28 +105,30 @@ def earliest_beside(
     return None
 
 
-def rooms_for(wanted: Resources, now: float, times: Times, fit: Fit, realm: Realm, promises: Promises) -> list[Room]:
+def rooms_for(
+    wanted: Resources, now: float, times: Times, fit: Fit, allowed_nodes: AllowedNodes, promises: Promises
+) -> list[NodeCapacity]:
     """Return where `wanted` can start now: best fit on the free nodes, then on promised ones where it harms nobody.
 
     Fewer rooms than it has nodes when it cannot. What is promised goes by the first of its `times`, windows by the second.
     """
-    ends_by, shut = now + times[0], realm.shut(now, now + times[1])
-    rooms = fit.find(wanted, realm, promises.indexes | shut if shut else promises.indexes)
+    ends_by, shut = now + times[0], allowed_nodes.shut(now, now + times[1])
+    rooms = fit.find(wanted, allowed_nodes, promises.indexes | shut if shut else promises.indexes)
     if len(rooms) == wanted.nodes:
         return rooms
     for room in promises.rooms:
-        if realm.has(room) and room.index not in shut and promises.admits(room, wanted, ends_by):
+        if allowed_nodes.has(room) and room.index not in shut and promises.admits(room, wanted, ends_by):
             rooms.append(room)
             if len(rooms) == wanted.nodes:
                 break
     return rooms
 
 
-def start_in(rooms: Sequence[Room], job: Waiting, ends_by: float, fit: Fit, promises: Promises) -> tuple[Share, ...]:
+def start_in(rooms: Sequence[NodeCapacity], job: Waiting, ends_by: float, fit: Fit, promises: Promises) -> tuple[NodePart, ...]:
     """Give `job` what it asks for in these rooms, and return what it got in each."""
     shares = []
     for room in rooms:
         if room.index in promises.indexes:
             promises.note(room, job.resources, ends_by)
-        shares.append(Share(node=room.name, devices=fit.take(room, job.id, job.resources, ends_by)))
+        shares.append(NodePart(node=room.name, devices=fit.take(room, job.id, job.resources, ends_by)))
     return tuple(shares)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import exp, log
 
 from carrel.domain.expectation import SHORTEST_WAIT, Correction, Corrections, Coverage, wait_length
-from carrel.domain.placement import Hold
+from carrel.domain.placement import Wait
 
 #: Starts that count, of waits of each length.
 NEWEST = 300
@@ -52,10 +52,10 @@ class Calibration:
         self._sides: deque[int] = deque(maxlen=NEWEST)
         self._lengths: dict[int, _Length] = {}
 
-    def told(self, hold: Hold, now: float) -> None:
+    def told(self, wait: Wait, now: float) -> None:
         """The owner of a job that waits saw this at `now` (Unix seconds). What they see first counts."""
-        if hold.foreseen is not None and hold.estimated_range is not None:
-            self._answers.setdefault(hold.job_id, _Answer(now, hold.foreseen, *hold.estimated_range))
+        if wait.foreseen is not None and wait.estimated_range is not None:
+            self._answers.setdefault(wait.job_id, _Answer(now, wait.foreseen, *wait.estimated_range))
 
     def started(self, job_id: int, now: float) -> None:
         """A job has started. One whose owner saw nothing teaches nothing."""

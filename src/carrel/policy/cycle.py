@@ -20,8 +20,8 @@ from carrel.policy.limit_queues import LimitQueues
 from carrel.policy.limits import Limit, LimitKey, Limits
 from carrel.policy.line import Bulk, Group, Lines, Parked, PartitionLine
 from carrel.policy.needs import NOBODY, Headroom, Key, Need, Needs, Node, fits
+from carrel.policy.node_capacity import NodeCapacity
 from carrel.policy.promises import Promise, Promises
-from carrel.policy.rooms import Room
 
 #: What a cycle goes through: one line after the other, by who is first there.
 Source = PartitionLine | Bulk | Node[Bulk] | LimitQueue
@@ -49,7 +49,7 @@ class Line(Protocol):
         """Return when and where the group's jobs first fit beside `promises`."""
         ...
 
-    def start(self, group: Group, rooms: Sequence[Room], now: float, promises: Promises) -> Start:
+    def start(self, group: Group, rooms: Sequence[NodeCapacity], now: float, promises: Promises) -> Start:
         """The group's first job starts in these rooms."""
         ...
 
@@ -151,7 +151,7 @@ class Cycle:
         """Start the group's first job, promise it something, or put the group aside."""
         if self._is_refused(group):
             return
-        if group.bulk.realm.cluster:
+        if group.bulk.allowed_nodes.cluster:
             self._start(group, ())
             return
         rooms = self._rooms_for(group)
@@ -202,11 +202,11 @@ class Cycle:
         self._start(group, rooms)
         return True
 
-    def _rooms_for(self, group: Group) -> Sequence[Room]:
+    def _rooms_for(self, group: Group) -> Sequence[NodeCapacity]:
         times = (group.seconds, group.longest)
-        return rooms_for(group.resources, self._now, times, self._placer.fit, group.bulk.realm, self.promises)
+        return rooms_for(group.resources, self._now, times, self._placer.fit, group.bulk.allowed_nodes, self.promises)
 
-    def _start(self, group: Group, rooms: Sequence[Room]) -> None:
+    def _start(self, group: Group, rooms: Sequence[NodeCapacity]) -> None:
         self._turn += 1
         if self._explains and group.entry is not None:
             self._note_kept_out(group.entry[:2], group.limits)

@@ -15,11 +15,11 @@ from heapq import nsmallest
 from math import inf, isfinite
 
 from carrel.domain.resources import Resources
+from carrel.policy.allowed_nodes import AllowedNodes
 from carrel.policy.backfill import earliest
 from carrel.policy.limits import CODES, GPU_CODES, Limit
-from carrel.policy.realm import Realm
-from carrel.policy.rooms import Room
-from carrel.policy.situation import INVALID_QOS, PARTITION_DOWN, PRIORITY, UNAVAILABLE, Held, Situation
+from carrel.policy.node_capacity import NodeCapacity
+from carrel.policy.situation import INVALID_QOS, PARTITION_DOWN, PRIORITY, UNAVAILABLE, NotStarted, Situation
 
 
 class Pool:
@@ -82,7 +82,7 @@ class Pool:
 class _Part:
     """The pools of one partition. Nodes that are in several are counted in each."""
 
-    def __init__(self, rooms: Sequence[Room], now: float) -> None:
+    def __init__(self, rooms: Sequence[NodeCapacity], now: float) -> None:
         self._rooms = rooms
         releases = [release for room in rooms for release in room.releases.values()]
         self.cpus = Pool(sum(room.all_cpus for room in rooms), [(r.at, r.cpus) for r in releases], now)
@@ -132,7 +132,7 @@ class ListSchedule:
             # Nobody is ahead of it, held back or not: the promise is exact.
             yield start if promise is None else promise.at
 
-    def _start(self, held: Held) -> float | None:
+    def _start(self, held: NotStarted) -> float | None:
         code = self._situation.code(held)
         if code in (UNAVAILABLE, INVALID_QOS, PARTITION_DOWN) or not self._situation.possible(held.job):
             return None
@@ -155,51 +155,51 @@ class ListSchedule:
                 self._last[limit] = start
         return start
 
-    def _floor(self, held: Held, code: str) -> float:
+    def _floor(self, held: NotStarted, code: str) -> float:
         """Return the moment before which the job cannot start, with any pools."""
         promise, wanted = self._situation.promise(held.job), held.job.resources
         if promise is not None:
             return promise.at
         floor = max(self._now, held.job.not_before)
         if code == PRIORITY:
-            realm = self._situation.realm(held.job)
-            floor = max(floor, self._next_room(realm), self._gpu_floor(wanted, realm))
+            allowed_nodes = self._situation.allowed_nodes(held.job)
+            floor = max(floor, self._next_room(allowed_nodes), self._gpu_floor(wanted, allowed_nodes))
         elif code in CODES and held.limit is not None:
             limit = held.limit.of_code(code)
             floor = max(floor, self._last.get(limit, floor) if limit is not None else floor)
         return floor
 
-    def _next_room(self, realm: Realm) -> float:
+    def _next_room(self, allowed_nodes: AllowedNodes) -> float:
         """Return when somebody gives something back, or a window is over."""
-        ends = (window.end for windows in realm.windows.values() for window in windows if window.end > self._now)
+        ends = (window.end for windows in allowed_nodes.windows.values() for window in windows if window.end > self._now)
         return min(self._next_release, min(ends, default=inf))
 
-    def _open(self, held: Held, at: float) -> float:
+    def _open(self, held: NotStarted, at: float) -> float:
         """Return the first moment from `at` on that is free of windows, on as many nodes as the job needs."""
-        wanted, realm = held.job.resources, self._situation.realm(held.job)
-        if not realm.windows or not isfinite(at):
+        wanted, allowed_nodes = held.job.resources, self._situation.allowed_nodes(held.job)
+        if not allowed_nodes.windows or not isfinite(at):
             return at
-        able = (room.index for room in realm.rooms if room.could_hold(wanted))
-        return nsmallest(wanted.nodes, (realm.opens(index, at, held.job.longest) for index in able))[-1]
+        able = (room.index for room in allowed_nodes.rooms if room.could_hold(wanted))
+        return nsmallest(wanted.nodes, (allowed_nodes.opens(index, at, held.job.longest) for index in able))[-1]
 
-    def _gpu_floor(self, wanted: Resources, realm: Realm) -> float:
+    def _gpu_floor(self, wanted: Resources, allowed_nodes: AllowedNodes) -> float:
         """Return when so many GPUs of that type are first free on one node."""
         if wanted.gpus == 0:
             return self._now
-        key = (wanted.gpu_type, wanted.gpu_memory, wanted.gpus, wanted.nodes, realm.partition)
+        key = (wanted.gpu_type, wanted.gpu_memory, wanted.gpus, wanted.nodes, allowed_nodes.partition)
         floor = self._floors.get(key)
         if floor is None:
             bare = replace(wanted, cpus=1, memory=1024**2)
-            found = earliest(bare, realm.rooms, self._now)
+            found = earliest(bare, allowed_nodes.rooms, self._now)
             floor = self._floors[key] = found[0] if found else inf
         return floor
 
-    def _pools(self, held: Held) -> list[tuple[Pool, int]]:
+    def _pools(self, held: NotStarted) -> list[tuple[Pool, int]]:
         wanted = held.job.resources
-        realm = self._situation.realm(held.job)
-        part = self._part(realm)
+        allowed_nodes = self._situation.allowed_nodes(held.job)
+        part = self._part(allowed_nodes)
         pools = [(part.cpus, wanted.cpus * wanted.nodes), (part.memory, wanted.memory * wanted.nodes)]
-        if realm.cluster:
+        if allowed_nodes.cluster:
             pools = []  # what is free there is not known
         elif wanted.gpus:
             gpus = part.gpu_pool(wanted)
@@ -210,10 +210,10 @@ class ListSchedule:
                 pools += [(pool, wanted.total_gpus if in_gpus else 1) for pool, in_gpus in self._limit_pools(limit)]
         return pools
 
-    def _part(self, realm: Realm) -> _Part:
-        part = self._parts.get(realm.partition)
+    def _part(self, allowed_nodes: AllowedNodes) -> _Part:
+        part = self._parts.get(allowed_nodes.partition)
         if part is None:
-            part = self._parts[realm.partition] = _Part(realm.rooms, self._now)
+            part = self._parts[allowed_nodes.partition] = _Part(allowed_nodes.rooms, self._now)
         return part
 
     def _limit_pools(self, limit: Limit) -> list[tuple[Pool, bool]]:

@@ -11,17 +11,26 @@ from typing import overload
 from carrel.domain.expectation import Corrections, Expect
 from carrel.domain.job import Reason
 from carrel.domain.node import Node
-from carrel.domain.placement import Hold, Placement, Snapshot, Waiting
+from carrel.domain.placement import Placement, Snapshot, Wait, Waiting
 from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
+from carrel.policy.allowed_nodes import AllowedNodes
 from carrel.policy.estimate import ListSchedule
 from carrel.policy.forecast import Forecast
 from carrel.policy.limits import ARRAY_JOBS, CODES, GROUP_GPUS, MAX_ACCOUNT_GPUS, MAX_ACCOUNT_JOBS, Submitted
 from carrel.policy.line import Kind, kind_of
+from carrel.policy.node_capacity import NodeCapacity, idle_room, suits
 from carrel.policy.outcome import Outcome
-from carrel.policy.realm import Realm
-from carrel.policy.rooms import Room, idle_room, suits
-from carrel.policy.situation import BEGIN_TIME, INVALID_QOS, PARTITION_DOWN, PRIORITY, SUSPENDED, UNAVAILABLE, Held, Situation
+from carrel.policy.situation import (
+    BEGIN_TIME,
+    INVALID_QOS,
+    PARTITION_DOWN,
+    PRIORITY,
+    SUSPENDED,
+    UNAVAILABLE,
+    NotStarted,
+    Situation,
+)
 from carrel.policy.windows import explain_window
 
 #: How many drained nodes a sentence names before it counts the rest.
@@ -35,11 +44,11 @@ def explain(outcome: Outcome, expect: Expect | None = None, corrections: Correct
     Holds are made lazily: `Placement.hold_of` is the cheap way to ask about one job. `expect` makes estimates better, and gives
     them a range; both are corrected by `corrections`.
     """
-    return Placement(tuple(outcome.starts), Holds(Situation.of(outcome), expect, corrections))
+    return Placement(tuple(outcome.starts), WaitsInOrder(Situation.of(outcome), expect, corrections))
 
 
-class Holds(Sequence[Hold]):
-    """The held jobs in the order of the queue. Each `Hold` is made when it is looked at.
+class WaitsInOrder(Sequence[Wait]):
+    """The held jobs in the order of the queue. Each `Wait` is made when it is looked at.
 
     Making one estimates its start and those of all ahead of it, once. Safe to read from several threads.
     """
@@ -60,10 +69,10 @@ class Holds(Sequence[Hold]):
         return len(self._situation.held)
 
     @overload
-    def __getitem__(self, index: int) -> Hold: ...
+    def __getitem__(self, index: int) -> Wait: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[Hold, ...]: ...
-    def __getitem__(self, index: int | slice) -> Hold | tuple[Hold, ...]:
+    def __getitem__(self, index: slice) -> tuple[Wait, ...]: ...
+    def __getitem__(self, index: int | slice) -> Wait | tuple[Wait, ...]:
         if isinstance(index, slice):
             return tuple(self._hold(place) for place in range(*index.indices(len(self))))
         place = index + len(self) if index < 0 else index
@@ -71,7 +80,7 @@ class Holds(Sequence[Hold]):
             raise IndexError(f"hold {index} of {len(self)}")
         return self._hold(place)
 
-    def __iter__(self) -> Iterator[Hold]:
+    def __iter__(self) -> Iterator[Wait]:
         return map(self._hold, range(len(self)))
 
     def __eq__(self, other: object) -> bool:
@@ -82,14 +91,14 @@ class Holds(Sequence[Hold]):
     def __repr__(self) -> str:
         return f"Holds({', '.join(str(held.job.id) for held in self._situation.held)})"
 
-    def of(self, job_id: int) -> Hold | None:
+    def of(self, job_id: int) -> Wait | None:
         """Return the hold of one job, or None when it is not held."""
         if self._places is None:
             self._places = {held.job.id: place for place, held in enumerate(self._situation.held)}
         place = self._places.get(job_id)
         return None if place is None else self._hold(place)
 
-    def _hold(self, place: int) -> Hold:
+    def _hold(self, place: int) -> Wait:
         held = self._situation.held[place]
         code = self._situation.code(held)
         start, between = self._estimate(place), None  # type: float | None, tuple[float, float] | None
@@ -100,7 +109,7 @@ class Holds(Sequence[Hold]):
         message = f"{self._cause(held, code, place)}; {self._about(start, between)}"
         if held.job.stopped_at is not None:
             code, message = SUSPENDED, f"{_stopped(held.job, held.job.stopped_at, self._situation.outcome.now)}; {message}"
-        return Hold(
+        return Wait(
             job_id=held.job.id,
             reason=Reason(code=code, message=message),
             position=place + 1,
@@ -138,7 +147,7 @@ class Holds(Sequence[Hold]):
         low, high = (format_duration(max(0.0, moment - self._situation.outcome.now)) for moment in between)
         return about if low == high else f"{about} ({low} to {high})"
 
-    def _cause(self, held: Held, code: str, ahead: int) -> str:
+    def _cause(self, held: NotStarted, code: str, ahead: int) -> str:
         if code == INVALID_QOS:
             return f'QoS "{held.job.qos}" does not exist in this lab'
         if code == PARTITION_DOWN:
@@ -171,9 +180,9 @@ class Holds(Sequence[Hold]):
         return self._ahead[place]
 
     def _shortage(self, job: Waiting) -> str:
-        realm = self._situation.realm(job)
-        timed = realm.windows or self._situation.outcome.promises.most > 1
-        key = (kind_of(job.resources, realm), job.resources.time if timed else 0)
+        allowed_nodes = self._situation.allowed_nodes(job)
+        timed = allowed_nodes.windows or self._situation.outcome.promises.most > 1
+        key = (kind_of(job.resources, allowed_nodes), job.resources.time if timed else 0)
         text = self._shortages.get(key)
         if text is None:
             text = self._shortages[key] = _shortage(job, self._situation)
@@ -216,12 +225,12 @@ def _gpus(wanted: Resources) -> str:
     return wanted.describe_gpus()
 
 
-def _blocked(wanted: Resources, situation: Situation, realm: Realm) -> str:
+def _blocked(wanted: Resources, situation: Situation, allowed_nodes: AllowedNodes) -> str:
     """Name the devices that idle sessions' GPU state keeps from the job, and why it stays there; "" when there are none."""
     blocked = situation.outcome.picture.blocked
     if not blocked:
         return ""
-    names = {room.name for room in realm.rooms}
+    names = {room.name for room in allowed_nodes.rooms}
     held = {uuid for one in situation.outcome.picture.holding for share in one.shares for uuid in share.devices}
     found = [
         f"GPU {device.index} of {node.name} ({blocked[device.uuid]})"
@@ -245,32 +254,32 @@ def _at_most(number: int) -> str:
     return f"at most {number} {'is' if number == 1 else 'are'} free"
 
 
-def _of(realm: Realm) -> str:
+def _of(allowed_nodes: AllowedNodes) -> str:
     """Where the nodes are that count: nothing in a lab without partitions."""
-    return f' of partition "{realm.partition}"' if realm.partition else ""
+    return f' of partition "{allowed_nodes.partition}"' if allowed_nodes.partition else ""
 
 
 def _shortage(job: Waiting, situation: Situation) -> str:
     """Name the first thing that no node has enough of: GPUs, then cpus, then memory; of those that are not kept."""
-    wanted, realm = job.resources, situation.realm(job)
-    shut = realm.shut(situation.outcome.now, situation.outcome.now + job.longest)
-    rooms: Sequence[Room] = realm.rooms
+    wanted, allowed_nodes = job.resources, situation.allowed_nodes(job)
+    shut = allowed_nodes.shut(situation.outcome.now, situation.outcome.now + job.longest)
+    rooms: Sequence[NodeCapacity] = allowed_nodes.rooms
     if shut:
         inside = [room for room in rooms if room.index in shut and room.has_free(wanted)]
         rooms = [room for room in rooms if room.index not in shut]
         ready = sum(room.has_free(wanted) for room in rooms)
         if (inside and ready < wanted.nodes <= ready + len(inside)) or not rooms:
-            return explain_window(job, inside or realm.rooms, wanted.nodes - ready, realm, situation.outcome.now)
-    of = _of(realm)
+            return explain_window(job, inside or allowed_nodes.rooms, wanted.nodes - ready, allowed_nodes, situation.outcome.now)
+    of = _of(allowed_nodes)
     if wanted.nodes > 1:
         fitting = sum(room.has_free(wanted) for room in rooms)
         if fitting >= wanted.nodes:
-            return _kept(job, situation, realm)
+            return _kept(job, situation, allowed_nodes)
         has = "has" if fitting == 1 else "have"
         return f"needs {_several(wanted)}; {fitting}{of} {has} so much free"
     most_gpus = max((room.free_of(wanted) for room in rooms), default=0)
     if most_gpus < wanted.gpus:
-        return f"needs {_gpus(wanted)} on one node{of}; {_at_most(most_gpus)}{_blocked(wanted, situation, realm)}"
+        return f"needs {_gpus(wanted)} on one node{of}; {_at_most(most_gpus)}{_blocked(wanted, situation, allowed_nodes)}"
     where = f"one node{of}"
     if wanted.gpus:
         rooms = [room for room in rooms if room.free_of(wanted) >= wanted.gpus]
@@ -287,10 +296,10 @@ def _shortage(job: Waiting, situation: Situation) -> str:
             else f"a node{of} with {_count(wanted.cpus, 'CPU')} free"
         )
         return f"needs {format_size(wanted.memory)} of memory on {where}; {free}"
-    return _kept(job, situation, realm)
+    return _kept(job, situation, allowed_nodes)
 
 
-def _kept(job: Waiting, situation: Situation, realm: Realm) -> str:
+def _kept(job: Waiting, situation: Situation, allowed_nodes: AllowedNodes) -> str:
     """There is room, but only where it would delay somebody who was promised something."""
     wanted = job.resources
     what = f"{_gpus(wanted)} and {_count(wanted.cpus, 'CPU')}" if wanted.gpus else _count(wanted.cpus, "CPU")
@@ -298,7 +307,8 @@ def _kept(job: Waiting, situation: Situation, realm: Realm) -> str:
     keeping = (
         promise
         for promise in situation.outcome.promises.made
-        if promise.at < until and any(realm.has(room) and situation.rooms[room.index].has_free(wanted) for room in promise.rooms)
+        if promise.at < until
+        and any(allowed_nodes.has(room) and situation.rooms[room.index].has_free(wanted) for room in promise.rooms)
     )
     promise = next(keeping, None)
     if promise is None:  # Cannot be: without a promise whatever fits is started.
@@ -308,7 +318,7 @@ def _kept(job: Waiting, situation: Situation, realm: Realm) -> str:
     return f"needs {what} for {format_duration(wanted.time)}; what is free on {where} is kept for job {first.id}"
 
 
-def _over_limit(held: Held, code: str, situation: Situation) -> str:
+def _over_limit(held: NotStarted, code: str, situation: Situation) -> str:
     limit = held.limit.of_code(code) if held.limit is not None else None
     if held.limit is None or limit is None:  # Cannot be: only a limit gives these codes.
         return "over a limit"
@@ -358,7 +368,7 @@ def _not_submitted(limit: Submitted) -> str:
 
 def _unavailable(job: Waiting, situation: Situation) -> str:
     """Say what keeps the nodes that could run the job from it: drained, withheld, or not there."""
-    wanted, realm = job.resources, situation.realm(job)
+    wanted, allowed_nodes = job.resources, situation.allowed_nodes(job)
     partition = situation.outcome.picture.partitions.get(job.partition)
     what = f"needs {_gpus(wanted)}" if wanted.gpus else f"needs {_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)}"
     nodes = sorted(situation.outcome.picture.nodes, key=lambda node: node.name)
@@ -366,9 +376,9 @@ def _unavailable(job: Waiting, situation: Situation) -> str:
         nodes = [node for node in nodes if partition.has(node.name)]
     if wanted.nodes > 1:
         able = sum(node.drained is None and _holds(node, wanted) for node in nodes)
-        these = f"nodes{_of(realm)}" if realm.partition else "lab's nodes"
+        these = f"nodes{_of(allowed_nodes)}" if allowed_nodes.partition else "lab's nodes"
         return f"needs {_several(wanted)}; {able} of the {these} that take jobs {'is' if able == 1 else 'are'} large enough"
-    where = f"one node{_of(realm)}"
+    where = f"one node{_of(allowed_nodes)}"
     drained = [f"{node.name} ({node.drained})" for node in nodes if node.drained is not None and _holds(node, wanted)]
     if drained:
         more = f" and {len(drained) - NAMED} more" if len(drained) > NAMED else ""
@@ -377,13 +387,13 @@ def _unavailable(job: Waiting, situation: Situation) -> str:
     for node in nodes:
         if node.drained is None and _holds(node, wanted):
             suited = [device for device in node.devices if suits(device, wanted)]
-            blocked = _blocked(wanted, situation, realm)
+            blocked = _blocked(wanted, situation, allowed_nodes)
             away = sum(device.uuid in withheld and device.uuid not in situation.outcome.picture.blocked for device in suited)
             if blocked and not away:
                 return f"{what} on {where}{blocked}"
             lent = f"{away} of {len(suited)} on {node.name} are withheld (lent to cells, or in use elsewhere)"
             return f"{what} on {where}; {lent}{blocked}"
-    return f"{what} on {where}; no node {'of it' if realm.partition else 'of the lab'} has so much"
+    return f"{what} on {where}; no node {'of it' if allowed_nodes.partition else 'of the lab'} has so much"
 
 
 def _holds(node: Node, wanted: Resources) -> bool:

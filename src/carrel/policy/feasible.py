@@ -14,7 +14,7 @@ from carrel.domain.partition import Partition
 from carrel.domain.qos import JobKind, QoS
 from carrel.domain.resources import Resources
 from carrel.domain.units import format_duration, format_size
-from carrel.policy.rooms import idle_room
+from carrel.policy.node_capacity import idle_room
 
 #: Which nodes an engine that chooses them has for a partition, as far as that is known.
 ClusterNodes = Callable[[Partition], Sequence[Node]]

@@ -7,9 +7,9 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from carrel.domain.resources import Resources
+from carrel.policy.allowed_nodes import AllowedNodes
 from carrel.policy.backfill import Slot, first_fit
-from carrel.policy.realm import Realm
-from carrel.policy.rooms import Room
+from carrel.policy.node_capacity import NodeCapacity
 
 #: The moment, the GPUs free then, the index of the room; and how often that room had changed when this was found.
 Found = tuple[float, int, int, int]
@@ -18,21 +18,21 @@ Found = tuple[float, int, int, int]
 class FirstFits:
     """The first fit of `wanted` in every room."""
 
-    __slots__ = ("_changed", "_found", "_known", "_realm", "_rooms", "_turns", "_wanted")
+    __slots__ = ("_allowed_nodes", "_changed", "_found", "_known", "_rooms", "_turns", "_wanted")
 
-    def __init__(self, wanted: Resources, realm: Realm, rooms: Sequence[Room]) -> None:
-        """Of all `rooms`, those of the realm count."""
+    def __init__(self, wanted: Resources, allowed_nodes: AllowedNodes, rooms: Sequence[NodeCapacity]) -> None:
+        """Of all `rooms`, those of the allowed nodes count."""
         self._wanted = wanted
-        self._realm = realm
+        self._allowed_nodes = allowed_nodes
         self._rooms = rooms
         self._turns = [0] * len(rooms)
         self._found: list[Found] = []
         self._known: dict[int, float] = {}
-        self._changed = {room.index for room in realm.rooms if room.could_hold(wanted)}
+        self._changed = {room.index for room in allowed_nodes.rooms if room.could_hold(wanted)}
 
-    def changed(self, room: Room) -> None:
+    def changed(self, room: NodeCapacity) -> None:
         """Something was taken or given back in `room`."""
-        if self._realm.has(room):
+        if self._allowed_nodes.has(room):
             self._changed.add(room.index)
 
     def moments(self) -> Mapping[int, float]:

@@ -9,23 +9,23 @@ from math import inf
 
 from carrel.domain.placement import Holding
 from carrel.domain.resources import Resources
-from carrel.policy.realm import Realm
-from carrel.policy.rooms import Room
+from carrel.policy.allowed_nodes import AllowedNodes
+from carrel.policy.node_capacity import NodeCapacity
 
 #: Free cpus, free memory, index of the room: the order in which rooms of one level are tried.
 Entry = tuple[int, int, int]
 
 
-class Shelf:
+class FreeGpuIndex:
     """Rooms of one partition by how many GPUs of one type they have free.
 
-    Level 0 holds the rooms without any GPU (only on the shelf of any type), level ``n + 1`` those with `n` free. Searching
+    Level 0 holds the rooms without any GPU (only in the index of any type), level ``n + 1`` those with `n` free. Searching
     upwards leaves the emptiest nodes whole for jobs that need many GPUs, and keeps jobs without GPUs off GPU nodes.
     """
 
     __slots__ = ("_any", "_levels", "_most_memory", "_wanted")
 
-    def __init__(self, wanted: Resources, rooms: Sequence[Room]) -> None:
+    def __init__(self, wanted: Resources, rooms: Sequence[NodeCapacity]) -> None:
         """For all that ask for the same GPUs as `wanted`, however many."""
         self._wanted = wanted
         self._any = wanted.gpu_type is None and wanted.gpu_memory == 0
@@ -41,19 +41,19 @@ class Shelf:
         # only get fuller, so a bound once found stays one, and what is above it need not be searched for again.
         self._most_memory: dict[tuple[int, int], int] = {}
 
-    def _level(self, room: Room) -> list[Entry] | None:
+    def _level(self, room: NodeCapacity) -> list[Entry] | None:
         free = room.free_of(self._wanted)
         if free or self._any:
             return self._levels[free + 1 if room.all_gpus else 0]
         return None
 
-    def add(self, room: Room) -> None:
+    def add(self, room: NodeCapacity) -> None:
         """Put `room` where it belongs now."""
         level = self._level(room)
         if level is not None:
             insort(level, (room.cpus, room.memory, room.index))
 
-    def drop(self, room: Room) -> None:
+    def drop(self, room: NodeCapacity) -> None:
         """Take `room` off; it has not changed since it was put."""
         level = self._level(room)
         if level is not None:
@@ -103,32 +103,32 @@ class Shelf:
 
 
 class Fit:
-    """All rooms, on one shelf per partition and GPU type that somebody asks for."""
+    """All rooms, in one index per partition and GPU type that somebody asks for."""
 
-    def __init__(self, rooms: Sequence[Room]) -> None:
+    def __init__(self, rooms: Sequence[NodeCapacity]) -> None:
         self.rooms = rooms
         #: How much memory GPUs have here. Who asks for something in between is served like those who ask for the next.
         self.levels = sorted({memory for room in rooms for memory in room.gpu_memory.values()})
-        self._shelves: dict[tuple[str, str | None, float], Shelf] = {}
+        self._free_gpu_indexes: dict[tuple[str, str | None, float], FreeGpuIndex] = {}
         #: Those that each room is on.
-        self._on: list[list[Shelf]] = [[] for _ in rooms]
+        self._on: list[list[FreeGpuIndex]] = [[] for _ in rooms]
 
-    def find(self, wanted: Resources, realm: Realm, but: AbstractSet[int] = frozenset()) -> list[Room]:
+    def find(self, wanted: Resources, allowed_nodes: AllowedNodes, but: AbstractSet[int] = frozenset()) -> list[NodeCapacity]:
         """Return the rooms that `wanted` should go to now; fewer than it has nodes when there is not enough.
 
         Those in `but` (by index) are passed over: somebody else decides who goes there, or nobody may.
         """
-        return [self.rooms[index] for index in self.shelf(wanted, realm).find(wanted, but)]
+        return [self.rooms[index] for index in self.free_gpu_index(wanted, allowed_nodes).find(wanted, but)]
 
-    def shelf(self, wanted: Resources, realm: Realm) -> Shelf:
-        """Return the rooms of a realm as they are to those who ask for GPUs like those of `wanted`."""
-        key = (realm.partition, wanted.gpu_type, self.level(wanted.gpu_memory))
-        shelf = self._shelves.get(key)
-        if shelf is None:
-            shelf = self._shelves[key] = Shelf(wanted, realm.rooms)
-            for room in realm.rooms:
-                self._on[room.index].append(shelf)
-        return shelf
+    def free_gpu_index(self, wanted: Resources, allowed_nodes: AllowedNodes) -> FreeGpuIndex:
+        """Return the rooms of allowed nodes as they are to those who ask for GPUs like those of `wanted`."""
+        key = (allowed_nodes.partition, wanted.gpu_type, self.level(wanted.gpu_memory))
+        free_gpu_index = self._free_gpu_indexes.get(key)
+        if free_gpu_index is None:
+            free_gpu_index = self._free_gpu_indexes[key] = FreeGpuIndex(wanted, allowed_nodes.rooms)
+            for room in allowed_nodes.rooms:
+                self._on[room.index].append(free_gpu_index)
+        return free_gpu_index
 
     def level(self, gpu_memory: int) -> float:
         """Return the memory that GPUs have which somebody gets who asks for so much; infinite where none has as much."""
@@ -137,31 +137,31 @@ class Fit:
         place = bisect_left(self.levels, gpu_memory)
         return self.levels[place] if place < len(self.levels) else inf
 
-    def take(self, room: Room, job_id: int, wanted: Resources, ends_by: float) -> tuple[str, ...]:
+    def take(self, room: NodeCapacity, job_id: int, wanted: Resources, ends_by: float) -> tuple[str, ...]:
         """Give `wanted` in `room` to a job; return the devices."""
-        shelves = self._on[room.index]
-        for shelf in shelves:
-            shelf.drop(room)
+        indexes_of_it = self._on[room.index]
+        for free_gpu_index in indexes_of_it:
+            free_gpu_index.drop(room)
         devices = room.take(job_id, wanted, ends_by)
-        for shelf in shelves:
-            shelf.add(room)
+        for free_gpu_index in indexes_of_it:
+            free_gpu_index.add(room)
         return devices
 
-    def hold(self, room: Room, held: Holding, devices: Sequence[str]) -> None:
+    def hold(self, room: NodeCapacity, held: Holding, devices: Sequence[str]) -> None:
         """A job has these devices in `room` already."""
-        shelves = self._on[room.index]
-        for shelf in shelves:
-            shelf.drop(room)
+        indexes_of_it = self._on[room.index]
+        for free_gpu_index in indexes_of_it:
+            free_gpu_index.drop(room)
         room.hold(held.id, held.resources, devices, held.over_by)
-        for shelf in shelves:
-            shelf.add(room)
+        for free_gpu_index in indexes_of_it:
+            free_gpu_index.add(room)
 
-    def give_back(self, room: Room, job_id: int, devices: Sequence[str]) -> None:
+    def give_back(self, room: NodeCapacity, job_id: int, devices: Sequence[str]) -> None:
         """A job in `room` is over that had these devices."""
-        shelves = self._on[room.index]
-        for shelf in shelves:
-            shelf.drop(room)
+        indexes_of_it = self._on[room.index]
+        for free_gpu_index in indexes_of_it:
+            free_gpu_index.drop(room)
         room.give_back(job_id, devices)
-        for shelf in shelves:
-            shelf.add(room)
-            shelf.grew()
+        for free_gpu_index in indexes_of_it:
+            free_gpu_index.add(room)
+            free_gpu_index.grew()

@@ -19,12 +19,12 @@ def headroom(needs: Needs[Bulk], now: float, fit: Fit, promises: Promises) -> Se
     A job on one node that fits can start, but for what is free where something is promised. What is too little for all of
     them is left out.
     """
-    wanted, realm = needs.wanted, needs.realm
+    wanted, allowed_nodes = needs.wanted, needs.allowed_nodes
     gpus, cpus, memory, _, _ = needs.root.need
-    windows = realm.coming(now)
+    windows = allowed_nodes.coming(now)
     special = promises.indexes.union(windows) if windows else promises.indexes
-    free = fit.shelf(wanted, realm).free(gpus, cpus, memory, special)
-    rooms = [room for index in special if realm.has(room := fit.rooms[index])]
+    free = fit.free_gpu_index(wanted, allowed_nodes).free(gpus, cpus, memory, special)
+    rooms = [room for index in special if allowed_nodes.has(room := fit.rooms[index])]
     limited = [
         [(*most, windows.get(room.index, inf)) for most in promises.headroom(room, wanted)]
         for room in rooms

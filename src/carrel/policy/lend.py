@@ -31,9 +31,9 @@ from carrel.domain.lease import (
     Trim,
 )
 from carrel.policy import lend_reasons as reasons
+from carrel.policy.device_free_times import DeviceFreeTimes
 from carrel.policy.lend_homes import other_home
 from carrel.policy.lend_order import InLine, held_by_owner, in_line, patience
-from carrel.policy.lend_outlook import Outlook
 from carrel.policy.lend_places import Places
 from carrel.policy.lend_plan import Obstacle, Plan
 from carrel.policy.lend_room import Rooms
@@ -85,7 +85,7 @@ class _Walk:
         self._snapshot = snapshot
         self._now = now
         self._rooms = Rooms(snapshot, now)
-        self._outlook = Outlook(snapshot, self._rooms.leases, now)
+        self._outlook = DeviceFreeTimes(snapshot, self._rooms.leases, now)
         self._patience = patience(snapshot)
         #: Devices that are lent in this walk, or for which somebody further ahead is first in line.
         self._claimed: set[str] = set()

@@ -10,7 +10,7 @@ from carrel.domain.placement import ArrayLimit, Holding
 from carrel.domain.qos import QoS
 from carrel.domain.submit_limits import SubmitLimit, SubmitScope
 from carrel.policy.limit_queue import KeptOut, LimitQueue
-from carrel.policy.limits import Ledger, Limit, Limited, LimitKey, Limits
+from carrel.policy.limits import Limit, Limited, LimitKey, Limits, LimitsByOwner
 from carrel.policy.line import Group
 
 
@@ -26,7 +26,7 @@ class LimitQueues:
 
     def renew(self, qos: Mapping[str, QoS], holding: Iterable[Holding], clusters: Collection[str]) -> None:
         """These classes of service are in force from now on. Nobody waits yet."""
-        self._ledger = Ledger(qos, holding, clusters=clusters, submit_limits=self.submit_limits)
+        self._limits_by_owner = LimitsByOwner(qos, holding, clusters=clusters, submit_limits=self.submit_limits)
         self._queues: dict[Limit, LimitQueue] = {}
         self.loosened.clear()
         #: The limits of the accounts that a user has ever worked for: what the user holds decides who stands before others there.
@@ -34,7 +34,7 @@ class LimitQueues:
 
     def of(self, job: Limited) -> Limits | None:
         """Return what limits a job; None when there is no such QoS."""
-        limits = self._ledger.of(job)
+        limits = self._limits_by_owner.of(job)
         if limits is not None and limits.user is not limits.parts[-1]:
             self._accounts[limits.user].update(limits.parts[limits.parts.index(limits.user) + 1 :])
         return limits
@@ -99,7 +99,7 @@ class LimitQueues:
         """Keep nothing of an array of which nobody waits or holds anything."""
         own = limits.parts[0]
         if array is not None and not own.jobs and (own not in self._queues or not self._queues[own].groups):
-            self._ledger.forget(array)
+            self._limits_by_owner.forget(array)
             queue = self._queues.pop(own, None)
             if queue is not None:
                 self.loosened.pop(queue, None)
@@ -115,7 +115,7 @@ class LimitQueues:
 
     def knows(self, scope: SubmitScope) -> bool:
         """True when Slurm has refused a job of this scope before."""
-        return scope in self._ledger.submitted
+        return scope in self._limits_by_owner.submitted
 
     def know(self, scope: SubmitScope, known: SubmitLimit) -> None:
         """There is such a limit, from the next `renew` on."""
@@ -123,14 +123,14 @@ class LimitQueues:
 
     def refused(self, scope: SubmitScope, code: str, words: str) -> None:
         """Slurm has refused a job of a scope that is known: no more are handed over than are there now."""
-        limit = self._ledger.submitted[scope]
+        limit = self._limits_by_owner.submitted[scope]
         limit.jobs_code, limit.words = code, words
         self._allow(scope, limit.jobs)
 
     def admit(self, scope: SubmitScope, more: int) -> bool:
         """Let so many more of them be handed over: Slurm may have room by now. False where nobody waits for that: the limit is
         forgotten, and the next refusal tells what it is then."""
-        limit = self._ledger.submitted[scope]
+        limit = self._limits_by_owner.submitted[scope]
         queue = self.at(limit)
         parked = queue.keeps_out
         if parked:
@@ -142,6 +142,6 @@ class LimitQueues:
         return parked
 
     def _allow(self, scope: SubmitScope, at_most: int) -> None:
-        limit = self._ledger.submitted[scope]
+        limit = self._limits_by_owner.submitted[scope]
         limit.max_jobs = at_most
         self.know(scope, SubmitLimit(limit.jobs_code, limit.words, at_most))

@@ -205,7 +205,7 @@ class Limited(Protocol):
         ...
 
 
-class Ledger:
+class LimitsByOwner:
     """The limits of everybody, made when first asked for."""
 
     def __init__(

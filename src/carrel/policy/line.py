@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from carrel.domain.placement import ArrayLimit, Waiting
 from carrel.domain.resources import Resources
+from carrel.policy.allowed_nodes import AllowedNodes
 from carrel.policy.limits import Limits
 from carrel.policy.needs import NOBODY, Key, Need, Needs, Node, moved, numbers
-from carrel.policy.realm import Realm
 
 #: Key of the first job of a group, a number that tells entries apart, and the group.
 Entry = tuple[float, int, int, "Group"]
@@ -18,12 +18,12 @@ Entry = tuple[float, int, int, "Group"]
 Parked = tuple[float, int, "Group"]
 
 #: What is asked for and where, but for the time.
-Kind = tuple[int, int, str | None, int, int, int, Realm]
+Kind = tuple[int, int, str | None, int, int, int, AllowedNodes]
 #: How long a job is expected to run, and after how long it is gone at the latest: seconds.
 Times = tuple[float, int]
 
-#: The realm, the type of the GPUs, how much memory they must have, the nodes, and whether GPUs are asked for at all.
-NeedKey = tuple[Realm, str | None, float, int, bool]
+#: The allowed nodes, the type of the GPUs, how much memory they must have, the nodes, and whether GPUs are asked for at all.
+NeedKey = tuple[AllowedNodes, str | None, float, int, bool]
 
 #: What a job's submission and priority say, its id, a number that tells entries apart, and the job.
 _Item = tuple[float, int, int, Waiting]
@@ -43,9 +43,9 @@ class Alike(NamedTuple):
     array: ArrayLimit | None = None
 
 
-def kind_of(wanted: Resources, realm: Realm) -> Kind:
+def kind_of(wanted: Resources, allowed_nodes: AllowedNodes) -> Kind:
     """Return what `wanted` asks for, and where that may be, but for the time."""
-    return (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.gpu_memory, wanted.cpus, wanted.memory, realm)
+    return (wanted.nodes, wanted.gpus, wanted.gpu_type, wanted.gpu_memory, wanted.cpus, wanted.memory, allowed_nodes)
 
 
 class Entries:
@@ -90,25 +90,27 @@ class PartitionLine(Entries):
         #: By what its jobs have in common.
         self.needs: dict[NeedKey, Needs[Bulk]] = {}
 
-    def needs_of(self, wanted: Resources, realm: Realm, level: float) -> Needs[Bulk]:
-        """Return those that ask for the same GPUs (if they ask for any), as many nodes, in the same realm."""
-        key = (realm, wanted.gpu_type, level, wanted.nodes, wanted.gpus > 0)
+    def needs_of(self, wanted: Resources, allowed_nodes: AllowedNodes, level: float) -> Needs[Bulk]:
+        """Return those that ask for the same GPUs (if they ask for any), as many nodes, on the same allowed nodes."""
+        key = (allowed_nodes, wanted.gpu_type, level, wanted.nodes, wanted.gpus > 0)
         needs = self.needs.get(key)
         if needs is None:
-            needs = self.needs[key] = Needs(wanted, realm)
+            needs = self.needs[key] = Needs(wanted, allowed_nodes)
         return needs
 
 
 class Bulk(Entries):
     """Groups that ask for the same on the same nodes, for as long: where one finds no room, none of them does."""
 
-    __slots__ = ("leaf", "line", "need", "needs", "realm", "times", "wanted")
+    __slots__ = ("allowed_nodes", "leaf", "line", "need", "needs", "times", "wanted")
 
-    def __init__(self, wanted: Resources, times: Times, realm: Realm, line: PartitionLine, needs: Needs[Bulk]) -> None:
+    def __init__(
+        self, wanted: Resources, times: Times, allowed_nodes: AllowedNodes, line: PartitionLine, needs: Needs[Bulk]
+    ) -> None:
         super().__init__()
         self.wanted = wanted
         self.times = times
-        self.realm = realm
+        self.allowed_nodes = allowed_nodes
         self.line = line
         self.need: Need = (wanted.gpus, wanted.cpus, wanted.memory, *times)
         #: Where it is while somebody of it is in line.
@@ -248,15 +250,15 @@ class Lines:
         self.by_partition: dict[str, PartitionLine] = {}
         self._bulks: dict[tuple[Kind, Times], Bulk] = {}
 
-    def enter(self, partition: str, wanted: Resources, times: Times, realm: Realm, level: float) -> Bulk:
+    def enter(self, partition: str, wanted: Resources, times: Times, allowed_nodes: AllowedNodes, level: float) -> Bulk:
         """Return the bulk of a new group; `level` is the memory that its GPUs must have, among those that there are."""
-        key = (kind_of(wanted, realm), times)
+        key = (kind_of(wanted, allowed_nodes), times)
         bulk = self._bulks.get(key)
         if bulk is None:
             line = self.by_partition.get(partition)
             if line is None:
                 line = self.by_partition[partition] = PartitionLine(partition)
-            bulk = self._bulks[key] = Bulk(wanted, times, realm, line, line.needs_of(wanted, realm, level))
+            bulk = self._bulks[key] = Bulk(wanted, times, allowed_nodes, line, line.needs_of(wanted, allowed_nodes, level))
         bulk.groups += 1
         bulk.line.groups += 1
         return bulk
@@ -267,7 +269,7 @@ class Lines:
         bulk.groups -= 1
         bulk.line.groups -= 1
         if not bulk.groups:
-            del self._bulks[kind_of(bulk.wanted, bulk.realm), bulk.times]
+            del self._bulks[kind_of(bulk.wanted, bulk.allowed_nodes), bulk.times]
 
     def clear(self) -> None:
         """Nobody is in line; the bulks stay."""
@@ -280,4 +282,4 @@ class Lines:
         for line in self.by_partition.values():
             line.needs.clear()
         for bulk in self._bulks.values():
-            bulk.move(bulk.line.needs_of(bulk.wanted, bulk.realm, level(bulk.wanted.gpu_memory)))
+            bulk.move(bulk.line.needs_of(bulk.wanted, bulk.allowed_nodes, level(bulk.wanted.gpu_memory)))

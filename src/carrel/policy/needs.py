@@ -13,7 +13,7 @@ from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 from carrel.domain.resources import Resources
-from carrel.policy.realm import Realm
+from carrel.policy.allowed_nodes import AllowedNodes
 
 #: GPUs, cpus and memory on each node; seconds that it is expected to run, and seconds after which it is gone at the latest.
 Need = tuple[int, int, int, float, int]
@@ -24,7 +24,7 @@ Key = tuple[float, int]
 
 #: So many are kept together before they are separated.
 LEAF = 16
-#: Places in a `Need` by which they are separated. The walltime mostly says the same as the expected time.
+#: Places in a `Prerequisite` by which they are separated. The walltime mostly says the same as the expected time.
 _AXES = 4
 #: Behind everybody.
 NOBODY: Key = (inf, 0)
@@ -123,14 +123,14 @@ class Node(Generic[T]):
 
 
 class Needs(Generic[T]):
-    """All that wait for GPUs of one kind (or for none), on as many nodes, in one realm."""
+    """All that wait for GPUs of one kind (or for none), on as many nodes, on the same allowed nodes."""
 
-    __slots__ = ("realm", "root", "wanted")
+    __slots__ = ("allowed_nodes", "root", "wanted")
 
-    def __init__(self, wanted: Resources, realm: Realm) -> None:
+    def __init__(self, wanted: Resources, allowed_nodes: AllowedNodes) -> None:
         #: A job's, which speak for all but for how much they ask for.
         self.wanted = wanted
-        self.realm = realm
+        self.allowed_nodes = allowed_nodes
         self.root: Node[T] = Node(self)
 
     def add(self, one: T) -> None:

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
-from carrel.domain.node import Node, Share
+from carrel.domain.node import Node, NodePart
 from carrel.domain.partition import Partition
 from carrel.domain.placement import Holding, Snapshot, Start, Waiting
 from carrel.domain.qos import QoS
 from carrel.domain.reservation import Reservation
 from carrel.domain.submit_limits import SubmitLimit, SubmitScope
+from carrel.policy.allowed_nodes import NOWHERE, AllowedNodesByOwner
 from carrel.policy.backfill import Slot, earliest_beside, is_plain, start_in
 from carrel.policy.cycle import Cycle
 from carrel.policy.first_fits import FirstFits
@@ -28,11 +29,10 @@ from carrel.policy.fit import Fit
 from carrel.policy.limit_queue import LimitQueue
 from carrel.policy.limit_queues import LimitQueues
 from carrel.policy.line import Alike, Group, Kind, Lines, Parked, kind_of
+from carrel.policy.node_capacity import NodeCapacity, rooms_of
 from carrel.policy.order import Order, order_of
 from carrel.policy.outcome import Outcome
 from carrel.policy.promises import Promise, Promises
-from carrel.policy.realm import NOWHERE, Realms
-from carrel.policy.rooms import Room, rooms_of
 
 #: Kinds of jobs whose first fit is kept up to date: that of the first in line, and of those that were it a moment ago.
 _FIRST_FITS = 16
@@ -63,7 +63,7 @@ class Placer:
         self._passed_by: list[Group] = []
         self._first_fits: dict[Kind, FirstFits] = {}
         self.fit = Fit(())
-        self._realms = Realms((), {}, ())
+        self._allowed_by_owner = AllowedNodesByOwner((), {}, ())
         self._promised = Promises()
         self._set_nodes((), frozenset(), {})
 
@@ -126,7 +126,7 @@ class Placer:
 
     def next_change(self, now: float) -> float | None:
         """Return when time alone changes where somebody may run: the first begin or end of a window after `now`."""
-        return self._realms.next_change(now)
+        return self._allowed_by_owner.next_change(now)
 
     def wait(self, job: Waiting) -> None:
         """`job` is in line, whatever it was before."""
@@ -262,10 +262,10 @@ class Placer:
 
     def _make_group(self, alike: Alike) -> Group:
         owner, account, qos, partition, resources, seconds, longest, _ = alike
-        realm = self._realms.of(owner, account, partition)
-        limits = None if realm is None else self.limits.of(alike)
+        allowed_nodes = self._allowed_by_owner.of(owner, account, partition)
+        limits = None if allowed_nodes is None else self.limits.of(alike)
         level = self.fit.level(resources.gpu_memory)
-        bulk = self.lines.enter(partition, resources, (seconds, longest), realm or NOWHERE, level)
+        bulk = self.lines.enter(partition, resources, (seconds, longest), allowed_nodes or NOWHERE, level)
         offset = self._order.offset(owner, account, qos, resources.total_gpus)
         self.limits.add(limits)
         return Group(alike, bulk, limits, offset)
@@ -334,7 +334,7 @@ class Placer:
         levels, self.fit = self.fit.levels, Fit(rooms)
         self._rooms = rooms
         self._first_fits = {}
-        self._realms.set_rooms(rooms)
+        self._allowed_by_owner.set_rooms(rooms)
         if self.fit.levels != levels:
             self.lines.sort_needs(self.fit.level)
         for group in self._stranded:
@@ -343,14 +343,14 @@ class Placer:
 
     def _set_realms(self) -> None:
         """Partitions or reservations have changed. Whoever calls groups the line anew."""
-        self._realms = Realms(self._rooms, self._partitions, self._reservations)
+        self._allowed_by_owner = AllowedNodesByOwner(self._rooms, self._partitions, self._reservations)
         self.fit = Fit(self._rooms)
 
-    def _changed(self, room: Room) -> None:
+    def _changed(self, room: NodeCapacity) -> None:
         for fits in self._first_fits.values():
             fits.changed(room)
 
-    def _places(self, held: Holding) -> Iterable[tuple[Room, tuple[str, ...]]]:
+    def _places(self, held: Holding) -> Iterable[tuple[NodeCapacity, tuple[str, ...]]]:
         """The rooms in which something is held, with the devices."""
         for share in held.shares:
             room = self._by_name.get(share.node)
@@ -359,22 +359,22 @@ class Placer:
 
     def slot(self, group: Group, promises: Promises, now: float) -> Slot | None:
         """Return when and where the group's jobs first fit beside `promises`."""
-        wanted, realm = group.resources, group.bulk.realm
-        kind = kind_of(wanted, realm)
-        fits = self._first_fits.pop(kind, None) or FirstFits(wanted, realm, self._rooms)
+        wanted, allowed_nodes = group.resources, group.bulk.allowed_nodes
+        kind = kind_of(wanted, allowed_nodes)
+        fits = self._first_fits.pop(kind, None) or FirstFits(wanted, allowed_nodes, self._rooms)
         self._first_fits[kind] = fits  # the one that was asked last is at the end
         if len(self._first_fits) > _FIRST_FITS:
             del self._first_fits[next(iter(self._first_fits))]
-        if is_plain(realm, promises):
+        if is_plain(allowed_nodes, promises):
             return fits.earliest(now)
-        return earliest_beside(wanted, (group.seconds, group.longest), realm, fits.moments(), promises, now)
+        return earliest_beside(wanted, (group.seconds, group.longest), allowed_nodes, fits.moments(), promises, now)
 
-    def start(self, group: Group, rooms: Sequence[Room], now: float, promises: Promises) -> Start:
+    def start(self, group: Group, rooms: Sequence[NodeCapacity], now: float, promises: Promises) -> Start:
         """The group's first job starts in these rooms, or in Slurm."""
         job, wanted, limits = group.head, group.resources, group.limits
         self._walked = group.key
-        ends_by, cluster = now + group.seconds, group.bulk.realm.cluster
-        first, *others = [Share(node=cluster)] if cluster else start_in(rooms, job, ends_by, self.fit, promises)
+        ends_by, cluster = now + group.seconds, group.bulk.allowed_nodes.cluster
+        first, *others = [NodePart(node=cluster)] if cluster else start_in(rooms, job, ends_by, self.fit, promises)
         for room in rooms:
             self._changed(room)
         del self._waiting[job.id]

@@ -13,8 +13,8 @@ from dataclasses import replace
 from carrel.domain.placement import Holding, Preempt, Snapshot, Waiting
 from carrel.domain.qos import PreemptMode, QoS
 from carrel.domain.resources import Resources
-from carrel.policy.limits import Ledger
-from carrel.policy.rooms import Room, rooms_of
+from carrel.policy.limits import LimitsByOwner
+from carrel.policy.node_capacity import NodeCapacity, rooms_of
 
 #: Seconds that a job waits for what ends by itself before another job is preempted for it.
 PATIENCE = 10.0
@@ -35,7 +35,7 @@ def preempt(picture: Snapshot, job: Waiting, now: float) -> tuple[Preempt, ...]:
     if service is None or not service.preempts or job.not_before > now:
         return ()
     victims = [_as_victim(picture, held) for held in picture.holding if _may_take(picture, service.preempts, held, now)]
-    limits = Ledger(picture.qos, picture.holding, now).of(job) if victims else None
+    limits = LimitsByOwner(picture.qos, picture.holding, now).of(job) if victims else None
     if limits is None or limits.refuses(job.resources.total_gpus) is not None:
         return ()
     for stops in (True, False):
@@ -109,7 +109,7 @@ class Choice:
         #: What is free in each room when everything has ended that does so anyway: cpus, memory, GPUs.
         self._free = {room.name: self._soon(room, ends) for room in self._rooms}
 
-    def _soon(self, room: Room, ends: Collection[int]) -> tuple[int, int, int]:
+    def _soon(self, room: NodeCapacity, ends: Collection[int]) -> tuple[int, int, int]:
         cpus, memory, gpus = room.cpus, room.memory, room.free_of(self._wanted)
         for job_id, release in room.releases.items():
             if job_id in ends:
@@ -136,7 +136,7 @@ class Choice:
         dear = sorted(together.values(), key=lambda held: self._cost((held,)), reverse=True)
         return self._without_surplus(dear, lambda left: self._able(left) >= self._wanted.nodes)
 
-    def _on(self, room: Room) -> Sequence[Holding] | None:
+    def _on(self, room: NodeCapacity) -> Sequence[Holding] | None:
         """The cheapest jobs that make enough room in one room; None when all of them do not."""
         here = self._there[room.name]
         if not self._fits(room, here):
@@ -170,7 +170,7 @@ class Choice:
         """How many rooms hold what is wanted once these have given way and what ends anyway has ended."""
         return sum(self._fits(room, victims) for room in self._rooms)
 
-    def _fits(self, room: Room, victims: Iterable[Holding]) -> bool:
+    def _fits(self, room: NodeCapacity, victims: Iterable[Holding]) -> bool:
         (cpus, memory, gpus), wanted = self._free[room.name], self._wanted
         for held in victims:
             release = room.releases.get(held.id)
@@ -214,7 +214,7 @@ def resumable(picture: Snapshot, stopped: Sequence[Holding], now: float) -> tupl
     """
     nodes = [replace(node, drained=None) for node in picture.nodes]
     rooms = {room.name: room for room in rooms_of(nodes, picture.holding, picture.withheld)}
-    ledger = Ledger(picture.qos, picture.holding, now)
+    ledger = LimitsByOwner(picture.qos, picture.holding, now)
     ahead = [job for job in picture.waiting if job.not_before <= now and _is_let_in(ledger, job)]
     found = []
     for held in stopped:
@@ -238,12 +238,12 @@ def resumable(picture: Snapshot, stopped: Sequence[Holding], now: float) -> tupl
     return tuple(found)
 
 
-def _is_let_in(ledger: Ledger, job: Waiting) -> bool:
+def _is_let_in(ledger: LimitsByOwner, job: Waiting) -> bool:
     limits = ledger.of(job)
     return limits is not None and limits.refuses(job.resources.total_gpus) is None
 
 
-def _has_back(room: Room, devices: Collection[str], wanted: Resources) -> bool:
+def _has_back(room: NodeCapacity, devices: Collection[str], wanted: Resources) -> bool:
     """True when a job that was stopped finds its devices and processors free."""
     free = {uuid for uuids in room.free.values() for uuid in uuids}
     return room.cpus >= wanted.cpus and free.issuperset(devices)

@@ -8,7 +8,7 @@ from math import inf
 from operator import attrgetter
 
 from carrel.domain.resources import Resources
-from carrel.policy.rooms import Release, Room
+from carrel.policy.node_capacity import NodeCapacity, Release
 
 #: The first and the last moment at which something may start.
 Opening = tuple[float, float]
@@ -23,7 +23,7 @@ class Left:
 
     __slots__ = ("_cpus", "_free", "_memory", "_promised", "_spare", "at")
 
-    def __init__(self, room: Room, at: float, promised: Iterable[Resources]) -> None:
+    def __init__(self, room: NodeCapacity, at: float, promised: Iterable[Resources]) -> None:
         self.at = at
         self._cpus, self._memory = room.cpus, room.memory
         self._free = {name: len(uuids) for name, uuids in room.free.items()}
@@ -59,7 +59,7 @@ class Left:
             return False
         return all(spare >= wanted.gpus for more, spare in self._spare.items() if types <= more)
 
-    def promise(self, room: Room, wanted: Resources) -> None:
+    def promise(self, room: NodeCapacity, wanted: Resources) -> None:
         """`wanted` is promised too."""
         self._cpus -= wanted.cpus
         self._memory -= wanted.memory
@@ -79,7 +79,7 @@ class Left:
             return False
         return all(spare >= sum(count for name, count in taken.items() if name in types) for types, spare in self._spare.items())
 
-    def most_beside(self, room: Room, wanted: Resources, gpus: int, cpus: int, memory: int) -> tuple[int, int, int]:
+    def most_beside(self, room: NodeCapacity, wanted: Resources, gpus: int, cpus: int, memory: int) -> tuple[int, int, int]:
         """Return for how much, of the GPUs, cpus and memory that are given, `holds_beside` may be true."""
         for types, spare in self._spare.items():
             if spare < gpus:
@@ -105,7 +105,7 @@ class Left:
 class Profile:
     """What will be left in one room, from one moment to the next, beside what is promised there."""
 
-    def __init__(self, room: Room, now: float) -> None:
+    def __init__(self, room: NodeCapacity, now: float) -> None:
         self._room = room
         #: Each holds until the moment of the next.
         self._lefts = [Left(room, now, ())]

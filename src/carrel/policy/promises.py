@@ -14,8 +14,8 @@ from operator import attrgetter
 
 from carrel.domain.placement import Waiting
 from carrel.domain.resources import Resources
+from carrel.policy.node_capacity import NodeCapacity
 from carrel.policy.profile import Left, Opening, Profile
-from carrel.policy.rooms import Room
 
 _NONE: frozenset[int] = frozenset()
 
@@ -25,7 +25,7 @@ class Promise:
 
     __slots__ = ("at", "indexes", "job", "rooms", "until")
 
-    def __init__(self, job: Waiting, at: float, rooms: Sequence[Room], seconds: float) -> None:
+    def __init__(self, job: Waiting, at: float, rooms: Sequence[NodeCapacity], seconds: float) -> None:
         self.job = job
         self.at = at
         #: When it will be over.
@@ -45,7 +45,7 @@ class Promises:
         #: Of the rooms that somebody is promised something in.
         self.indexes = _NONE
         #: These rooms, each once, in the order of the promises.
-        self.rooms: list[Room] = []
+        self.rooms: list[NodeCapacity] = []
         self._left: dict[int, list[Left]] = {}
         #: What will be left in rooms that somebody asked about.
         self._profiles: dict[int, Profile] = {}
@@ -85,11 +85,11 @@ class Promises:
         """True when `job` is the first of its partition that something is promised to."""
         return self._first.get(job.partition) == job.id
 
-    def here(self, room: Room) -> list[Promise]:
+    def here(self, room: NodeCapacity) -> list[Promise]:
         """Return the promises that concern `room`."""
         return [promise for promise in self.made if room.index in promise.indexes]
 
-    def headroom(self, room: Room, wanted: Resources) -> Iterable[tuple[int, int, int, float]]:
+    def headroom(self, room: NodeCapacity, wanted: Resources) -> Iterable[tuple[int, int, int, float]]:
         """Return what `room` has now for a job that asks for GPUs like those of `wanted`, and is over by some moment.
 
         GPUs, cpus, memory and the moment: less of all for those who stay for longer. `admits` lets nobody in who asks for more.
@@ -100,7 +100,7 @@ class Promises:
             gpus, cpus, memory = left.most_beside(room, wanted, gpus, cpus, memory)
         yield gpus, cpus, memory, inf
 
-    def admits(self, room: Room, wanted: Resources, ends_by: float) -> bool:
+    def admits(self, room: NodeCapacity, wanted: Resources, ends_by: float) -> bool:
         """True when `wanted` fits in `room` now, and is over before each promise there begins or leaves enough beside it."""
         if not room.has_free(wanted):
             return False
@@ -113,7 +113,7 @@ class Promises:
                     return False
         return True
 
-    def note(self, room: Room, wanted: Resources, ends_by: float) -> None:
+    def note(self, room: NodeCapacity, wanted: Resources, ends_by: float) -> None:
         """Count in a job that is about to start in a `room` with promises and that `admits` let through."""
         self._profiles.pop(room.index, None)
         taken = dict(room.choose(wanted))
@@ -121,7 +121,7 @@ class Promises:
             if ends_by > left.at:
                 left.lose(wanted, taken)
 
-    def openings(self, room: Room, wanted: Resources, seconds: float, now: float) -> Sequence[Opening]:
+    def openings(self, room: NodeCapacity, wanted: Resources, seconds: float, now: float) -> Sequence[Opening]:
         """Return when `wanted` may start in `room` if every promise is kept, in order."""
         profile = self._profiles.get(room.index)
         if profile is None:
@@ -130,7 +130,7 @@ class Promises:
                 profile.promise(promise.job.resources, promise.at, promise.until)
         return profile.openings(wanted, seconds)
 
-    def _active(self, room: Room, moment: float) -> list[Resources]:
+    def _active(self, room: NodeCapacity, moment: float) -> list[Resources]:
         """What is promised in `room` at a moment."""
         return [promise.job.resources for promise in self.here(room) if promise.at <= moment < promise.until]
 

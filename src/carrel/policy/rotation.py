@@ -15,7 +15,7 @@ from math import inf
 
 from carrel.domain.placement import Holding, Preempt, Snapshot, Waiting
 from carrel.domain.qos import PreemptMode, QoS
-from carrel.policy.limits import Ledger
+from carrel.policy.limits import LimitsByOwner
 from carrel.policy.order import order_of
 from carrel.policy.preempt import PATIENCE, Choice
 
@@ -113,7 +113,7 @@ def _who_stops(
     picture: Snapshot, job: Waiting, victims: Sequence[Holding], behind: Mapping[int, float], now: float
 ) -> Sequence[int]:
     """The fewest that make room for `job`, and of those the ones furthest `behind`."""
-    limits = Ledger(picture.qos, picture.holding, now).of(job) if victims else None
+    limits = LimitsByOwner(picture.qos, picture.holding, now).of(job) if victims else None
     if limits is None or limits.refuses(job.resources.total_gpus) is not None:
         return ()
     if job.devices:

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from carrel.domain.placement import Waiting
 from carrel.domain.resources import Resources
+from carrel.policy.allowed_nodes import NOWHERE, AllowedNodes, AllowedNodesByOwner
 from carrel.policy.limit_queue import gpus_ahead
-from carrel.policy.limits import Ledger, Limits
+from carrel.policy.limits import Limits, LimitsByOwner
 from carrel.policy.line import Kind, kind_of
+from carrel.policy.node_capacity import NodeCapacity, rooms_of
 from carrel.policy.outcome import Outcome
 from carrel.policy.promises import Promise
-from carrel.policy.realm import NOWHERE, Realm, Realms
-from carrel.policy.rooms import Room, rooms_of
 
 RESOURCES = "Resources"
 PRIORITY = "Priority"
@@ -32,7 +32,7 @@ PARTITION_DOWN = "PartitionDown"
 BLOCKED = ""
 
 
-class Held(NamedTuple):
+class NotStarted(NamedTuple):
     """A job that does not start in this cycle."""
 
     job: Waiting
@@ -48,10 +48,10 @@ class Situation:
 
     outcome: Outcome
     #: After all starts.
-    rooms: Sequence[Room]
+    rooms: Sequence[NodeCapacity]
     #: In the order of the queue.
-    held: Sequence[Held]
-    realms: Realms
+    held: Sequence[NotStarted]
+    allowed_by_owner: AllowedNodesByOwner
     _possible: dict[Kind, bool] = field(default_factory=dict)
 
     @staticmethod
@@ -59,23 +59,23 @@ class Situation:
         """Return how things stand after all starts."""
         picture = outcome.picture
         rooms = rooms_of(picture.nodes, (*picture.holding, *outcome.started), picture.withheld, picture.moves)
-        realms = Realms(rooms, picture.partitions, picture.reservations)
+        allowed_by_owner = AllowedNodesByOwner(rooms, picture.partitions, picture.reservations)
         clusters = {name for name, part in picture.partitions.items() if part.cluster}
-        ledger = Ledger(picture.qos, picture.holding, outcome.now, clusters=clusters, submit_limits=picture.submit_limits)
-        started, held = {one.id: one for one in outcome.started}, list[Held]()
+        ledger = LimitsByOwner(picture.qos, picture.holding, outcome.now, clusters=clusters, submit_limits=picture.submit_limits)
+        started, held = {one.id: one for one in outcome.started}, list[NotStarted]()
         for job in outcome.order.line(picture.waiting):
             limits, start = ledger.of(job), started.get(job.id)
             if start is None:
-                held.append(Held(job, _code(job, limits, realms, outcome), limits))
+                held.append(NotStarted(job, _code(job, limits, allowed_by_owner, outcome), limits))
             if limits is not None and start is not None:  # what later jobs are refused for
                 limits.charge(job.id, job.resources.total_gpus, start.over_by)
             elif limits is not None and outcome.promises.of(job) is not None:
                 limits.claim(job)
-        return Situation(outcome, rooms, held, realms)
+        return Situation(outcome, rooms, held, allowed_by_owner)
 
-    def realm(self, job: Waiting) -> Realm:
+    def allowed_nodes(self, job: Waiting) -> AllowedNodes:
         """Return where `job` may run: nowhere in a partition that there is not."""
-        return self.realms.of(job.owner, job.account, job.partition) or NOWHERE
+        return self.allowed_by_owner.of(job.owner, job.account, job.partition) or NOWHERE
 
     def promise(self, job: Waiting) -> Promise | None:
         """Return what `job` is promised, or None."""
@@ -83,14 +83,14 @@ class Situation:
 
     def possible(self, job: Waiting) -> bool:
         """True when the nodes that take jobs could hold `job` if they were idle, as far as the lab can tell."""
-        realm = self.realm(job)
-        key = kind_of(job.resources, realm)
+        allowed_nodes = self.allowed_nodes(job)
+        key = kind_of(job.resources, allowed_nodes)
         known = self._possible.get(key)
         if known is None:
-            known = self._possible[key] = bool(realm.cluster) or _enough(job.resources, realm.rooms)
+            known = self._possible[key] = bool(allowed_nodes.cluster) or _enough(job.resources, allowed_nodes.rooms)
         return known
 
-    def code(self, held: Held) -> str:
+    def code(self, held: NotStarted) -> str:
         """Return the reason code of a held job, one of `carrel.domain.job.REASONS`."""
         if held.code != BLOCKED:
             return held.code
@@ -99,11 +99,11 @@ class Situation:
         return PRIORITY if self.possible(held.job) else UNAVAILABLE
 
 
-def _code(job: Waiting, limits: Limits | None, realms: Realms, outcome: Outcome) -> str:
+def _code(job: Waiting, limits: Limits | None, allowed_by_owner: AllowedNodesByOwner, outcome: Outcome) -> str:
     """Say why the job does not start: `BLOCKED` where nothing but room is missing."""
     if limits is None:
         return INVALID_QOS
-    if realms.of(job.owner, job.account, job.partition) is None:
+    if allowed_by_owner.of(job.owner, job.account, job.partition) is None:
         return PARTITION_DOWN
     if job.not_before > outcome.now:
         return BEGIN_TIME
@@ -115,7 +115,7 @@ def _code(job: Waiting, limits: Limits | None, realms: Realms, outcome: Outcome)
     return BLOCKED if refusal is None else refusal[1]
 
 
-def _enough(wanted: Resources, rooms: Sequence[Room]) -> bool:
+def _enough(wanted: Resources, rooms: Sequence[NodeCapacity]) -> bool:
     """True when as many rooms as `wanted` has nodes could hold it."""
     fitting = (room for room in rooms if room.could_hold(wanted))
     return next(islice(fitting, wanted.nodes - 1, None), None) is not None

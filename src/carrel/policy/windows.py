@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from carrel.domain.placement import Waiting
 from carrel.domain.reservation import Reservation
 from carrel.domain.units import format_duration
-from carrel.policy.realm import Realm
-from carrel.policy.rooms import Room
+from carrel.policy.allowed_nodes import AllowedNodes
+from carrel.policy.node_capacity import NodeCapacity
 
 
-def explain_window(job: Waiting, rooms: Sequence[Room], missing: int, realm: Realm, now: float) -> str:
+def explain_window(job: Waiting, rooms: Sequence[NodeCapacity], missing: int, allowed_nodes: AllowedNodes, now: float) -> str:
     """Name the window that keeps `job` off `rooms`, of which it needs `missing`, and the longest job that could go before it."""
     ends_by = now + job.longest
     first = {
-        room.index: next(window for window in realm.windows[room.index] if window.begin < ends_by and window.end > now)
+        room.index: next(window for window in allowed_nodes.windows[room.index] if window.begin < ends_by and window.end > now)
         for room in rooms
     }
     # Of the rooms that it needs, the one that is kept first says how short it would have to be.
@@ -23,8 +23,8 @@ def explain_window(job: Waiting, rooms: Sequence[Room], missing: int, realm: Rea
     kept = latest[min(max(missing, 1), len(latest)) - 1]
     here = [room for room in rooms if first[room.index] is kept]
     where = here[0].name if len(here) == 1 else f"{len(here)} nodes"
-    if realm.partition:
-        where += f' of partition "{realm.partition}"'
+    if allowed_nodes.partition:
+        where += f' of partition "{allowed_nodes.partition}"'
     needs = f"needs {job.resources.describe()}; {where} {'is' if len(here) == 1 else 'are'} {_kept(kept, now)}"
     if kept.begin <= now:
         return needs

@@ -16,13 +16,13 @@ from carrel.gateway.auditing import tell_audit
 from carrel.gateway.boundary import PAGES_POLICY
 from carrel.gateway.routes.issuer import address_of
 from carrel.portal.entrance import check_form, read_form
-from carrel.portal.look import Look
 from carrel.portal.requests import caller_of
 from carrel.portal.signin import Sessions, session_in
+from carrel.portal.templating import Templates
 from carrel.signin import Issuer, Refused
 from carrel.signin.clients import find_client
 from carrel.signin.code import CodeRequest, Returned, answer, read_request
-from carrel.signin.port import Asked, Device
+from carrel.signin.port import AuthorizationRequest, Device
 
 #: What a program tells the page, and the page's form sends back.
 _ASKED = (
@@ -34,7 +34,7 @@ _ASKED = (
 class ConsentPages:
     """The two pages. A person who is not signed in comes back to them afterwards."""
 
-    def __init__(self, issuer: Issuer, sessions: Sessions, look: Look) -> None:
+    def __init__(self, issuer: Issuer, sessions: Sessions, look: Templates) -> None:
         self._issuer = issuer
         self._sessions = sessions
         self._look = look
@@ -133,11 +133,11 @@ class ConsentPages:
 
     # ---- parts
 
-    def _ask(self, request: Request, asked: Asked, **values: Any) -> Response:
+    def _ask(self, request: Request, asked: AuthorizationRequest, **values: Any) -> Response:
         known: dict[str, Any] = {"user_code": "", "asked_at": None, "hidden": {}, "form_secret": self._form_secret(request)}
         return self._look.page(request, "consent.html", **{**known, **self._words(asked), **values})
 
-    def _words(self, asked: Asked) -> dict[str, Any]:
+    def _words(self, asked: AuthorizationRequest) -> dict[str, Any]:
         return {"command": find_client(asked.client).name, "asked": asked}
 
     def _moment(self, device: Device) -> Any:

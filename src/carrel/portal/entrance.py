@@ -19,8 +19,8 @@ from carrel.gateway.auditing import tell_audit
 from carrel.gateway.context import Gateway
 from carrel.gateway.gate import same_origin
 from carrel.policy.access import Action, token_allows
+from carrel.portal.sign_in_methods import local_path
 from carrel.portal.signin import COOKIE, SECURE_COOKIE, Sessions, Tickets, session_in
-from carrel.portal.ways import local_path
 
 #: Longest form; the pages' own forms are a few hundred bytes.
 _FORM = 16 * 1024
@@ -73,7 +73,7 @@ class Entrance:
     def admit(
         self, request: Request, subject: str, *, how: str, after: str = "/", confirm: Callable[[], None] = lambda: None
     ) -> Response:
-        """Sign in a browser whose person has proven who they are (`carrel.portal.ways`)."""
+        """Sign in a browser whose person has proven who they are (`carrel.portal.sign_in_methods`)."""
         tokens = self._gateway.lab.tokens
         made, token = tokens.sign_in(subject, how=how)
         try:

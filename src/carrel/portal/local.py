@@ -15,10 +15,10 @@ from carrel.credentials.passkeys import Passkeys
 from carrel.domain.errors import CarrelError, Conflict, Denied, Invalid, Unauthenticated
 from carrel.gateway.gate import same_origin
 from carrel.portal.entrance import read_form
-from carrel.portal.look import Look
 from carrel.portal.my_sign_in import MySignIn
+from carrel.portal.sign_in_methods import Admits, local_path
 from carrel.portal.signin import Sessions
-from carrel.portal.ways import Admits, local_path
+from carrel.portal.templating import Templates
 
 _LONGEST_NAME = 255
 #: What is asked for on these pages stays on none: no cache keeps them. A code is never in an address that is sent.
@@ -26,7 +26,7 @@ _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
 
 
 class LocalPages:
-    """Implements `carrel.portal.ways.Way`, with pages of its own (`use` gives their look)."""
+    """Implements `carrel.portal.sign_in_methods.SignInMethod`, with pages of its own (`use` gives their look)."""
 
     template = "sign_in_local.html"
     public = frozenset(
@@ -38,9 +38,9 @@ class LocalPages:
     def __init__(self, local: LocalSignIn, passkeys: Passkeys) -> None:
         self._local = local
         self._passkeys = passkeys
-        self._look: Look | None = None
+        self._look: Templates | None = None
 
-    def use(self, look: Look) -> None:
+    def use(self, look: Templates) -> None:
         """Show pages by these templates."""
         self._look = look
         look.know(passkeys=self._passkeys.party)

@@ -17,9 +17,9 @@ from carrel.credentials.passkeys import Passkeys
 from carrel.domain.errors import CarrelError, Conflict, Denied, Invalid, TooMany
 from carrel.domain.user import Caller
 from carrel.portal.entrance import check_form, read_form
-from carrel.portal.look import Look
 from carrel.portal.requests import caller_of, number_in
 from carrel.portal.signin import Sessions, session_in
+from carrel.portal.templating import Templates
 
 PATH = "/my-sign-in"
 _STATUS: dict[type[CarrelError], int] = {Denied: 403, Conflict: 409, TooMany: 429}
@@ -28,7 +28,7 @@ _STATUS: dict[type[CarrelError], int] = {Denied: 403, Conflict: 409, TooMany: 42
 class MySignIn:
     """``/my-sign-in``, with its buttons."""
 
-    def __init__(self, local: LocalSignIn, passkeys: Passkeys, sessions: Sessions, look: Look) -> None:
+    def __init__(self, local: LocalSignIn, passkeys: Passkeys, sessions: Sessions, look: Templates) -> None:
         self._local = local
         self._passkeys = passkeys
         self._sessions = sessions

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from carrel.control.sessions import Asked, Sessions
+from carrel.control.sessions import SessionOptions, Sessions
 from carrel.domain.errors import Invalid, Unavailable
 from carrel.domain.qos import JobKind
 from carrel.domain.session import SessionKind
@@ -19,11 +19,11 @@ from carrel.gateway.context import Gateway
 from carrel.gateway.views import lending_view, session_view
 from carrel.policy.partitions import partitions_for
 from carrel.portal.entrance import check_form, read_form
-from carrel.portal.look import Look
 from carrel.portal.requests import caller_of, job_id_of
 from carrel.portal.signin import Sessions as Browsers
 from carrel.portal.signin import session_in
-from carrel.portal.strips import going, memory_of, strip_of
+from carrel.portal.templating import Templates
+from carrel.portal.timelines import going, memory_of, strip_of
 from carrel.wire.v1 import SessionView, TenantView
 from carrel.wire.v1.sessions import Lending
 
@@ -31,7 +31,7 @@ from carrel.wire.v1.sessions import Lending
 class NotebookPages:
     """``/notebooks`` and ``/gpus``, with their parts and buttons."""
 
-    def __init__(self, gateway: Gateway, browsers: Browsers, look: Look) -> None:
+    def __init__(self, gateway: Gateway, browsers: Browsers, look: Templates) -> None:
         self._gateway = gateway
         self._browsers = browsers
         self._look = look
@@ -152,7 +152,7 @@ class NotebookPages:
         return self._browsers.form_secret(session_in(request.headers.get("cookie", "")) or "")
 
 
-def asked_in(fields: dict[str, str]) -> Asked:
+def asked_in(fields: dict[str, str]) -> SessionOptions:
     """What a form asks for. Raises `Invalid`."""
     kind = fields.get("kind", "notebook")
     if kind not in {kind.value for kind in SessionKind}:
@@ -168,7 +168,7 @@ def asked_in(fields: dict[str, str]) -> Asked:
     if name is not None and not (name.isprintable() and len(name) <= 255):
         raise Invalid("The name cannot be used.", remedy="Use up to 255 printable characters.")
     time, memory = text("time"), text("memory")
-    return Asked(
+    return SessionOptions(
         kind=SessionKind(kind),
         name=name,
         environment=text("environment") or "default",

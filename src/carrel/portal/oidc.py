@@ -16,7 +16,7 @@ from carrel.credentials.oidc.flow import LIFETIME
 from carrel.domain.errors import Denied, Unauthenticated
 from carrel.gateway.auditing import tell_audit
 from carrel.portal.local import address_of
-from carrel.portal.ways import Admits, local_path
+from carrel.portal.sign_in_methods import Admits, local_path
 
 BEGIN, BACK = "/sign-in/oidc", "/sign-in/oidc/callback"
 #: Cookie that binds a sign-in to its browser. Not the session's: it must come along when another site sends the browser here.
@@ -27,7 +27,7 @@ _AT_ONCE = 8
 
 
 class OidcPage:
-    """Implements `carrel.portal.ways.Way`."""
+    """Implements `carrel.portal.sign_in_methods.SignInMethod`."""
 
     template = "sign_in_oidc.html"
     public = frozenset({BEGIN, BACK})

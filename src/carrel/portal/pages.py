@@ -20,16 +20,16 @@ from carrel.domain.errors import Invalid
 from carrel.domain.job import ACTIVE, ENDED, Job, JobState
 from carrel.domain.user import Caller
 from carrel.gateway.context import Gateway
-from carrel.gateway.events import Which
+from carrel.gateway.events import EventFilter
 from carrel.gateway.gate import Grant
 from carrel.gateway.routes.events import answer, start_of
 from carrel.gateway.routes.files import download
 from carrel.gateway.views import node_view, reservation_view
 from carrel.policy.access import Action, allowed, of_job
 from carrel.portal.entrance import check_form, read_form
-from carrel.portal.look import Look
 from carrel.portal.requests import caller_of, job_id_of, number_in
 from carrel.portal.signin import Sessions, session_in
+from carrel.portal.templating import Templates
 from carrel.portal.words import log_tail
 from carrel.wire.v1 import JobView
 
@@ -60,7 +60,7 @@ class ShownJob:
 class JobPages:
     """``/`` and ``/jobs/{id}``, with their parts, streams and buttons."""
 
-    def __init__(self, gateway: Gateway, sessions: Sessions, look: Look) -> None:
+    def __init__(self, gateway: Gateway, sessions: Sessions, look: Templates) -> None:
         self._gateway = gateway
         self._lab = gateway.lab
         self._sessions = sessions
@@ -155,7 +155,7 @@ class JobPages:
         grant: Grant = request.state.grant
         job_id = job_id_of(request) if "job_id" in request.path_params else None
         after = number_in(request.query_params.get("after")) or 0
-        which = Which(
+        which = EventFilter(
             job_id=job_id,
             after=start_of(after, request.headers.get("last-event-id")),
             types=frozenset(request.query_params.getlist("type")) or None,
@@ -246,7 +246,7 @@ class JobPages:
 class ReferencePage:
     """``/docs``: the published OpenAPI document, readable."""
 
-    def __init__(self, app: FastAPI, look: Look) -> None:
+    def __init__(self, app: FastAPI, look: Templates) -> None:
         self._app = app
         self._look = look
 

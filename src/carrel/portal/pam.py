@@ -13,11 +13,11 @@ from starlette.routing import BaseRoute, Route
 from carrel.credentials.pam import PamSignIn
 from carrel.domain.errors import Unauthenticated
 from carrel.portal.local import address_of, own_form
-from carrel.portal.ways import Admits, local_path
+from carrel.portal.sign_in_methods import Admits, local_path
 
 
 class PamPage:
-    """Implements `carrel.portal.ways.Way`."""
+    """Implements `carrel.portal.sign_in_methods.SignInMethod`."""
 
     template = "sign_in_pam.html"
     public = frozenset({"/sign-in/pam"})

@@ -16,11 +16,11 @@ from carrel.gateway.context import Gateway
 from carrel.portal.consent import ConsentPages
 from carrel.portal.entrance import Entrance
 from carrel.portal.local import LocalPages
-from carrel.portal.look import Look
 from carrel.portal.notebooks import NotebookPages
 from carrel.portal.pages import JobPages, ReferencePage
+from carrel.portal.sign_in_methods import SignInMethod, local_path
 from carrel.portal.signin import Sessions, Tickets, session_in
-from carrel.portal.ways import Way, local_path
+from carrel.portal.templating import Templates
 from carrel.wire.v1 import Problem
 
 _STATIC = Path(__file__).parent / "static"
@@ -32,18 +32,23 @@ class Portal:
     public_under: tuple[str, ...] = ("/static/",)
 
     def __init__(
-        self, *, clock: Clock, first: Sequence[Way] = (), ways: Sequence[Way] = (), local: LocalPages | None = None
+        self,
+        *,
+        clock: Clock,
+        first: Sequence[SignInMethod] = (),
+        ways: Sequence[SignInMethod] = (),
+        local: LocalPages | None = None,
     ) -> None:
         """How people sign in, beside the links and access tokens that are always good.
 
         `local`: by what the lab knows of them; `first` stands before that on the page, `ways` after it.
         """
-        self._ways: tuple[Way, ...] = (*first, *((local,) if local is not None else ()), *ways)
+        self._ways: tuple[SignInMethod, ...] = (*first, *((local,) if local is not None else ()), *ways)
         self.public = frozenset({"/login", "/docs", "/favicon.ico"}).union(*(way.public for way in self._ways))
         self.changing = frozenset[str]().union(*(way.changing for way in self._ways))
         self.tickets = Tickets(clock)
         self.sessions = Sessions(clock)
-        self._look = Look(clock)
+        self._look = Templates(clock)
         self._local = local
         self._look.know(has_own_sign_in=local is not None)
         for way in self._ways:

@@ -33,7 +33,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Killings:
+class OomKills:
     """What the kernel's OOM killer did."""
 
     #: Processes of this job that it killed, when a cgroup counted them.
@@ -49,7 +49,7 @@ _SHELL_CODES = {126: "what it names could not be executed", 127: "the shell did 
 
 
 def command_ending(
-    outcome: Outcome, launch: Launch, *, cancelled_by: str | None, killings: Killings, group: GroupEnd | None = None
+    outcome: Outcome, launch: Launch, *, cancelled_by: str | None, killings: OomKills, group: GroupEnd | None = None
 ) -> Ending:
     """Return how an attempt ended whose command was started; `group` is what is known of its processes where it is several."""
     exit_code = outcome.status if outcome.status is not None and outcome.status >= 0 else None
@@ -71,7 +71,7 @@ def _killed(outcome: Outcome) -> str:
     return f", and was killed after {format_duration(outcome.seconds)}" if outcome.status in (None, -signal.SIGKILL) else ""
 
 
-def _judge(outcome: Outcome, launch: Launch, cancelled_by: str | None, killings: Killings) -> tuple[JobState, str, str]:
+def _judge(outcome: Outcome, launch: Launch, cancelled_by: str | None, killings: OomKills) -> tuple[JobState, str, str]:
     asked, walltime = format_size(launch.resources.memory), format_duration(launch.resources.time)
     if outcome.cause is Cause.CANCELLED:
         return JobState.CANCELLED, "Cancelled", f"Cancelled by {cancelled_by} after {format_duration(outcome.seconds)}."

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class RunnerContext:
     """What a runner takes over from the process that forked it."""
 
     clock: Clock = time.time
@@ -65,7 +65,7 @@ class Surroundings:
     allocate: Callable[[Launch], Allocation] | None = None
 
 
-def run_attempt(path: Path, surroundings: Surroundings) -> None:
+def run_attempt(path: Path, surroundings: RunnerContext) -> None:
     """Claim and live the attempt whose directory is `path`. Returns at once when it was claimed before.
 
     The journal ends with an `Ended` in any case, unless this process is killed.
@@ -85,7 +85,7 @@ def run_attempt(path: Path, surroundings: Surroundings) -> None:
         claim = take_claim(directory.claim, os.getpid())
         if claim is None:
             return
-        Life(directory, launch, reporter, signals, surroundings).live()
+        AttemptRun(directory, launch, reporter, signals, surroundings).live()
     except Exception:
         _keep_traceback(directory)
         raise
@@ -114,11 +114,11 @@ def warm_up() -> None:
         import_module(name)
 
 
-class Life:
+class AttemptRun:
     """One attempt, claimed by this process; for its command's watch it is what gives its devices back and takes them again."""
 
     def __init__(
-        self, directory: AttemptDirectory, launch: Launch, reporter: Reporter, signals: Signals, surroundings: Surroundings
+        self, directory: AttemptDirectory, launch: Launch, reporter: Reporter, signals: Signals, surroundings: RunnerContext
     ) -> None:
         self._directory = directory
         self._launch = launch
@@ -425,7 +425,7 @@ class Life:
         return note
 
     def _judge(self, outcome: Outcome, kills_before: int) -> Ending:
-        from carrel.runner.endings import Killings, command_ending
+        from carrel.runner.endings import OomKills, command_ending
 
         assert self._sampler is not None
         self._usage = self._sampler.total()
@@ -437,7 +437,7 @@ class Life:
             if here and self._cgroup:
                 peak = max(peak, self._cgroup.peak())
                 self._usage = self._sampler.total(peak)
-        killings = Killings(here=here, machine=machine, peak=peak)
+        killings = OomKills(here=here, machine=machine, peak=peak)
         end = self._group.end() if self._group is not None else None
         return command_ending(outcome, self._launch, cancelled_by=self._signals.cancelled_by(), killings=killings, group=end)
 

@@ -26,7 +26,7 @@ from carrel.domain.serial import from_plain, to_plain
 from carrel.domain.task import TaskSpec
 from carrel.runner.cgroups import find_parent
 from carrel.runner.hardware import machine_facts
-from carrel.runner.main import Surroundings, machine_oom_kills, run_attempt, warm_up
+from carrel.runner.main import RunnerContext, machine_oom_kills, run_attempt, warm_up
 from carrel.runner.outputs import pattern_expression
 
 #: Longest message, in bytes (PATH_MAX and a little).
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, _reap)
     facts = machine_facts()
-    surroundings = Surroundings(
+    surroundings = RunnerContext(
         environ=dict(os.environ),
         facts=lambda: facts,
         cgroups=None if "--no-cgroups" in arguments else find_parent(),
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> None:
     serve(link, surroundings)
 
 
-def serve(link: socket.socket, surroundings: Surroundings) -> None:
+def serve(link: socket.socket, surroundings: RunnerContext) -> None:
     """Fork a runner for each request on `link`, until its other end is closed."""
     while True:
         try:
@@ -73,7 +73,7 @@ def serve(link: socket.socket, surroundings: Surroundings) -> None:
             os.close(fd)
 
 
-def _fork(link: socket.socket, message: bytes, descriptors: list[int], surroundings: Surroundings) -> None:
+def _fork(link: socket.socket, message: bytes, descriptors: list[int], surroundings: RunnerContext) -> None:
     # SIGTERM stays blocked until the runner has its handler: the signal of a cancellation must be neither lost nor deadly.
     # SIGCHLD stays blocked until the pidfd is open: a child that was reaped has none.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
@@ -97,7 +97,7 @@ def _send(link: socket.socket, message: bytes, *descriptors: int) -> None:
         socket.send_fds(link, [message], descriptors)
 
 
-def _be_runner(link: socket.socket, directory: str, descriptors: list[int], surroundings: Surroundings) -> None:
+def _be_runner(link: socket.socket, directory: str, descriptors: list[int], surroundings: RunnerContext) -> None:
     """In the child: live one attempt, and end without going back."""
     status = 1
     try:

@@ -249,7 +249,7 @@ class Preparation:
 
     def _stage(self, inputs: tuple[InputSpec, ...], cwd: Path, secrets: Mapping[str, str], *, filling: bool = False) -> None:
         from carrel.staging.apart import stage_apart, stage_here
-        from carrel.staging.arriving import Most
+        from carrel.staging.download import Most
         from carrel.staging.fetching import Closed
         from carrel.staging.lab import LabFiles
 

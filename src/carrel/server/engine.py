@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from carrel.control.launching import LaunchSettings
 from carrel.control.rules import RuleBook
-from carrel.control.sessions import NodeNews
+from carrel.control.sessions import NodeReport
 from carrel.domain.job import Job
 from carrel.domain.node import Node
 from carrel.domain.partition import Partition
@@ -39,7 +39,7 @@ class LabContext:
     lent: Callable[[], frozenset[str]]
     gpu_state: Callable[[], GpuState]
     #: What the brokers of other machines have said.
-    news: Callable[[], Sequence[NodeNews]]
+    news: Callable[[], Sequence[NodeReport]]
 
 
 class LabEngine:

@@ -17,7 +17,7 @@ from carrel.broker.config import BrokerConfig, Simulation
 from carrel.broker.process import SOCKET, BrokerProcess
 from carrel.domain.cells import RecordedCell
 from carrel.domain.errors import CarrelError, Invalid
-from carrel.domain.lease import LendingRules, Way
+from carrel.domain.lease import LendingRules, MoveMethod
 from carrel.domain.node import Node
 from carrel.domain.placement import UNKNOWN_STATE, GpuState, IdleState, TaskState
 from carrel.domain.ports import Clock
@@ -222,7 +222,7 @@ def kept_for_cells(status: Mapping[str, Any], *, now: float, linger: float) -> s
         uuid
         for tenant in status["tenants"]
         if tenant.get("role") == KERNEL
-        and tenant.get("way") != Way.BUS
+        and tenant.get("way") != MoveMethod.BUS
         and tenant["last_used"]
         and now - tenant["last_used"] < linger
         for uuid in tenant["home"]

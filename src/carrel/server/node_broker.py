@@ -14,7 +14,7 @@ from carrel.domain.errors import Conflict, Invalid, Unavailable
 from carrel.domain.node import Node
 from carrel.server.home import LabHome
 from carrel.server.lending import broker_config
-from carrel.server.node_teller import NodeTeller
+from carrel.server.node_reporter import NodeReporter
 from carrel.server.settings import Settings
 
 #: Longest path of a unix socket (unix(7)).
@@ -64,12 +64,12 @@ def run_broker(
     lock = take_lock(state, config)
     if lock is None:
         raise Conflict(f"A broker runs at {socket} already.", remedy="End that one first.")
-    teller = NodeTeller(home, node=node.name, socket=socket, secret=key)
+    reporter = NodeReporter(home, node=node.name, socket=socket, secret=key)
     try:
         say(node)
-        teller.start()
+        reporter.start()
         run(config, state, socket, clock=time.time)
     finally:
-        teller.close()
+        reporter.close()
         socket.unlink(missing_ok=True)
         os.close(lock)

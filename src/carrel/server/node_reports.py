@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from carrel.control.sessions import NodeNews
+from carrel.control.sessions import NodeReport
 from carrel.domain.ports import Clock
 from carrel.leases.report import LONGEST, Report, read_report, report_key
 from carrel.server.lending import charges_of
@@ -64,17 +64,17 @@ class NodeReports:
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
 
-    def nodes(self) -> Sequence[NodeNews]:
+    def nodes(self) -> Sequence[NodeReport]:
         """What is known of each node: the word of the broker that was heard there last, by name of the node."""
         now = self._clock()
-        latest: dict[str, NodeNews] = {}
+        latest: dict[str, NodeReport] = {}
         for report, heard in self._heard.values():
             # Neither a clock of the node's that is wrong nor a file that comes late makes old news young.
             age = max(0.0, now - report.at, now - heard)
             before = latest.get(report.node)
             if age < _SHOWN_SECONDS and (before is None or age < before.age):
                 current = age < STALE_SECONDS and not report.ended
-                latest[report.node] = NodeNews(
+                latest[report.node] = NodeReport(
                     node=report.node, age=age, current=current, ended=report.ended, status=report.status
                 )
         return [latest[name] for name in sorted(latest)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from carrel.control.lab import Lab
-from carrel.control.sessions import Lender, NodeNews, Sessions
+from carrel.control.sessions import Lender, NodeReport, Sessions
 from carrel.domain.job import Job
 from carrel.notebooks.proxy import SessionHosts
 from carrel.server.addresses import SessionAddresses
@@ -30,7 +30,7 @@ class Notebooks:
         pattern: str,
         check_environment: Callable[[str, str], None],
         lender: Lender,
-        nodes: Callable[[], Sequence[NodeNews]],
+        nodes: Callable[[], Sequence[NodeReport]],
         look_time: float,
         read_address: Callable[[Job], bytes | None],
     ) -> None:

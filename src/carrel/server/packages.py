@@ -11,7 +11,7 @@ from carrel.domain.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True)
-class Ability:
+class OptionalFeature:
     """What a setting turns on, and what it takes."""
 
     setting: str
@@ -23,8 +23,8 @@ class Ability:
 
 
 ABILITIES = (
-    Ability("tracking", "MLflow", "mlflow", "tracking"),
-    Ability("sessions", "notebooks", "jupyterlab", "notebooks"),
+    OptionalFeature("tracking", "MLflow", "mlflow", "tracking"),
+    OptionalFeature("sessions", "notebooks", "jupyterlab", "notebooks"),
 )
 
 

@@ -25,7 +25,7 @@ from carrel.domain.units import format_duration
 from carrel.domain.user import UserState
 from carrel.notebooks import identity
 from carrel.notebooks.address import TlsAddress
-from carrel.notebooks.proxy import Door, Session, base_url, lab_path, transport
+from carrel.notebooks.proxy import Session, TicketIssuer, base_url, lab_path, transport
 from carrel.server.addresses import SessionAddresses
 
 _log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class RunningSessions:
         self._addresses = addresses
         self._secret = secret
         self._pattern = pattern
-        self._door = Door(clock)
+        self._door = TicketIssuer(clock)
         self._clock = clock
         self._lender = lender
         self._guard = threading.Lock()
@@ -78,7 +78,7 @@ class RunningSessions:
         self._thread = threading.Thread(target=self._watch, name="sessions", daemon=True)
 
     @property
-    def door(self) -> Door:
+    def door(self) -> TicketIssuer:
         """Where tickets are exchanged."""
         return self._door
 

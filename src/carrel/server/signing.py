@@ -8,7 +8,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from carrel.server.home import LabHome
-from carrel.spool.seal import Order, order_of
+from carrel.spool.seal import SignedOrder, order_of
 
 
 class LabKey:
@@ -28,6 +28,6 @@ class LabKey:
         """Return the signature of `message`, hexadecimal."""
         return self._key.sign(message).hex()
 
-    def order(self, user: str, launch: Mapping[str, Any]) -> Order:
+    def order(self, user: str, launch: Mapping[str, Any]) -> SignedOrder:
         """Return the order to the Unix user ("": the lab's own) to run this launch, as JSON has it."""
-        return Order(user=user, launch=launch, signature=self.sign(order_of(user, launch)))
+        return SignedOrder(user=user, launch=launch, signature=self.sign(order_of(user, launch)))

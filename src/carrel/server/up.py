@@ -52,15 +52,16 @@ from carrel.gateway.settings import GatewaySettings
 from carrel.runner.outputs import sweep_drafts
 from carrel.server.addresses import read_from
 from carrel.server.collecting import LabWorkDirectories
-from carrel.server.elsewhere import Origin, check_database
 from carrel.server.engine import LabContext
 from carrel.server.engines import LabEngines
 from carrel.server.home import LabHome
+from carrel.server.home_location import Answer, check, remember
 from carrel.server.identity import read_identity
 from carrel.server.isolation import LabIsolation
 from carrel.server.issuing import issuer_of
 from carrel.server.lending import Lender, NoLender
 from carrel.server.log import log_to
+from carrel.server.moved_home import MovedHome, check_database
 from carrel.server.network import certified, names, proxies, warnings
 from carrel.server.node_reports import NodeReports
 from carrel.server.notebooks import Notebooks
@@ -73,7 +74,6 @@ from carrel.server.settings import Settings, read_settings
 from carrel.server.sign_in import portal_of
 from carrel.server.tls import Certificate
 from carrel.server.tracking import Tracking, artifacts_of
-from carrel.server.whereabouts import Answer, check, remember
 from carrel.server.whose_code import WhoseCode, check_safe
 from carrel.snapshots import SnapshotStore
 from carrel.spool import Spool
@@ -156,7 +156,7 @@ def run(
     lock = place_.lock()
     try:
         known = check(place_, settings.database, answer)
-        origin = Origin(known, answer) if known is not None and answer is not None else None
+        origin = MovedHome(known, answer) if known is not None and answer is not None else None
         copied = origin is not None and origin.answer is Answer.COPY
         with contextlib.closing(listen(settings, None if copied else place_.read_port())) as listener:
             url = f"http://{name_of(settings.host)}:{listener.getsockname()[1]}"
@@ -181,7 +181,7 @@ def open_lab(
     settings: Settings,
     url: str,
     rules: RuleBook,
-    origin: Origin | None = None,
+    origin: MovedHome | None = None,
     authority: Authority | None = None,
 ) -> RunningLab:
     """Wire store, engine and loop; nothing runs yet but the engine's nursery. `origin` is of a home that is not where it was."""
@@ -394,7 +394,7 @@ def _serve(
     listener: socket.socket,
     url: str,
     say: Callable[[str], None],
-    origin: Origin | None,
+    origin: MovedHome | None,
     certificate: Certificate | None = None,
     authority: Authority | None = None,
 ) -> int:

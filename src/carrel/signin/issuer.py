@@ -19,7 +19,7 @@ from carrel.signin import code as codes
 from carrel.signin import device as devices
 from carrel.signin.clients import Client, find_client
 from carrel.signin.code import CodeRequest
-from carrel.signin.port import Asked, Code, Decision, Device, NewSignIn, Renewal, SignIn, SignInStore
+from carrel.signin.port import AuthorizationRequest, Code, Decision, Device, NewSignIn, Renewal, SignIn, SignInStore
 from carrel.signin.refused import Refused
 
 #: Seconds for which an access token is good.
@@ -36,7 +36,7 @@ _log = logging.getLogger("carrel.signin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class DeviceAuthorization:
     """What a program gets that waits for a person (RFC 8628, 3.2)."""
 
     device_code: str = field(repr=False)
@@ -94,7 +94,7 @@ class Issuer:
 
     # ---- without a browser (RFC 8628)
 
-    def begin_device(self, *, client_id: str, scope: str, host: str, address: str) -> Begun:
+    def begin_device(self, *, client_id: str, scope: str, host: str, address: str) -> DeviceAuthorization:
         """Give a program the codes with which it waits for a person."""
         asked = self._asked(find_client(client_id), scope, host, address)
         now = self.clock()
@@ -108,7 +108,9 @@ class Issuer:
                 remedy="Finish or stop one of them; each ends by itself after ten minutes.",
                 retry_after=60,
             )
-        return Begun(device_code=device_code, user_code=user_code, expires_in=devices.LIFETIME, interval=self.interval)
+        return DeviceAuthorization(
+            device_code=device_code, user_code=user_code, expires_in=devices.LIFETIME, interval=self.interval
+        )
 
     def waiting(self, caller: Caller, text: str, *, address: str) -> tuple[str, Device]:
         """The code as it was given, and the program that waits with it. Raises `NotFound`, and `TooMany` after wrong tries."""
@@ -152,7 +154,7 @@ class Issuer:
 
     # ---- with a browser (RFC 6749, 4.1)
 
-    def asked(self, request: CodeRequest, *, address: str) -> Asked:
+    def asked(self, request: CodeRequest, *, address: str) -> AuthorizationRequest:
         """What a person is asked about. Raises `Returned` for scopes that there are not."""
         try:
             return self._asked(request.client, request.scope, request.host, address)
@@ -270,8 +272,8 @@ class Issuer:
         again = retry is not None and found.retry is not None and hmac.compare_digest(token_digest(retry), found.retry)
         return again and found.previous is not None and hmac.compare_digest(shown, found.previous)
 
-    def _asked(self, client: Client, scope: str, host: str, address: str) -> Asked:
-        return Asked(client=client.id, scopes=_scopes(scope), host=_host(host), address=address[:64])
+    def _asked(self, client: Client, scope: str, host: str, address: str) -> AuthorizationRequest:
+        return AuthorizationRequest(client=client.id, scopes=_scopes(scope), host=_host(host), address=address[:64])
 
     def _may_sign_in(self, caller: Caller) -> None:
         # A sign-in is a token of theirs, made in another way.
@@ -291,7 +293,7 @@ class Issuer:
             raise Refused("access_denied", str(error), user=user, rule="state of the user") from error
         return user
 
-    def _new(self, asked: Asked, user: User, account: str | None) -> tuple[NewSignIn, _Secrets]:
+    def _new(self, asked: AuthorizationRequest, user: User, account: str | None) -> tuple[NewSignIn, _Secrets]:
         made, now = _Secrets.new(), self.clock()
         new = NewSignIn(
             subject=user.subject,
@@ -345,6 +347,6 @@ def _host(text: str) -> str:
     return shown[:_LONGEST_HOST] or "an unnamed machine"
 
 
-def _name(asked: Asked) -> str:
+def _name(asked: AuthorizationRequest) -> str:
     """What the token of a sign-in is called in lists."""
     return f"{find_client(asked.client).name} on {asked.host}"

@@ -11,7 +11,7 @@ from carrel.domain.user import User
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AuthorizationRequest:
     """What a program asks for, and what it says of itself."""
 
     #: Its id among `carrel.signin.clients`.
@@ -38,7 +38,7 @@ class Decision(StrEnum):
 class Device:
     """A program that waits for a person to approve it elsewhere (RFC 8628). Times are Unix seconds."""
 
-    asked: Asked
+    asked: AuthorizationRequest
     created_at: float
     expires_at: float
     #: Seconds that it has to leave between two questions.
@@ -54,7 +54,7 @@ class Device:
 class Code:
     """An authorization code (RFC 6749, 4.1): a person has approved, in a browser beside the program."""
 
-    asked: Asked
+    asked: AuthorizationRequest
     subject: str
     account: str | None
     redirect_uri: str

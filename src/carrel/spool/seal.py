@@ -28,7 +28,7 @@ _ZERO: _Point = (0, 1, 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SignedOrder:
     """What the lab has signed, and how."""
 
     #: The Unix user who is to run it; "": the lab's own.
@@ -48,16 +48,16 @@ class Order:
             raise Denied("The order to run this was not signed by the lab.", remedy="Find out who has written there.")
 
 
-def read_order(data: bytes) -> Order:
+def read_order(data: bytes) -> SignedOrder:
     """Return what `dump` has made. Raises `Denied` for anything else."""
     try:
         found = json.loads(data)
-        return Order(user=str(found["user"]), launch=dict(found["launch"]), signature=str(found["signature"]))
+        return SignedOrder(user=str(found["user"]), launch=dict(found["launch"]), signature=str(found["signature"]))
     except (ValueError, KeyError, TypeError) as error:
         raise Denied("What should be an order of the lab's makes no sense.", remedy="Find out who has written there.") from error
 
 
-def check_launch(launch: Mapping[str, Any], order: Order, attempt: Path, user: str) -> None:
+def check_launch(launch: Mapping[str, Any], order: SignedOrder, attempt: Path, user: str) -> None:
     """Raise `Denied` unless a launch file is what `order` says, in the directory of its `attempt`, for the Unix user `user`.
 
     What the node adds may be there: which node and devices it is. A deputy (`user` is not "") keeps code and environments beside

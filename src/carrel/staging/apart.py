@@ -18,8 +18,8 @@ from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.launch import InputsReady, LaunchRucio
 from carrel.domain.serial import from_plain, to_plain
 from carrel.domain.task import InputSpec
-from carrel.staging.arriving import NO_LIMIT, Most
 from carrel.staging.cache import open_cache
+from carrel.staging.download import NO_LIMIT, Most
 from carrel.staging.failed import InputFailed, NotKept
 from carrel.staging.fetching import Closed, stage_in, stage_inputs
 from carrel.staging.lab import LabFiles

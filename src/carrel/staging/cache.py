@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from carrel.staging.arriving import Arriving, News
+from carrel.staging.download import Download, News
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 #: Shares the blocks of a file with a new one, where the file system can (ioctl_ficlone(2)).
@@ -75,7 +75,7 @@ class InputCache:
             if self._filling and hashlib.file_digest(source, "sha256").hexdigest() == name[1] and _link(path, target):
                 return True
             source.seek(0)
-            with Arriving(target, news, os.fstat(source.fileno()).st_size) as arriving:
+            with Download(target, news, os.fstat(source.fileno()).st_size) as arriving:
                 arriving.take(source)
             if arriving.digest == digest:
                 return True

@@ -16,8 +16,8 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
-from carrel.staging.arriving import News, manifest
 from carrel.staging.cache import InputCache
+from carrel.staging.download import News, manifest
 from carrel.staging.failed import InputFailed
 from carrel.staging.web import copy_http, read_json
 

@@ -17,8 +17,8 @@ from carrel.domain.errors import CarrelError, StorageFull
 from carrel.domain.launch import InputsReady, LaunchRucio
 from carrel.domain.task import LAB_SCHEMES, InputSpec
 from carrel.spool.disk import full_at, is_full
-from carrel.staging.arriving import NO_LIMIT, Arriving, Most, News, manifest
 from carrel.staging.cache import InputCache
+from carrel.staging.download import NO_LIMIT, Download, Most, News, manifest
 from carrel.staging.failed import InputFailed, shown
 from carrel.staging.lab import LabFiles, check_lab_uri
 
@@ -239,7 +239,7 @@ def _copy_local(source: Path, target: Path, news: News, closed: Closed) -> str:
     with source.open("rb", buffering=0) as file:
         # By the descriptor: a link may lead elsewhere by the time it is looked at.
         closed.check(Path(f"/proc/self/fd/{file.fileno()}").readlink(), source)
-        with Arriving(target, news, os.fstat(file.fileno()).st_size) as arriving:
+        with Download(target, news, os.fstat(file.fileno()).st_size) as arriving:
             arriving.take(file)
         return arriving.digest
 
@@ -280,7 +280,7 @@ def _copy_remote(uri: str, target: Path, news: News, cache: InputCache | None) -
 def _write_remote(filesystem: Any, path: str, target: Path, news: News, uri: str, cache: InputCache | None) -> str:
     """Fetch one file. A store says what it has: where it says the same as last time, that is taken from the cache."""
     if cache is None:
-        with filesystem.open(path, "rb") as file, Arriving(target, news) as arriving:
+        with filesystem.open(path, "rb") as file, Download(target, news) as arriving:
             arriving.take(file)
         return arriving.digest
     mark, called = _mark_of(filesystem, path), f"{uri}\0{path}"

@@ -22,8 +22,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from carrel.domain.errors import StorageFull
 from carrel.spool.disk import full_at
-from carrel.staging.arriving import Arriving, News, manifest
 from carrel.staging.cache import InputCache
+from carrel.staging.download import Download, News, manifest
 from carrel.staging.failed import InputFailed
 
 SCHEMES = ("git+https", "git+http", "git+ssh", "git+file")
@@ -235,7 +235,7 @@ def _write(git: _Git, files: Sequence[_Entry], places: Sequence[Path], news: New
             about = answer.readline().split()
             if about[1:2] != [b"blob"]:
                 raise InputFailed(f"The repository has no content of {entry.path} ({entry.object}): it is damaged.")
-            with Arriving(place, news, int(about[2])) as arriving:
+            with Download(place, news, int(about[2])) as arriving:
                 arriving.take(cast(BinaryIO, _Part(answer, int(about[2]))))
             answer.read(1)
             if entry.mode == "100755":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
-from carrel.staging.arriving import News, manifest
+from carrel.staging.download import News, manifest
 from carrel.staging.failed import InputFailed
 from carrel.staging.web import copy_http, read_json, trusting
 

@@ -23,7 +23,7 @@ from urllib.parse import quote_plus, unquote, urlsplit
 from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
 
 from carrel.domain.launch import LaunchRucio
-from carrel.staging.arriving import News, manifest
+from carrel.staging.download import News, manifest
 from carrel.staging.failed import InputFailed
 
 #: Rucio's names of data (DIDs) are SCOPE:NAME; names of some collaborations have slashes.

@@ -13,8 +13,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
-from carrel.staging.arriving import Arriving, News
 from carrel.staging.cache import InputCache
+from carrel.staging.download import Download, News
 from carrel.staging.failed import InputFailed, shown
 
 #: Seconds without a byte after which a connection counts as cut.
@@ -74,7 +74,7 @@ def _copy(
     uri: str, target: Path, news: News, headers: Mapping[str, str], name: str, size: int | None, opener: OpenerDirector
 ) -> tuple[str, str]:
     """Fetch; return the digest, and by what the place tells this content from another: a strong ETag, or a time."""
-    with Arriving(target, news, size) as arriving:
+    with Download(target, news, size) as arriving:
         mark, fruitless, length = "", 0, None
         while True:
             before, trouble = arriving.size, ""

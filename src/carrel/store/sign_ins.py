@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
 from carrel.domain.token import Token
-from carrel.signin.port import Asked, Code, Decision, Device, NewSignIn, Renewal, SignIn
+from carrel.signin.port import AuthorizationRequest, Code, Decision, Device, NewSignIn, Renewal, SignIn
 from carrel.store.database import Database
 from carrel.store.people import USER, user_of
 from carrel.store.tables import access_tokens, authorization_codes, device_codes, sign_ins, tokens, users
@@ -181,10 +181,10 @@ def _give_access(connection: sa.Connection, token_id: int, digest: str, until: f
     connection.execute(sa.insert(access_tokens), {"digest": digest, "token_id": token_id, "expires_at": until})
 
 
-def _asked_row(asked: Asked) -> dict[str, Any]:
+def _asked_row(asked: AuthorizationRequest) -> dict[str, Any]:
     return {"client": asked.client, "scopes": ",".join(asked.scopes), "host": asked.host, "address": asked.address}
 
 
-def _asked_of(row: Row[Any]) -> Asked:
+def _asked_of(row: Row[Any]) -> AuthorizationRequest:
     client, scopes, host, address = (row._mapping[name] for name in _ASKED)
-    return Asked(client=client, scopes=tuple(scopes.split(",")), host=host, address=address)
+    return AuthorizationRequest(client=client, scopes=tuple(scopes.split(",")), host=host, address=address)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from carrel.suspension.calls import Calls, Deadlines, DriverSilent, NoAnswer
-from carrel.suspension.operation import Patience, Stop
+from carrel.suspension.operation import FailureLimit, Stop
 from carrel.suspension.pool import HelperPool
 from carrel.suspension.ports import Capability, DriverState, Ending, Moved, Target, Use
 from carrel.suspension.probe import Bench, probe
@@ -46,7 +46,7 @@ class CudaSuspender:
         self._cache = cache
         self._environment = dict(os.environ if environment is None else environment)
         self._deadlines = deadlines or Deadlines()
-        self._patience = Patience(patience)
+        self._patience = FailureLimit(patience)
         self._python = python
         self._closing = threading.Event()
         self._pool = HelperPool(

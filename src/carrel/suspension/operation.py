@@ -21,7 +21,7 @@ class Stop(Exception):
         self.libraries = libraries
 
 
-class Patience:
+class FailureLimit:
     """Counts failures in a row per process: what may work later is tried only so often."""
 
     def __init__(self, limit: int) -> None:

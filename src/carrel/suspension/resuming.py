@@ -6,14 +6,14 @@ import time
 from collections.abc import Mapping, Sequence
 
 from carrel.suspension.calls import INVALID_VALUE, OPERATING_SYSTEM, OUT_OF_MEMORY, Answer, Calls, Deadlines, NoAnswer
-from carrel.suspension.operation import Patience, Stop, listed, survey, where
+from carrel.suspension.operation import FailureLimit, Stop, listed, survey, where
 from carrel.suspension.ports import DriverState, Ending, Target
 
 
 class Resuming:
     """Made for one restore."""
 
-    def __init__(self, calls: Calls, deadlines: Deadlines, patience: Patience) -> None:
+    def __init__(self, calls: Calls, deadlines: Deadlines, patience: FailureLimit) -> None:
         self._calls = calls
         self._deadlines = deadlines
         self._patience = patience

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from carrel.devices.processes import OnDevices
 from carrel.suspension.calls import NOT_READY, REFUSALS, Answer, Calls, Deadlines, NoAnswer
-from carrel.suspension.operation import Patience, Stop, listed, survey, where
+from carrel.suspension.operation import FailureLimit, Stop, listed, survey, where
 from carrel.suspension.ports import DriverState, Ending, Target
 from carrel.suspension.survival import staying_libraries, why_it_stays
 
@@ -15,7 +15,7 @@ from carrel.suspension.survival import staying_libraries, why_it_stays
 class Suspending:
     """Made for one suspension."""
 
-    def __init__(self, calls: Calls, deadlines: Deadlines, patience: Patience) -> None:
+    def __init__(self, calls: Calls, deadlines: Deadlines, patience: FailureLimit) -> None:
         self._calls = calls
         self._deadlines = deadlines
         self._patience = patience

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from carrel.broker.admission import node_token
+from carrel.broker.client_authentication import node_token
 from carrel.broker.config import BrokerConfig, Simulation, write_config
 from carrel.broker.journal import read_lines
 from carrel.broker.process import listens

@@ -111,7 +111,7 @@ def make_launch(
 
 
 @dataclass(slots=True)
-class Story:
+class AttemptEvents:
     """Everything that an engine said about one attempt."""
 
     records: list[JournalRecord] = field(default_factory=list)
@@ -129,13 +129,13 @@ class Story:
         return next((record for record in self.records if isinstance(record, kind)), None)
 
 
-class Ear:
+class EngineListener:
     """Listens to an engine, and waits for what it says."""
 
     def __init__(self, engine: Engine, *, refuse: int = 0) -> None:
         """Listen; refuse the first `refuse` deliveries with an exception, as a receiver whose database is locked does."""
         self._changed = threading.Condition()
-        self._stories: dict[tuple[int, int], Story] = {}
+        self._stories: dict[tuple[int, int], AttemptEvents] = {}
         self._refuse = refuse
         engine.observe(self._hear)
 
@@ -145,19 +145,19 @@ class Ear:
                 self._refuse -= 1
                 raise Unavailable("Not now.")
             for observation in observations:
-                story = self._stories.setdefault((observation.job_id, observation.attempt), Story())
+                story = self._stories.setdefault((observation.job_id, observation.attempt), AttemptEvents())
                 story.records += [entry.record for entry in observation.entries]
                 story.offset = observation.offset
                 story.log_size = story.log_size if observation.log_size is None else observation.log_size
                 story.gone = story.gone or observation.gone
             self._changed.notify_all()
 
-    def story(self, launch: Launch) -> Story:
+    def story(self, launch: Launch) -> AttemptEvents:
         """Return what was said so far about the attempt of `launch`."""
         with self._changed:
-            return self._stories.setdefault((launch.job_id, launch.attempt), Story())
+            return self._stories.setdefault((launch.job_id, launch.attempt), AttemptEvents())
 
-    def wait(self, launch: Launch, happened: Callable[[Story], Any], timeout: float = PATIENCE) -> Story:
+    def wait(self, launch: Launch, happened: Callable[[AttemptEvents], Any], timeout: float = PATIENCE) -> AttemptEvents:
         """Return the story as soon as `happened` is true of it; fail with the story so far after `timeout` seconds."""
         story = self.story(launch)
         with self._changed:

@@ -21,16 +21,16 @@ class Contexts:
 
     def __init__(self, lender: Lender) -> None:
         self._lender = lender
-        self._book = lender.book
+        self._ledger = lender.ledger
         #: Tenants whose context an earlier broker had begun to take off, until `recover`.
         self._begun_before: frozenset[str] = frozenset()
         self.actions: list[Action] = []
 
     def checkpoint(self, tenant: str) -> None:
         """Take the tenant's context off its devices; its state has left them."""
-        row = self._book.tenants[tenant]
+        row = self._ledger.tenants[tenant]
         row.context = ContextPlace.LEAVING.value
-        self._book.touch(row)
+        self._ledger.touch(row)
         self._ask(row)
 
     def _ask(self, row: TenantRow) -> None:
@@ -38,11 +38,11 @@ class Contexts:
 
     def checkpointed(self, tenant: str, moved: Moved) -> None:
         """Taking the context off has ended so. What did not begin leaves the process as it was, with its state where it is."""
-        row = self._book.tenants.get(tenant)
+        row = self._ledger.tenants.get(tenant)
         if row is None or row.context != ContextPlace.LEAVING:
             return
         if moved.cordon:
-            self._book.cordon(row.home, f"cordoned: {moved.message}")
+            self._ledger.cordon(row.home, f"cordoned: {moved.message}")
         self._lender.rates.note_context(moved)
         row.context = ContextPlace.DEVICE.value
         if moved.ending in (Ending.DONE, Ending.UNVERIFIED):
@@ -57,12 +57,12 @@ class Contexts:
         elif moved.ending is not Ending.GONE:
             row.failures += 1
             row.retry_at = self._lender.now + min(_LONGEST_RETRY, _RETRY * 2 ** (row.failures - 1))
-        self._book.touch(row)
+        self._ledger.touch(row)
         self._lender.look()
 
     def restore(self, tenant: str, lease: str | None) -> bool:
         """Bring the tenant's context back, if it is away, for its state follows. False where there is nothing to bring back."""
-        row = self._book.tenants.get(tenant)
+        row = self._ledger.tenants.get(tenant)
         if row is None or row.context == ContextPlace.DEVICE:
             return False
         devices = self._lender.devices
@@ -72,12 +72,12 @@ class Contexts:
 
     def restored(self, tenant: str, moved: Moved) -> bool:
         """Bringing the context back has ended so. True when the process can call the driver again."""
-        row = self._book.tenants.get(tenant)
+        row = self._ledger.tenants.get(tenant)
         if row is None or moved.ending is not Ending.DONE:
             return False
         self._lender.rates.note_context(moved)
         row.context = ContextPlace.DEVICE.value
-        self._book.touch(row)
+        self._ledger.touch(row)
         self._lender.look()
         return True
 
@@ -85,11 +85,11 @@ class Contexts:
 
     def started(self) -> None:
         """Remember what an earlier broker had begun, before anything is decided."""
-        self._begun_before = frozenset(row.id for row in self._book.tenants.values() if row.context == ContextPlace.LEAVING)
+        self._begun_before = frozenset(row.id for row in self._ledger.tenants.values() if row.context == ContextPlace.LEAVING)
 
     def recover(self) -> None:
         """Ask the driver again for the contexts that an earlier broker had begun to take off."""
         before, self._begun_before = self._begun_before, frozenset()
-        for row in self._book.tenants.values():
+        for row in self._ledger.tenants.values():
             if row.id in before and row.context == ContextPlace.LEAVING:
                 self._ask(row)

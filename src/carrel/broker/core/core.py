@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from carrel.broker.config import BrokerConfig
-from carrel.broker.core.book import Book
+from carrel.broker.core.client_requests import ClientRequests
 from carrel.broker.core.contexts import Contexts
-from carrel.broker.core.desk import Desk
+from carrel.broker.core.device_scans import DeviceScans
 from carrel.broker.core.effects import NEVER, Action, Effects, Line
-from carrel.broker.core.gate import Gate
-from carrel.broker.core.holding import Holding
 from carrel.broker.core.identity import Identity
+from carrel.broker.core.idle_leases import IdleLeases
+from carrel.broker.core.ledger import Ledger
 from carrel.broker.core.lender import Lender
-from carrel.broker.core.looks import Looks
+from carrel.broker.core.library_clients import LibraryClients
+from carrel.broker.core.messages import Peer, device_fields, text_of, words_of
 from carrel.broker.core.moves import Moves
 from carrel.broker.core.rows import TenantRow
 from carrel.broker.core.turns import Turns
-from carrel.broker.core.words import Peer, device_fields, text_of, words_of
 from carrel.domain.errors import Conflict
 from carrel.domain.lease import Lending, Residency, Tier
 from carrel.leases.protocol import VERSION
@@ -49,29 +49,29 @@ class Core:
 
         `disk`: states of real devices can go to the disk.
         """
-        self.book = Book(make_id=make_id)
-        self.book.replay(lines)
-        self.lender = Lender(self.book, config, tier, rate=rate, back_rate=back_rate, disk=disk)
-        self.looks = Looks(self.lender)
+        self.ledger = Ledger(make_id=make_id)
+        self.ledger.replay(lines)
+        self.lender = Lender(self.ledger, config, tier, rate=rate, back_rate=back_rate, disk=disk)
+        self.device_scans = DeviceScans(self.lender)
         self._moves = Moves(self.lender)
         self._contexts = Contexts(self.lender)
-        self._holding = Holding(self.lender, hold_time=config.hold_time, grace=config.grace)
-        self._desk = Desk(lender=self.lender, config=config)
-        self._gate = Gate(self.lender, self._desk)
+        self._idle_leases = IdleLeases(self.lender, hold_time=config.hold_time, grace=config.grace)
+        self._client_requests = ClientRequests(lender=self.lender, config=config)
+        self._library_clients = LibraryClients(self.lender, self._client_requests)
         self._turns = Turns(self.lender, self._moves)
         self._config = config
         #: When those who waited at a restart and have not come back lose their place.
         self._drop_at = NEVER
         self._operations: dict[str, Callable[[TenantRow, Message], None]] = {
-            "acquire": self._desk.acquire,
-            "cancel": lambda row, message: self._desk.cancel(row, text_of(message, "request")),
-            "release": self._desk.release,
+            "acquire": self._client_requests.acquire,
+            "cancel": lambda row, message: self._client_requests.cancel(row, text_of(message, "request")),
+            "release": self._client_requests.release,
             "set_aside": self._turns.set_aside,
             "go_on": self._turns.go_on,
-            "touched": lambda row, _message: self._desk.touched(row),
-            "simulate": lambda row, message: self._desk.simulate(row, message.get("bytes"), message.get("cached")),
-            "home": lambda row, message: self._desk.set_gpus(row, message.get("gpus")),
-            "hold": lambda row, message: self._desk.hold(row, message.get("seconds")),
+            "touched": lambda row, _message: self._client_requests.touched(row),
+            "simulate": lambda row, message: self._client_requests.simulate(row, message.get("bytes"), message.get("cached")),
+            "home": lambda row, message: self._client_requests.set_gpus(row, message.get("gpus")),
+            "hold": lambda row, message: self._client_requests.hold(row, message.get("seconds")),
             "prepared": lambda row, message: self._moves.prepared(
                 row, text_of(message, "id"), words_of(message.get("blockers")), message.get("cached")
             ),
@@ -81,7 +81,7 @@ class Core:
 
     def everything(self, now: float) -> Line:
         """What is true now, for a journal that is begun anew."""
-        return self.book.everything(now)
+        return self.ledger.everything(now)
 
     def started(self, now: float, ended: Iterable[str]) -> Effects:
         """The broker begins; the processes of these tenants have ended while there was none."""
@@ -89,15 +89,15 @@ class Core:
         self.lender.now = now
         for tenant in ended:
             # Nobody knows when; nobody is charged for the time in which no broker ran, which may be a weekend.
-            self._desk.gone(tenant, at=self.book.resumed_from)
-        for lease in self.book.leases.values():
+            self._client_requests.gone(tenant, at=self.ledger.resumed_from)
+        for lease in self.ledger.leases.values():
             if lease.pausing:  # nobody waits for the answer any more; the processes say it again
                 lease.pausing = False
-                self.book.touch(lease)
+                self.ledger.touch(lease)
         self._moves.started()
         self._contexts.started()
         self.lender.look()
-        self._holding.finish(now)
+        self._idle_leases.finish(now)
         return self._settle(now)
 
     def recover(self, now: float) -> Effects:
@@ -126,7 +126,7 @@ class Core:
         """What a welcome says to everybody."""
         return {
             "v": VERSION,
-            "broker": self.book.broker_id,
+            "broker": self.ledger.broker_id,
             "tier": self.lender.tier.value,
             "devices": [device_fields(device) for device in self.lender.devices.values()],
             "hold_time": self._config.hold_time,
@@ -136,10 +136,10 @@ class Core:
     def hello(self, process: Peer, identity: Identity, message: Message, now: float) -> Effects:
         """A process has connected and was let in; it is welcomed before it hears anything else."""
         self.lender.now = now
-        row = self._desk.arrive(process, identity, message)
+        row = self._client_requests.arrive(process, identity, message)
         self.lender.here.add(row.id)
         # Messages about its requests come after the welcome, which knows nothing of them.
-        self.lender.say(row.id, "welcome", **self.greeting(), **self._desk.welcome(row))
+        self.lender.say(row.id, "welcome", **self.greeting(), **self._client_requests.welcome(row))
         return self._settle(now)
 
     def disconnected(self, tenant: str, now: float, *, closed: bool) -> Effects:
@@ -147,44 +147,44 @@ class Core:
         self.lender.now = now
         self.lender.here.discard(tenant)
         if closed:
-            self._desk.leave(tenant)
+            self._client_requests.leave(tenant)
         return self._settle(now)
 
     def ended(self, tenant: str, now: float) -> Effects:
         """The process has ended."""
         self.lender.now = now
         self.lender.here.discard(tenant)
-        self._gate.ended(tenant)
-        self._desk.gone(tenant)
+        self._library_clients.ended(tenant)
+        self._client_requests.gone(tenant)
         return self._settle(now)
 
     def hello_at_gate(self, process: Peer, identity: Identity, message: Message, now: float) -> Effects:
         """The library in a process has connected, and was let in."""
         self.lender.now = now
-        self._gate.hello(process, identity, message)
+        self._library_clients.hello(process, identity, message)
         return self._settle(now)
 
     def left_gate(self, member: str, now: float) -> Effects:
         """The connection of a process' library is over. It has its lease, and waits for it, as before."""
         self.lender.now = now
-        self._gate.gone(member)
+        self._library_clients.gone(member)
         return self._settle(now)
 
     def said_at_gate(self, member: str, message: Message, now: float) -> Effects | None:
         """A message of a process' library; None for one that is no question of leases."""
         self.lender.now = now
-        return self._settle(now) if self._gate.said(member, message) else None
+        return self._settle(now) if self._library_clients.said(member, message) else None
 
     def found_away(self, member: str, now: float) -> Effects:
         """A move that was given up has gone on: the process' state is off its devices."""
         self.lender.now = now
-        self._gate.found_away(member)
+        self._library_clients.found_away(member)
         return self._settle(now)
 
     def found_spilled(self, member: str, now: float) -> Effects:
         """A spill that was given up has gone on: the process has let go of its host memory."""
         self.lender.now = now
-        self._gate.found_spilled(member)
+        self._library_clients.found_spilled(member)
         return self._settle(now)
 
     def said(self, tenant: str, message: Message, now: float) -> Effects | None:
@@ -192,7 +192,7 @@ class Core:
         operation = self._operations.get(message["op"])
         if operation is None:
             return None
-        row = self.book.tenants.get(tenant)
+        row = self.ledger.tenants.get(tenant)
         if row is None:
             raise Conflict(f'An observer cannot say "{message["op"]}".', remedy="Connect as a kernel or a runner.")
         self.lender.now = now
@@ -201,15 +201,15 @@ class Core:
 
     def took(self, until: int, now: float) -> Effects:
         """The lab has written down the leases that are over, up to this number."""
-        self.book.take_past(until)
+        self.ledger.take_past(until)
         return self._settle(now)
 
     # --- what came of actions -----------------------------------------------------------------------------------------------
 
     def looked(self, number: int, use: Use, parents: Mapping[int, int], names: Mapping[int, str], now: float) -> Effects:
-        """The devices were looked at (`Look`)."""
+        """The devices were looked at (`Templates`)."""
         self.lender.now = now
-        self.looks.looked(number, use, parents, names)
+        self.device_scans.looked(number, use, parents, names)
         return self._settle(now)
 
     def gathered(self, tenant: str, pauses: str | None, targets: Sequence[Target], now: float) -> Effects:
@@ -281,26 +281,26 @@ class Core:
         lender.now = now
         if self._drop_at <= now:
             self._drop_at = NEVER
-            self._desk.drop_waiting()
+            self._client_requests.drop_waiting()
         if self._moves.due() <= now:
             self._moves.time_is_up(now)
-        self._gate.due = NEVER
-        self._gate.serve()
+        self._library_clients.due = NEVER
+        self._library_clients.serve()
         self._turns.review(now)
         self._decide(now)
-        known = len(self.book.requests)
-        self._gate.serve()
-        if len(self.book.requests) > known:  # what it waited with is over; nobody has looked at its own request yet
+        known = len(self.ledger.requests)
+        self._library_clients.serve()
+        if len(self.ledger.requests) > known:  # what it waited with is over; nobody has looked at its own request yet
             lender.again_at = now
-        kills = self._holding.kills(now) if self._holding.due() <= now else ()
-        line = self.book.changes(now)
+        kills = self._idle_leases.kills(now) if self._idle_leases.due() <= now else ()
+        line = self.ledger.changes(now)
         tells, lender.tells = tuple(lender.tells), []
         found, self._moves.actions, self._contexts.actions = [*self._moves.actions, *self._contexts.actions], [], []
         actions: list[Action] = [*found, *kills]
-        look = self.looks.wanted(now)
+        look = self.device_scans.wanted(now)
         if look is not None:
             actions.append(look)
-        parts = (self._moves.due(), self._holding.due(), self.looks.due, self._gate.due, self._turns.due)
+        parts = (self._moves.due(), self._idle_leases.due(), self.device_scans.due, self._library_clients.due, self._turns.due)
         wake = min(lender.again_at, self._drop_at, *parts)
         return Effects(line, tells, tuple(actions), wake)
 
@@ -309,17 +309,17 @@ class Core:
         # Who is paused where its state is, or does not use what it has, gives its devices up at once: what that makes possible is
         # decided again.
         while lending is not None and (
-            any(suspend.in_place for suspend in lending.suspends) or self._gate.ask_back(lending.queue, now)
+            any(suspend.in_place for suspend in lending.suspends) or self._library_clients.ask_back(lending.queue, now)
         ):
             self._begin(lending)
             lending = self.lender.decide()
         if lending is None:
             return
         self._begin(lending)
-        if lending.queue or any(lease.wanted_since for lease in self.book.leases.values()):
-            self._holding.review(lending.queue, now)
+        if lending.queue or any(lease.wanted_since for lease in self.ledger.leases.values()):
+            self._idle_leases.review(lending.queue, now)
         for expire in lending.expires:
-            self._holding.expire(self.book.leases[expire.lease], now)
+            self._idle_leases.expire(self.ledger.leases[expire.lease], now)
         self.lender.tell(lending, now)
 
     def _resume(self, tenant: str, lease: str | None) -> None:
@@ -334,21 +334,21 @@ class Core:
             self._resume(tenant, lease)
         lender.resuming.clear()
         for suspend in lending.suspends:
-            row = self.book.tenants[suspend.tenant]
+            row = self.ledger.tenants[suspend.tenant]
             if suspend.in_place:
-                self._moves.pause_in_place(row, self.book.leases[suspend.pauses or ""])
+                self._moves.pause_in_place(row, self.ledger.leases[suspend.pauses or ""])
                 continue
             row.residency, row.on_disk = Residency.SUSPENDING, suspend.straight
-            self.book.touch(row)
+            self.ledger.touch(row)
             self._moves.suspend(row.id, suspend.pauses)
         for checkpoint in lending.checkpoints:
             self._contexts.checkpoint(checkpoint.tenant)
         for exchange in lending.exchanges:
             self._moves.exchange(exchange.tenant)
         for spill in lending.spills:
-            row = self.book.tenants[spill.tenant]
+            row = self.ledger.tenants[spill.tenant]
             row.residency = Residency.SPILLING
-            self.book.touch(row)
+            self.ledger.touch(row)
             self._moves.spill(row.id)
         for trim in lending.trims:
             lender.trimming.add(trim.tenant)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from carrel.domain.lease import Way
+from carrel.domain.lease import MoveMethod
 from carrel.suspension.ports import Target
 
 NEVER = float("inf")
@@ -51,7 +51,7 @@ class MoveOut:
     targets: tuple[Target, ...]
     devices: tuple[str, ...]
     size: int
-    way: Way
+    way: MoveMethod
     #: Processes whose libraries move it, on the bus way.
     members: tuple[str, ...]
     #: Bytes of host memory that the process may have with its state; 0: no limit.
@@ -70,7 +70,7 @@ class MoveBack:
     #: Bytes by device: of the state, and of the whole device.
     state: Mapping[str, int]
     memory: Mapping[str, int]
-    way: Way
+    way: MoveMethod
     members: tuple[str, ...]
 
 
@@ -114,7 +114,7 @@ class Spill:
     tenant: str
     target: Target
     size: int
-    way: Way
+    way: MoveMethod
     #: On the bus way, the file of each process that has a part of it.
     files: Mapping[str, str]
 
@@ -127,7 +127,7 @@ class Unspill:
     lease: str | None
     target: Target
     size: int
-    way: Way
+    way: MoveMethod
     files: Mapping[str, str]
 
 
@@ -140,7 +140,7 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ScanDevices:
     """See who is on the devices. Answer: `Core.looked`."""
 
     number: int
@@ -148,7 +148,7 @@ class Look:
     pids: tuple[int, ...]
 
 
-Action = Gather | MoveOut | MoveBack | Checkpoint | Restore | Pause | Spill | Unspill | Kill | Look
+Action = Gather | MoveOut | MoveBack | Checkpoint | Restore | Pause | Spill | Unspill | Kill | ScanDevices
 
 
 class Effects(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carrel.broker.core.book import Book
+from carrel.broker.core.ledger import Ledger
 from carrel.broker.core.rows import TenantRow
 from carrel.domain.lease import Residency
 
@@ -14,9 +14,9 @@ _BETWEEN = frozenset({Residency.SUSPENDING, Residency.RESUMING})
 class HostRoom:
     """Room for states in host memory. Bytes throughout; None: as much as anybody wants."""
 
-    def __init__(self, book: Book, limit: int | None, *, past_host: bool) -> None:
+    def __init__(self, ledger: Ledger, limit: int | None, *, past_host: bool) -> None:
         """`limit`: how much states may take in all. `past_host`: states come back from the disk without lying here."""
-        self._book = book
+        self._ledger = ledger
         self._limit = limit
         self._past_host = past_host
         #: How much is free for more, beside the limit, as last reported.
@@ -25,12 +25,12 @@ class HostRoom:
     @property
     def used(self) -> int:
         """What states take that were moved, and what is kept for those that come from the disk."""
-        rows = self._book.tenants.values()
+        rows = self._ledger.tenants.values()
         coming = 0 if self._past_host else sum(_size(row) for row in rows if row.residency is Residency.RESUMING and row.on_disk)
         return self._there() + coming
 
     def _there(self) -> int:
-        return sum(_size(row) for row in self._book.tenants.values() if row.residency in _MOVED and not row.on_disk)
+        return sum(_size(row) for row in self._ledger.tenants.values() if row.residency in _MOVED and not row.on_disk)
 
     def limit(self) -> int | None:
         """What states may take in all."""
@@ -44,7 +44,7 @@ class HostRoom:
         limit = self.limit()
         if limit is None:
             return None
-        rows = self._book.tenants.values()
+        rows = self._ledger.tenants.values()
         leaving = sum(_size(row) for row in rows if row.residency is Residency.SUSPENDING and not row.on_disk)
         return max(0, limit - self.used - leaving)
 
@@ -52,8 +52,8 @@ class HostRoom:
 class DiskRoom:
     """Room for states on the disk, for which host memory has none. 0 bytes where there is no such place."""
 
-    def __init__(self, book: Book, limit: int) -> None:
-        self._book = book
+    def __init__(self, ledger: Ledger, limit: int) -> None:
+        self._ledger = ledger
         self.limit = limit
         #: How much the disk has left for more, as last told; None: nobody need care.
         self.free: int | None = None
@@ -61,7 +61,7 @@ class DiskRoom:
     @property
     def used(self) -> int:
         """What states take that are there or on their way, and those that come back until they are off it."""
-        rows = self._book.tenants.values()
+        rows = self._ledger.tenants.values()
         return sum(_size(row) for row in rows if row.residency in _TO_DISK or (row.on_disk and row.residency in _BETWEEN))
 
     def left(self) -> int:

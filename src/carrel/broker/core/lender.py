@@ -1,4 +1,4 @@
-"""The lending itself: what the policy says of the book, carried out; and what becomes of leases and states by it.
+"""The lending itself: what the policy says of the ledger, carried out; and what becomes of leases and states by it.
 
 The core settles after each event: the policy is asked, its decisions become rows, and all of it is one line of the journal.
 """
@@ -10,16 +10,26 @@ from dataclasses import replace
 from typing import Any
 
 from carrel.broker.config import BrokerConfig
-from carrel.broker.core.book import Book
 from carrel.broker.core.effects import NEVER, Tell
 from carrel.broker.core.host import DiskRoom, HostRoom
+from carrel.broker.core.ledger import Ledger
+from carrel.broker.core.messages import granted_fields, lost_fields
+from carrel.broker.core.move_methods import way_of
 from carrel.broker.core.rates import BACK, EXCHANGE, OUT, TELLING, Rates
 from carrel.broker.core.rows import LeaseRow, RequestRow, Seen, TenantRow
 from carrel.broker.core.stuck import Stuck
 from carrel.broker.core.under_way import UnderWay
-from carrel.broker.core.ways import way_of
-from carrel.broker.core.words import granted_fields, lost_fields
-from carrel.domain.lease import ContextPlace, DeviceRoom, LeaseState, Lending, LendingSnapshot, Queued, Residency, Tier, Way
+from carrel.domain.lease import (
+    ContextPlace,
+    DeviceRoom,
+    LeaseState,
+    Lending,
+    LendingSnapshot,
+    MoveMethod,
+    Queued,
+    Residency,
+    Tier,
+)
 from carrel.domain.node import Device
 from carrel.leases.protocol import KERNEL, RUNNER
 from carrel.policy.lend import lend
@@ -35,7 +45,7 @@ class Lender:
 
     def __init__(
         self,
-        book: Book,
+        ledger: Ledger,
         config: BrokerConfig,
         tier: Tier,
         *,
@@ -47,7 +57,7 @@ class Lender:
 
         `disk`: states of real devices can go to the disk.
         """
-        self.book = book
+        self.ledger = ledger
         self.tier = tier
         self.devices: Mapping[str, Device] = {device.uuid: device for device in config.devices}
         #: The moment of the event at hand (Unix seconds).
@@ -65,7 +75,7 @@ class Lender:
         #: Tenants whose states leave their devices now, piece by piece, and of which nothing computes.
         self.leaving: set[str] = set()
         #: How fast states move, and those that move now.
-        self.rates = Rates(book, out=rate, back=back_rate or rate, disk=config.rules.disk_rate)
+        self.rates = Rates(ledger, out=rate, back=back_rate or rate, disk=config.rules.disk_rate)
         self.under_way = UnderWay(self.rates, "simulated" if tier is Tier.SIMULATED else "driver")
         #: How often the policy was asked.
         self.decisions = 0
@@ -74,15 +84,15 @@ class Lender:
         self.looks_done = 0
         #: When the line is looked at again although there is no news (Unix seconds).
         self.again_at = NEVER
-        self.host = HostRoom(book, config.rules.host_memory, past_host=tier is Tier.SIMULATED)
-        self.disk = DiskRoom(book, config.rules.state_disk if disk or tier is Tier.SIMULATED else 0)
+        self.host = HostRoom(ledger, config.rules.host_memory, past_host=tier is Tier.SIMULATED)
+        self.disk = DiskRoom(ledger, config.rules.state_disk if disk or tier is Tier.SIMULATED else 0)
         self.tells: list[Tell] = []
         #: Why processes of a tenant do not get what they wait for at their gates, until they have the answer.
         self.refused: dict[str, dict[str, Any]] = {}
         #: States that are to be brought back by this settling, with the lease that waits for each.
         self.resuming: list[tuple[str, str]] = []
         self._config = config
-        self._stuck = Stuck(book, self.devices, self.host, self.refuse)
+        self._stuck = Stuck(ledger, self.devices, self.host, self.refuse)
         self._whole = max((device.memory for device in config.devices), default=0)
         self._told: dict[str, tuple[int, str, str, float]] = {}
 
@@ -115,19 +125,19 @@ class Lender:
 
     def decide(self) -> Lending | None:
         """Ask the policy and lend; None when nobody waits, or when nobody can say before the devices were looked at."""
-        if not self.book.requests and not self.queue:
+        if not self.ledger.requests and not self.queue:
             self.again_at = NEVER
             return None
         if self._in_the_dark():
             # What comes of the look asks again; the moment that has come must not ask for ever.
             self.again_at = NEVER if self.again_at <= self.now else self.again_at
-            self.queue = {name: entry for name, entry in self.queue.items() if name in self.book.requests}
+            self.queue = {name: entry for name, entry in self.queue.items() if name in self.ledger.requests}
             return None
         self.decisions += 1
         lending = lend(self._snapshot(self.now), self.now)
         self.again_at = NEVER
         for decision in lending.lends:
-            self._lend(self.book.requests[decision.request], decision.devices, self.now)
+            self._lend(self.ledger.requests[decision.request], decision.devices, self.now)
         return replace(lending, queue=self._stuck.review(lending, self.now)) if lending.queue or lending.gives_up else lending
 
     def look(self) -> None:
@@ -139,25 +149,27 @@ class Lender:
         """True while somebody waits for whom it matters what was not seen yet. A look takes milliseconds."""
         if self.looks_done >= self.looks_wanted:
             return False
-        return any(self.book.tenants[asked.tenant].residency is not Residency.RESIDENT for asked in self.book.requests.values())
+        return any(
+            self.ledger.tenants[asked.tenant].residency is not Residency.RESIDENT for asked in self.ledger.requests.values()
+        )
 
     def _lend(self, asked: RequestRow, devices: tuple[str, ...], now: float) -> None:
-        row = self.book.tenants[asked.tenant]
-        self.book.drop_request(asked)
+        row = self.ledger.tenants[asked.tenant]
+        self.ledger.drop_request(asked)
         self.retell(asked.id)
         away = row.residency in (Residency.SUSPENDED, Residency.SPILLED)
         if away and set(devices) != set(row.home):
             row.move_home(devices)
         if asked.resumes is not None:
-            lease = self.book.leases[asked.resumes]
+            lease = self.ledger.leases[asked.resumes]
             lease.devices = devices
-            self.book.go_on(lease, now)
+            self.ledger.go_on(lease, now)
         else:
             lease = self.new_lease(row, asked, devices, now)
-            self.book.add_lease(lease)
-        self.book.visit(row.owner, devices)
+            self.ledger.add_lease(lease)
+        self.ledger.visit(row.owner, devices)
         row.sees, row.lends = devices, lease.lends
-        self.book.touch(row)
+        self.ledger.touch(row)
         if away:
             row.residency, lease.pending = Residency.RESUMING, True
             self.resuming.append((row.id, lease.id))
@@ -182,26 +194,26 @@ class Lender:
         if lease.used == 0.0:
             lease.since, lease.waited = now, waited
             row.waited_seconds += waited
-        self.book.touch(row, lease)
+        self.ledger.touch(row, lease)
         if lease.request:
             self.say(row.id, "granted", **granted_fields(lease, self.devices))
 
     def _snapshot(self, now: float) -> LendingSnapshot:
-        book = self.book
+        ledger = self.ledger
         requests = [
             request
-            for request in book.requests.values()
+            for request in ledger.requests.values()
             if request.retry_at <= now and (request.resumes is not None or self.is_here(request))
         ]
         asking, computing = {request.tenant for request in requests}, self._computing()
-        needed = asking | {lease.tenant for lease in book.leases.values()}
+        needed = asking | {lease.tenant for lease in ledger.leases.values()}
         least = int(self._whole * self._config.rules.least_room)
         unverified: dict[str, str] = {}
         tenants = {}
-        for name, row in book.tenants.items():
+        for name, row in ledger.tenants.items():
             if row.unverified:
                 unverified.update(dict.fromkeys(row.home, "a suspended session's state is still seen on it"))
-            off = row.residency in _IN_HOST_MEMORY and (self.disk.limit or row.moved_by == Way.BUS)
+            off = row.residency in _IN_HOST_MEMORY and (self.disk.limit or row.moved_by == MoveMethod.BUS)
             if name in needed or row.residency in _ON_DEVICE or off or (row.residency is Residency.SPILLED and row.fixed):
                 seen = Seen(
                     now=now,
@@ -209,7 +221,7 @@ class Lender:
                     portable=self.tier is Tier.SIMULATED,
                     whole=self._whole,
                     least_room=least,
-                    first_room=book.first_room(row) if name in asking else 0,
+                    first_room=ledger.first_room(row) if name in asking else 0,
                     needs=self._made_up(row) if name in asking else 0,
                     computes=name in computing,
                     trimming=name in self.trimming,
@@ -225,7 +237,7 @@ class Lender:
                 memory=device.memory,
                 type=device.name,
                 foreign=self.foreign.get(device.uuid, 0),
-                withheld=book.cordons.get(device.uuid) or unverified.get(device.uuid),
+                withheld=ledger.cordons.get(device.uuid) or unverified.get(device.uuid),
             )
             for device in self.devices.values()
         ]
@@ -246,26 +258,28 @@ class Lender:
             devices=devices,
             tenants=tenants,
             requests=[request.view(self._config.hold_time) for request in requests],
-            leases=[lease.view() for lease in book.leases.values()],
+            leases=[lease.view() for lease in ledger.leases.values()],
             host_used=self.host.used,
             disk_used=self.disk.limit - self.disk.left(),
             rules=rules,
-            typical_lease=book.typical,
+            typical_lease=ledger.typical,
         )
 
     def _in_pieces(self, row: TenantRow) -> bool:
         """True when the tenant's state moves over the bus, piece by piece: now, or when it moves next."""
         if row.residency is Residency.RESIDENT:
-            return self.way(row)[0] is Way.BUS
+            return self.way(row)[0] is MoveMethod.BUS
         if row.residency is Residency.SUSPENDING:
             return row.id in self.leaving
         here = row.context == ContextPlace.DEVICE
-        return row.moved_by == Way.BUS and here and not row.on_disk and row.retry_at <= self.now
+        return row.moved_by == MoveMethod.BUS and here and not row.on_disk and row.retry_at <= self.now
 
     def _keeps_context(self, row: TenantRow) -> bool:
         """True when what the tenant has on its devices beside its state stays there when that leaves."""
         away = row.residency in (Residency.SUSPENDED, Residency.SPILLED)
-        return row.moved_by == Way.BUS if away else row.residency is Residency.RESIDENT and self.way(row)[0] is Way.BUS
+        return (
+            row.moved_by == MoveMethod.BUS if away else row.residency is Residency.RESIDENT and self.way(row)[0] is MoveMethod.BUS
+        )
 
     def _context_leaves(self, row: TenantRow) -> bool:
         """True when the driver can take the tenant's context: it moves such here, and nothing in the process forbids it."""
@@ -276,7 +290,7 @@ class Lender:
         return tenant in self._computing()
 
     def _computing(self) -> set[str]:
-        return {lease.tenant for lease in self.book.leases.values() if lease.state is LeaseState.ACTIVE}
+        return {lease.tenant for lease in self.ledger.leases.values() if lease.state is LeaseState.ACTIVE}
 
     def _made_up(self, row: TenantRow) -> int:
         """Bytes on each device that the first cell on simulated devices is going to have; 0: nobody knows."""
@@ -290,7 +304,7 @@ class Lender:
         self.queue = {entry.request: entry for entry in lending.queue}
         self._told = {name: told for name, told in self._told.items() if name in self.queue}
         for entry in lending.queue:
-            asked = self.book.requests[entry.request]
+            asked = self.ledger.requests[entry.request]
             position, code, text, at = self._told.get(entry.request, (0, "", "", 0.0))
             fresh = position != entry.position or code != entry.reason.code
             if asked.resumes is None and (fresh or (text != entry.reason.message and now - at >= 1.0)):
@@ -307,7 +321,7 @@ class Lender:
                     code=entry.reason.code,
                     message=entry.reason.message,
                 )
-        if self.book.requests:
+        if self.ledger.requests:
             wait = _REFRESH if lending.again_at is None else min(_REFRESH, max(0.01, lending.again_at - now))
             self.again_at = min(self.again_at, now + wait)
 
@@ -322,7 +336,7 @@ class Lender:
             return False  # its library could not let go of host memory now
         way = row.moved_by or self.way(row)[0]
         # Where the disk did not take it, something has to have gone from there first: nobody waits on one that is full for ever.
-        return way == Way.BUS and (row.disk_short < 0 or self.disk.left() > row.disk_short + TELLING)
+        return way == MoveMethod.BUS and (row.disk_short < 0 or self.disk.left() > row.disk_short + TELLING)
 
     # --- what leases and states become --------------------------------------------------------------------------------------
 
@@ -330,13 +344,13 @@ class Lender:
         """True when the tenant that asked has a connection."""
         return request.tenant in (self.members if request.gate else self.here)
 
-    def way(self, row: TenantRow) -> tuple[Way, str]:
+    def way(self, row: TenantRow) -> tuple[MoveMethod, str]:
         """How the tenant's state leaves its devices, and why not over the bus, "" for that (a pause after a failure aside)."""
         return way_of(row, self.tier, never=self._config.never_suspend)
 
     def movable(self, row: TenantRow) -> bool:
         """True when the tenant's state can be moved at all (a pause after a failure aside)."""
-        return self.way(row)[0] is not Way.HOLD
+        return self.way(row)[0] is not MoveMethod.HOLD
 
     def settle_in(self, row: TenantRow, devices: tuple[str, ...]) -> None:
         """The tenant has a state on `devices` from now on; its size is a guess until it is seen."""
@@ -348,20 +362,20 @@ class Lender:
             row.peak = max(row.peak, *row.state.values())
         else:
             row.state = self._guess(row, devices)
-        self.book.touch(row)
+        self.ledger.touch(row)
         self.keep_in_place(row)
 
     def _guess(self, row: TenantRow, devices: Sequence[str]) -> dict[str, int]:
         """What a state takes that nobody has seen yet: what others took."""
-        first, share = self.book.first_room(row), self._config.rules.unknown_room
+        first, share = self.ledger.first_room(row), self._config.rules.unknown_room
         memory = {uuid: self.devices[uuid].memory for uuid in devices}
         return {uuid: min(first, size) if first else int(size * share) for uuid, size in memory.items()}
 
     def pause(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
         """The lease's devices are free for others; it asks for them again at once, unless its turn is over."""
-        self.book.pause(lease, now)
+        self.ledger.pause(lease, now)
         if not lease.aside:
-            self.book.add_request(resumption(row, lease, now))
+            self.ledger.add_request(resumption(row, lease, now))
         self.say_paused(row, lease)
 
     def say_paused(self, row: TenantRow, lease: LeaseRow) -> None:
@@ -372,47 +386,47 @@ class Lender:
     def keep_in_place(self, row: TenantRow) -> None:
         """A state that cannot be moved holds its devices, when nobody else has a lease on them."""
         unmovable = row.residency is Residency.RESIDENT and not self.movable(row)
-        if not unmovable or self.book.leases_of(row.id) or any(self.book.lease_on(uuid) for uuid in row.home):
+        if not unmovable or self.ledger.leases_of(row.id) or any(self.ledger.lease_on(uuid) for uuid in row.home):
             return
         now = self.now
         lease = self.new_lease(row, RequestRow(id="", request="", tenant=row.id, gpus=1, asked_at=now), row.home, now)
         lease.state, lease.held_until = LeaseState.HELD, now + self._config.hold_time
-        self.book.add_lease(lease)
+        self.ledger.add_lease(lease)
 
     def lose(self, row: TenantRow, message: str) -> None:
         """The tenant's state cannot be brought back."""
         now = self.now
         row.residency, row.lost, row.state, row.on_disk = Residency.LOST, message, {}, False
-        for lease in self.book.leases_of(row.id):
+        for lease in self.ledger.leases_of(row.id):
             if lease.pending and lease.used == 0.0:
-                self.book.withdraw(lease)
+                self.ledger.withdraw(lease)
                 self.say(row.id, "refused", request=lease.request, **lost_fields(row))
             else:
-                self.book.drop_lease(lease, now, outcome="lost")
-        for request in self.book.requests_of(row.id):
-            self.book.drop_request(request)
+                self.ledger.drop_lease(lease, now, outcome="lost")
+        for request in self.ledger.requests_of(row.id):
+            self.ledger.drop_request(request)
             if request.resumes is None:
                 self.refuse(request, **lost_fields(row))
-        self.book.touch(row)
+        self.ledger.touch(row)
         self.say(row.id, "lost", message=f"The GPU state of this kernel is lost ({message}). Restart the kernel.")
         for member in self.members.get(row.id, ()):
             self.say_member(member, "lost", message=message)
 
     def end(self, row: TenantRow, lease: LeaseRow, now: float, *, outcome: str, cuda: bool | None) -> None:
         """A lease is over; where the state cannot move (or its owner wants it so) its devices stay with it, held."""
-        for request in self.book.requests_of(row.id):
+        for request in self.ledger.requests_of(row.id):
             if request.resumes == lease.id:
-                self.book.drop_request(request)
+                self.ledger.drop_request(request)
         paused, pending = lease.state is LeaseState.PAUSED, lease.pending
         self.look()
         if row.role == KERNEL and row.residency is Residency.NONE and cuda and self.tier is not Tier.SIMULATED:
             row.residency, row.home = Residency.RESIDENT, lease.devices
             row.state = self._guess(row, lease.devices)
-        self.book.drop_lease(lease, now, outcome=outcome)
+        self.ledger.drop_lease(lease, now, outcome=outcome)
         if row.role == RUNNER and row.residency is Residency.RESIDENT:
             # Its command is over, or stopped; what it still has there is nobody's to move.
             row.residency, row.home, row.state, row.fixed = Residency.NONE, (), {}, {}
-        self.book.touch(row)
+        self.ledger.touch(row)
         if paused or pending or row.role != KERNEL or lease.ending:
             return
         stays = row.residency is Residency.RESIDENT and not self.movable(row)
@@ -434,13 +448,13 @@ class Lender:
                 pausing=False,
                 outcome="",
             )
-            held.id = f"lease-{self.book.fence + 1}"
-            self.book.add_lease(held)
+            held.id = f"lease-{self.ledger.fence + 1}"
+            self.ledger.add_lease(held)
 
     def new_lease(self, row: TenantRow, asked: RequestRow, devices: tuple[str, ...], now: float) -> LeaseRow:
-        """A lease on `devices` for what was asked; the book gives it its fence."""
+        """A lease on `devices` for what was asked; the ledger gives it its fence."""
         return LeaseRow(
-            id=f"lease-{self.book.fence + 1}",
+            id=f"lease-{self.ledger.fence + 1}",
             fence=0,
             tenant=row.id,
             # The library hears that it has a lease when its gate is to be opened (`core.gate`).

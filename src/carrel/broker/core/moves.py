@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from carrel.broker.core.effects import NEVER, Action, Gather, MoveBack, MoveOut, Pause, Spill, Unspill
 from carrel.broker.core.lender import Lender, resumption
+from carrel.broker.core.messages import sizes_of
 from carrel.broker.core.rates import BACK, FROM_DISK, OUT, TO_DISK
 from carrel.broker.core.rows import LeaseRow, RequestRow, TenantRow
-from carrel.broker.core.words import sizes_of
-from carrel.domain.lease import LeaseState, Residency, Way
+from carrel.domain.lease import LeaseState, MoveMethod, Residency
 from carrel.leases.protocol import KERNEL, RUNNER
 from carrel.suspension.ports import Ending, Moved, Target
 
@@ -42,7 +42,7 @@ class Moves:
 
     def __init__(self, lender: Lender) -> None:
         self._lender = lender
-        self._book = lender.book
+        self._ledger = lender.ledger
         self._ids = itertools.count(1)
         #: Idle processes that were asked to let go of what they need not keep, by the id of the question.
         self._asked: dict[str, _Asked] = {}
@@ -64,7 +64,7 @@ class Moves:
     def suspend(self, tenant: str, pauses: str | None) -> None:
         """Move the tenant's state to host memory; its row says SUSPENDING."""
         # A runner has nothing of its task's to let go of.
-        if pauses is not None or tenant not in self._lender.here or self._book.tenants[tenant].role == RUNNER:
+        if pauses is not None or tenant not in self._lender.here or self._ledger.tenants[tenant].role == RUNNER:
             self._begin_suspend(tenant, pauses)
             return
         self._ask(tenant, moves=True)
@@ -103,7 +103,7 @@ class Moves:
     def _trimmed(self, tenant: str, cached: Mapping[str, int], *, freed: bool) -> None:
         """The tenant has given back what it kept in reserve but for `cached`; or, if nothing was `freed`, will not."""
         self._lender.trimming.discard(tenant)
-        row = self._book.tenants.get(tenant)
+        row = self._ledger.tenants.get(tenant)
         if row is None or row.residency not in (Residency.RESIDENT, Residency.SUSPENDING) or self._lender.computes(tenant):
             return
         if freed:
@@ -113,21 +113,21 @@ class Moves:
                 row.simulated, row.simulated_cache = max(0, row.simulated - sum(gone.values())), 0
         # What it still keeps then, and what those keep who do not answer, they cannot spare.
         row.cache = {}
-        self._book.touch(row)
+        self._ledger.touch(row)
         self._lender.look()
 
     def _begin_suspend(self, tenant: str, pauses: str | None) -> None:
-        row = self._book.tenants.get(tenant)
+        row = self._ledger.tenants.get(tenant)
         if row is None or row.residency is not Residency.SUSPENDING:
             return
-        others = tuple(one.pid for one in self._book.tenants.values() if one.id != tenant)
+        others = tuple(one.pid for one in self._ledger.tenants.values() if one.id != tenant)
         row.members = tuple(dict.fromkeys((*row.members, *sorted(self._lender.members.get(tenant, set()) - {tenant}))))
-        self._book.touch(row)
+        self._ledger.touch(row)
         self.actions.append(Gather(tenant, pauses, row.targets(), row.home, others))
 
     def gathered(self, tenant: str, pauses: str | None, targets: Sequence[Target]) -> None:
         """These are the tenant's processes with state on its devices."""
-        row = self._book.tenants.get(tenant)
+        row = self._ledger.tenants.get(tenant)
         if row is None or row.residency is not Residency.SUSPENDING:
             return
         # Written down before it begins: once they are off the device, nothing shows any more who is to be brought back.
@@ -137,39 +137,39 @@ class Moves:
         if not row.moved_by:
             # Known before it begins, too: the broker after a restart goes on in the same way.
             way, _why = self._lender.way(row)
-            if way is Way.HOLD:
+            if way is MoveMethod.HOLD:
                 self._stay(row)
                 return
             row.moved_by = way.value
-        self._book.touch(row)
+        self._ledger.touch(row)
         size = sum(row.state.values())
-        way = Way(row.moved_by)
+        way = MoveMethod(row.moved_by)
         found = tuple(targets)
         self._lender.under_way.begun(row, OUT, self._lender.now)
         self.actions.append(MoveOut(tenant, pauses, found, row.home, size, way, self._members(row), row.memory))
 
     def leaves(self, tenant: str) -> None:
         """The tenant's state leaves its devices piece by piece now: what is off them makes room for others."""
-        row = self._book.tenants.get(tenant)
+        row = self._ledger.tenants.get(tenant)
         if row is not None and row.residency is Residency.SUSPENDING:
             self._lender.leaving.add(tenant)
 
     def moved_out(self, tenant: str, pauses: str | None, moved: Moved) -> None:
         """The move to host memory has ended so."""
         self._lender.leaving.discard(tenant)
-        row = self._book.tenants.get(tenant)
+        row = self._ledger.tenants.get(tenant)
         self._lender.under_way.ended(tenant, moved, self._lender.now)
         if row is None:
             return
         if moved.cordon:
-            self._book.cordon(row.home, f"cordoned: {moved.message}")
+            self._ledger.cordon(row.home, f"cordoned: {moved.message}")
         now = self._lender.now
         if moved.ending in (Ending.DONE, Ending.UNVERIFIED):
             row.residency, row.failures, row.cache = Residency.SUSPENDED, 0, {}
             row.unverified = moved.ending is Ending.UNVERIFIED
-            if moved.bytes or row.moved_by == Way.BUS:
+            if moved.bytes or row.moved_by == MoveMethod.BUS:
                 row.state = _shares(row.state, row.home, moved.bytes)
-            if row.moved_by == Way.BUS:
+            if row.moved_by == MoveMethod.BUS:
                 self._lender.look()  # contexts are still there
             self._pause(row, pauses, now, moved.seconds)
             if row.on_disk:
@@ -187,10 +187,10 @@ class Moves:
         else:
             self._put_off(row, moved)
             self._stay(row)
-        self._book.touch(row)
+        self._ledger.touch(row)
 
     def _pause(self, row: TenantRow, pauses: str | None, now: float, took: float = 0.0) -> None:
-        lease = self._book.leases.get(pauses or "")
+        lease = self._ledger.leases.get(pauses or "")
         if lease is None or lease.tenant != row.id or lease.state is not LeaseState.ACTIVE:
             return
         if lease.exclusive:  # while its state moved the task computed nothing
@@ -203,16 +203,16 @@ class Moves:
             self._lender.pause(row, lease, self._lender.now)
             return
         lease.pausing = True
-        self._book.touch(lease)
+        self._ledger.touch(lease)
         self.actions.append(Pause(row.id, lease.id, self._members(row)))
 
     def paused(self, tenant: str, lease_id: str, moved: Moved) -> None:
         """The tenant's processes were stopped at their gates, or not."""
-        row, lease = self._book.tenants.get(tenant), self._book.leases.get(lease_id)
+        row, lease = self._ledger.tenants.get(tenant), self._ledger.leases.get(lease_id)
         if row is None or lease is None or not lease.pausing:
             return
         lease.pausing = False
-        self._book.touch(lease, row)
+        self._ledger.touch(lease, row)
         if moved.ending is Ending.DONE:
             row.failures = 0
             self._pause(row, lease_id, self._lender.now)
@@ -220,31 +220,31 @@ class Moves:
             self._put_off(row, moved)
 
     def _stay(self, row: TenantRow) -> None:
-        if row.moved_by == Way.BUS:
+        if row.moved_by == MoveMethod.BUS:
             row.members = ()
         row.residency, row.moved_by, row.on_disk = Residency.RESIDENT, "", False
-        self._book.touch(row)
+        self._ledger.touch(row)
         self._lender.keep_in_place(row)
 
     # --- to the disk and from there -----------------------------------------------------------------------------------------
 
     def spill(self, tenant: str) -> None:
         """Put the tenant's state onto the disk; its row says SPILLING."""
-        row = self._book.tenants[tenant]
+        row = self._ledger.tenants[tenant]
         row.spills += 1
         # A name is never used for two states: an old file that somebody puts back is none of this one.
-        row.files = {member: f"{member}.{row.spills}" for member in self._members(row)} if row.moved_by == Way.BUS else {}
-        self._book.touch(row)
+        row.files = {member: f"{member}.{row.spills}" for member in self._members(row)} if row.moved_by == MoveMethod.BUS else {}
+        self._ledger.touch(row)
         self._spill(row)
 
     def _spill(self, row: TenantRow) -> None:
         self._lender.under_way.begun(row, TO_DISK, self._lender.now)
-        size, way = sum(row.state.values()), Way(row.moved_by or Way.DRIVER)
+        size, way = sum(row.state.values()), MoveMethod(row.moved_by or MoveMethod.DRIVER)
         self.actions.append(Spill(row.id, row.targets()[0], size, way, dict(row.files)))
 
     def spilled(self, tenant: str, moved: Moved) -> None:
         """Putting the state onto the disk has ended so. What did not begin leaves it where it was."""
-        row = self._book.tenants.get(tenant)
+        row = self._ledger.tenants.get(tenant)
         self._lender.under_way.ended(tenant, moved, self._lender.now)
         if row is None:
             return
@@ -259,18 +259,18 @@ class Moves:
             if moved.ending is not Ending.UNVERIFIED:
                 row.files, row.disk_short = {}, self._lender.disk.left()
             self._put_off(row, moved)
-        self._book.touch(row)
+        self._ledger.touch(row)
 
     def unspilled(self, tenant: str, lease_id: str | None, moved: Moved) -> None:
         """Bringing the state from the disk has ended so. It is there, too, until it is back on its devices."""
-        row = self._book.tenants.get(tenant)
+        row = self._ledger.tenants.get(tenant)
         self._lender.under_way.ended(tenant, moved, self._lender.now)
         if row is None:
             return
         if moved.ending is Ending.DONE:
-            if row.moved_by == Way.BUS:
+            if row.moved_by == MoveMethod.BUS:
                 row.on_disk, row.files = False, {}  # as a whole in host memory, and nowhere else
-                self._book.touch(row)
+                self._ledger.touch(row)
             self._move_back(row, lease_id)
         else:
             self.moved_back(tenant, lease_id, moved)
@@ -279,21 +279,21 @@ class Moves:
 
     def resume(self, tenant: str, lease: str | None) -> None:
         """Bring the tenant's state back; its row says RESUMING."""
-        row = self._book.tenants.get(tenant)
+        row = self._ledger.tenants.get(tenant)
         if row is None:
             return
         if row.on_disk:
             self._lender.under_way.begun(row, FROM_DISK, self._lender.now)
-            size, way = sum(row.state.values()), Way(row.moved_by or Way.DRIVER)
+            size, way = sum(row.state.values()), MoveMethod(row.moved_by or MoveMethod.DRIVER)
             self.actions.append(Unspill(tenant, lease, row.targets()[0], size, way, dict(row.files)))
         else:
             self._move_back(row, lease)
 
     def exchange(self, tenant: str) -> None:
         """Bring the tenant's state in while those of others leave its devices. Who asked for it has a lease when all is done."""
-        row = self._book.tenants[tenant]
+        row = self._ledger.tenants[tenant]
         row.residency = Residency.RESUMING
-        self._book.touch(row)
+        self._ledger.touch(row)
         self._move_back(row, None)
         self._lender.under_way.exchanged(tenant, self._lender.now)
 
@@ -301,19 +301,19 @@ class Moves:
         self._lender.under_way.begun(row, BACK, self._lender.now)
         devices = self._lender.devices
         memory = {uuid: devices[uuid].memory for uuid in row.home if uuid in devices}
-        way = Way(row.moved_by or Way.DRIVER)
+        way = MoveMethod(row.moved_by or MoveMethod.DRIVER)
         self.actions.append(MoveBack(row.id, lease, row.targets(), row.home, dict(row.state), memory, way, self._members(row)))
 
     def moved_back(self, tenant: str, lease_id: str | None, moved: Moved) -> None:
         """Bringing the state back has ended so."""
-        row = self._book.tenants.get(tenant)
+        row = self._ledger.tenants.get(tenant)
         self._lender.under_way.ended(tenant, moved, self._lender.now)
         if row is None:
             return
         if moved.cordon:
-            self._book.cordon(row.home, f"cordoned: {moved.message}")
+            self._ledger.cordon(row.home, f"cordoned: {moved.message}")
         now = self._lender.now
-        lease = self._book.leases.get(lease_id or "")
+        lease = self._ledger.leases.get(lease_id or "")
         if moved.ending is Ending.DONE:
             row.residency, row.failures, row.members = Residency.RESIDENT, 0, ()
             row.moved_by, row.on_disk, row.disk_short = "", False, -1
@@ -332,7 +332,7 @@ class Moves:
                 self._put_off(row, moved)
             if lease is not None:
                 self._back_in_line(row, lease, now)
-        self._book.touch(row)
+        self._ledger.touch(row)
 
     def _begin(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
         lease.pending, lease.resumed = False, True
@@ -340,14 +340,14 @@ class Moves:
             self._lender.announce(row, lease, now)
             return
         lease.since = now
-        self._book.touch(lease)
+        self._ledger.touch(lease)
         self._lender.resumed(row, lease)
 
     def _back_in_line(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
         """The lease's state did not come back this time: its devices are free, and it waits on at its old place."""
         if lease.used > 0.0:
             lease.since = now
-            self._book.pause(lease, now)
+            self._ledger.pause(lease, now)
             if lease.aside:
                 return
             request = resumption(row, lease, now)
@@ -365,9 +365,9 @@ class Moves:
                 lends=lease.lends,
                 devices=lease.devices if lease.exclusive else (),
             )
-            self._book.withdraw(lease)
+            self._ledger.withdraw(lease)
         request.retry_at = row.retry_at
-        self._book.add_request(request)
+        self._ledger.add_request(request)
 
     def _members(self, row: TenantRow) -> tuple[str, ...]:
         """The processes whose libraries move the tenant's state, connected now or soon again."""
@@ -380,14 +380,14 @@ class Moves:
 
     def started(self) -> None:
         """Remember what an earlier broker had begun, before anything is decided."""
-        self._begun_before = frozenset(row.id for row in self._book.tenants.values() if row.residency in _MOVING)
+        self._begun_before = frozenset(row.id for row in self._ledger.tenants.values() if row.residency in _MOVING)
 
     def recover(self) -> list[tuple[str, str | None]]:
         """Repeat the moves that an earlier broker had begun. Returns whose state is to come back, and for which lease."""
         back: list[tuple[str, str | None]] = []
         before, self._begun_before = self._begun_before, frozenset()
-        for row in [row for row in self._book.tenants.values() if row.id in before]:
-            active = [lease for lease in self._book.leases_of(row.id) if lease.state is LeaseState.ACTIVE]
+        for row in [row for row in self._ledger.tenants.values() if row.id in before]:
+            active = [lease for lease in self._ledger.leases_of(row.id) if lease.state is LeaseState.ACTIVE]
             if row.residency is Residency.SUSPENDING:
                 self._begin_suspend(row.id, active[0].id if active else None)
             elif row.residency is Residency.SPILLING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carrel.broker.core.book import Book
+from carrel.broker.core.ledger import Ledger
 from carrel.suspension.ports import Ending, Moved
 
 #: Directions of a move: to host memory, and back to the device.
@@ -18,9 +18,9 @@ TELLING = 64 * 1024**2
 class Rates:
     """Bytes of state that move in a second."""
 
-    def __init__(self, book: Book, *, out: float | None, back: float | None, disk: float | None = None) -> None:
+    def __init__(self, ledger: Ledger, *, out: float | None, back: float | None, disk: float | None = None) -> None:
         """`out` and `back`: what a probe has found, until a state was moved; `disk`: what is set; None: nobody knows."""
-        self._book = book
+        self._ledger = ledger
         #: Bytes of state that go to the disk or come from there in a second; None: nobody knows.
         self.disk = disk
         #: Seconds in which the driver takes a context off a device or brings it back; at first as on an H100.
@@ -44,16 +44,16 @@ class Rates:
 
     def measured(self, way: str, direction: str, size: int, seconds: float) -> None:
         """So many bytes have moved in so many seconds."""
-        rate, before = size / seconds, self._book.rates.get((way, direction))
-        self._book.set_rate(way, direction, rate if before is None else (before + rate) / 2)
+        rate, before = size / seconds, self._ledger.rates.get((way, direction))
+        self._ledger.set_rate(way, direction, rate if before is None else (before + rate) / 2)
 
     def of(self, way: str, direction: str) -> float | None:
         """What to expect of a move in this way; None: nobody knows."""
         if direction in (TO_DISK, FROM_DISK):
             return self.disk
-        return self._book.rates.get((way, direction)) or self.usual(direction)
+        return self._ledger.rates.get((way, direction)) or self.usual(direction)
 
     def usual(self, direction: str) -> float | None:
         """What to expect of the next move, whose way nobody has chosen yet: what was measured last in this direction."""
-        measured = [rate for (_way, towards), rate in self._book.rates.items() if towards == direction]
+        measured = [rate for (_way, towards), rate in self._ledger.rates.items() if towards == direction]
         return measured[-1] if measured else self._guesses.get(direction)

@@ -1,7 +1,7 @@
 """What a broker remembers: tenants, leases, requests, as rows that are journaled whole.
 
-They are the one place where values change in place: only `carrel.broker.book` and those that it hands a row to do so, always
-followed by `Book.touch`.
+They are the one place where values change in place: only `carrel.broker.core.ledger` and those that it hands a row to do so,
+always followed by `Ledger.touch`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class TenantRow:
     reasons: tuple[str, ...] = ()
     #: A process of it is on its devices that has no library.
     loose: bool = False
-    #: How its state leaves its devices, from before that until it is back; "" while it is there (`carrel.domain.lease.Way`).
+    #: How its state leaves its devices, from before that until it is back; "" while it is there
+    #: (`carrel.domain.lease.MoveMethod`).
     moved_by: str = ""
     #: Where its context is while its state is away over the bus (`carrel.domain.lease.ContextPlace`).
     context: str = ContextPlace.DEVICE.value

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from carrel.broker.core.book import Book
 from carrel.broker.core.host import HostRoom
+from carrel.broker.core.ledger import Ledger
+from carrel.broker.core.messages import named
 from carrel.broker.core.rows import RequestRow
-from carrel.broker.core.words import named
 from carrel.domain.lease import GiveUp, Lending, Queued
 from carrel.domain.node import Device
 from carrel.domain.units import format_duration, format_size
@@ -18,8 +18,8 @@ from carrel.policy.lend_reasons import HOST_MEMORY, REMEDIES
 class Stuck:
     """Dismisses requests, each with what is in its way and what would help."""
 
-    def __init__(self, book: Book, devices: Mapping[str, Device], host: HostRoom, refuse: Callable[..., None]) -> None:
-        self._book = book
+    def __init__(self, ledger: Ledger, devices: Mapping[str, Device], host: HostRoom, refuse: Callable[..., None]) -> None:
+        self._ledger = ledger
         self._devices = devices
         self._host = host
         self._refuse = refuse
@@ -27,27 +27,27 @@ class Stuck:
     def review(self, lending: Lending, now: float) -> tuple[Queued, ...]:
         """Dismiss whom waiting does not help; return who waits on, and remember since when nothing helps them."""
         for given_up in lending.gives_up:
-            self._give_up(self._book.requests[given_up.request], given_up, now)
+            self._give_up(self._ledger.requests[given_up.request], given_up, now)
         left = []
         for entry in lending.queue:
-            asked = self._book.requests[entry.request]
+            asked = self._ledger.requests[entry.request]
             if entry.stuck and asked.elsewhere:
                 self._send_elsewhere(asked, entry)
                 continue
             left.append(entry)
             if entry.stuck != bool(asked.stuck_since):
                 asked.stuck_since = now if entry.stuck else 0.0
-                self._book.touch(asked)
+                self._ledger.touch(asked)
         return tuple(left)
 
     def _send_elsewhere(self, asked: RequestRow, entry: Queued) -> None:
-        self._book.drop_request(asked)
+        self._ledger.drop_request(asked)
         where = named(asked.devices, self._devices)
         text = f"{where[0].upper()}{where[1:]} cannot be had for it now: {entry.cause}{self._room(entry.reason.code)}."
         self._refuse(asked, code=BLOCKED, message=text, remedy="Place it elsewhere.")
 
     def _give_up(self, asked: RequestRow, given_up: GiveUp, now: float) -> None:
-        self._book.drop_request(asked)
+        self._ledger.drop_request(asked)
         waited, room = format_duration(now - asked.stuck_since), self._room(given_up.code)
         text = f"The cell stopped waiting for a GPU: for {waited} nothing could be done for it ({given_up.cause}{room})."
         remedy = REMEDIES.get(given_up.code, "Run the cell again later.")

@@ -12,10 +12,10 @@ from typing import Any
 
 from carrel.broker.core.effects import NEVER
 from carrel.broker.core.lender import Lender, resumption
+from carrel.broker.core.messages import text_of
 from carrel.broker.core.moves import Moves
 from carrel.broker.core.rows import LeaseRow, TenantRow
-from carrel.broker.core.words import text_of
-from carrel.domain.lease import LeaseState, Residency, Way
+from carrel.domain.lease import LeaseState, MoveMethod, Residency
 from carrel.leases.protocol import RUNNER
 
 
@@ -24,7 +24,7 @@ class Turns:
 
     def __init__(self, lender: Lender, moves: Moves) -> None:
         self._lender = lender
-        self._book = lender.book
+        self._ledger = lender.ledger
         self._moves = moves
         #: When a pause that did not work is tried again (Unix seconds).
         self.due = NEVER
@@ -35,10 +35,10 @@ class Turns:
         if lease is None:
             return
         lease.aside = True
-        self._book.touch(lease)
-        for request in self._book.requests_of(row.id):
+        self._ledger.touch(lease)
+        for request in self._ledger.requests_of(row.id):
             if request.resumes == lease.id:
-                self._book.drop_request(request)
+                self._ledger.drop_request(request)
         if lease.state is LeaseState.PAUSED:
             self._lender.say_paused(row, lease)
 
@@ -48,9 +48,9 @@ class Turns:
         if lease is None or not lease.aside:
             return
         lease.aside = False
-        self._book.touch(lease)
+        self._ledger.touch(lease)
         if lease.state is LeaseState.PAUSED:
-            self._book.add_request(resumption(row, lease, self._lender.now))
+            self._ledger.add_request(resumption(row, lease, self._lender.now))
             self._lender.look()
         elif not lease.pending and not lease.pausing and row.residency is not Residency.SUSPENDING:
             self._lender.resumed(row, lease)
@@ -58,15 +58,15 @@ class Turns:
     def review(self, now: float) -> None:
         """Begin to pause those whose turn is over, where that has not begun."""
         self.due = NEVER
-        for lease in [one for one in self._book.leases.values() if one.aside and _computes(one)]:
-            row = self._book.tenants[lease.tenant]
+        for lease in [one for one in self._ledger.leases.values() if one.aside and _computes(one)]:
+            row = self._ledger.tenants[lease.tenant]
             if row.retry_at > now:
                 self.due = min(self.due, row.retry_at)
             elif row.gated and not row.loose and row.residency in (Residency.NONE, Residency.RESIDENT):
                 self._moves.pause_in_place(row, lease)
-            elif row.residency is Residency.RESIDENT and self._lender.way(row)[0] is not Way.HOLD and self._has_room(row):
+            elif row.residency is Residency.RESIDENT and self._lender.way(row)[0] is not MoveMethod.HOLD and self._has_room(row):
                 row.residency = Residency.SUSPENDING
-                self._book.touch(row)
+                self._ledger.touch(row)
                 self._moves.suspend(row.id, lease.id)
 
     def _has_room(self, row: TenantRow) -> bool:
@@ -75,7 +75,7 @@ class Turns:
         return left is None or sum(row.state.values()) <= left
 
     def _lease(self, row: TenantRow, message: Mapping[str, Any]) -> LeaseRow | None:
-        lease = self._book.leases.get(text_of(message, "lease"))
+        lease = self._ledger.leases.get(text_of(message, "lease"))
         return lease if lease is not None and lease.tenant == row.id and row.role == RUNNER else None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from carrel.broker.core.rates import EXCHANGE, OUT, TELLING, Rates
 from carrel.broker.core.rows import TenantRow
-from carrel.domain.lease import Way
+from carrel.domain.lease import MoveMethod
 from carrel.suspension.ports import Ending, Moved
 
 
@@ -59,7 +59,7 @@ class UnderWay:
     def begun(self, row: TenantRow, direction: str, now: float) -> None:
         """The tenant's state begins to move."""
         size = sum(row.state.values())
-        way = row.moved_by if row.moved_by == Way.BUS else self._way
+        way = row.moved_by if row.moved_by == MoveMethod.BUS else self._way
         self.moves[row.id] = Move(tenant=row.id, direction=direction, way=way, devices=row.home, of=size, since=now, at=now)
         self.version += 1
 

@@ -32,7 +32,7 @@ from carrel.engines.deputy.followed import (
     user_file,
 )
 from carrel.engines.deputy.frames import CHUNK, VERSION, NotAFrame, Signer, frame, observation_from_plain
-from carrel.engines.deputy.takings import Takings
+from carrel.engines.deputy.mirror import Mirror
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilots import no_time
 from carrel.engines.slurm.shared import Listing
@@ -117,7 +117,7 @@ class DeputyEngine:
         self._asked = 0
         self._monotonic = monotonic
         self._clock = clock
-        self._takings = Takings(user=user, spool=spool, blobs=blobs)
+        self._mirror = Mirror(user=user, spool=spool, blobs=blobs)
         self._receivers: list[Callable[[Sequence[Observation]], None]] = []
         self._followed: dict[Key, Followed] = {}
         self._lock = threading.RLock()
@@ -219,7 +219,7 @@ class DeputyEngine:
             self._send(self._collections.frame(key))
             self._go()
         stored = wait()
-        missing = [file.path for file in stored.files if not self._takings.has(file.digest)]
+        missing = [file.path for file in stored.files if not self._mirror.has(file.digest)]
         if missing:
             raise Unavailable(f"{len(missing)} outputs did not arrive whole.", remedy="Try again.")
         return stored
@@ -274,7 +274,7 @@ class DeputyEngine:
             "launch": to_plain(launch),
             "token": followed.token,
             "offset": followed.offset,
-            "log": self._takings.log_size(launch.job_id, launch.attempt),
+            "log": self._mirror.log_size(launch.job_id, launch.attempt),
             "immediate": self._immediate(launch),
             "hold": self._hold(launch),
         }
@@ -331,7 +331,7 @@ class DeputyEngine:
                 sent_away, why = False, str(error)
             with self._changed:
                 self._ready = False
-                self._takings.close()
+                self._mirror.close()
                 words = "The lab stops." if self._closed else self._last_words() or why
                 self._collections.fail(Unavailable(f"The deputy of {self._user} is gone: {words}", remedy="Try again."))
                 if self._closed or not self._followed:
@@ -450,7 +450,7 @@ class DeputyEngine:
                 with self._changed:
                     self._collections.answered(head)
             elif kind == "blob":
-                self._insist(lambda: self._takings.take_blob(str(head["digest"]), body, last=bool(head["last"])))
+                self._insist(lambda: self._mirror.take_blob(str(head["digest"]), body, last=bool(head["last"])))
             else:
                 raise NotAFrame(f'"{kind}" is not understood.')
         except (KeyError, ValueError, TypeError) as error:
@@ -500,13 +500,13 @@ class DeputyEngine:
             limit = self._collections.limit_of(key) if followed is None else followed.launch.limits.outputs
         if kind == "offer":
             digests = list(head["digests"])  # of what is forgotten meanwhile, or was never this user's, nothing is wanted
-            self._send({"is": "wanted", "digests": [] if limit is None else self._takings.want(limit, digests)})
+            self._send({"is": "wanted", "digests": [] if limit is None else self._mirror.want(limit, digests)})
         elif followed is None:
             return
         elif kind == "log":
-            self._insist(lambda: self._takings.take_log(followed.launch, int(head["at"]), body))
+            self._insist(lambda: self._mirror.take_log(followed.launch, int(head["at"]), body))
         else:
-            observation = self._takings.told(observation, list(head["lost"]))
+            observation = self._mirror.told(observation, list(head["lost"]))
             self._deliver([observation])
             if not observation.beside:
                 followed.offset = observation.offset

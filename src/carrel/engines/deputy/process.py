@@ -39,7 +39,7 @@ from carrel.engines.slurm.shared import LabsListing
 from carrel.runner.collecting import remove_work
 from carrel.runner.outputs import sweep_drafts
 from carrel.spool import Spool
-from carrel.spool.seal import Order, is_signed, opening_of, signed_by
+from carrel.spool.seal import SignedOrder, is_signed, opening_of, signed_by
 from carrel.spool.strict import trusted_directory
 
 #: Seconds for which an earlier deputy of the same user and lab may still be there.
@@ -97,7 +97,7 @@ class Service:
         self._nonce = nonce
         #: By whose key what is run has to be signed; "": nobody asks for that.
         self._key = ""
-        self._orders: dict[tuple[int, int], Order] = {}
+        self._orders: dict[tuple[int, int], SignedOrder] = {}
         self._configuration = configuration
         self._account = account
         self._send = send
@@ -254,7 +254,7 @@ class Service:
 
     def _follow(self, engine: SlurmEngine, head: Mapping[str, Any]) -> None:
         if self._key:
-            order = Order(user=self._account.pw_name, launch=head["launch"], signature=str(head.get("signature", "")))
+            order = SignedOrder(user=self._account.pw_name, launch=head["launch"], signature=str(head.get("signature", "")))
             order.check(self._key, by=signed_by)
             self._orders[int(head["launch"]["job_id"]), int(head["launch"]["attempt"])] = order
         launch = from_plain(Launch, head["launch"])

@@ -28,7 +28,7 @@ from carrel.domain.node import Device
 from carrel.domain.serial import to_plain
 from carrel.engines.slurm.environ import MODULES, command_environ, read_environ
 from carrel.runner.hardware import machine_facts
-from carrel.runner.main import Surroundings, run_attempt
+from carrel.runner.main import RunnerContext, run_attempt
 from carrel.spool import AttemptDirectory, append_entry, read_claim, read_entries, take_claim
 from carrel.spool.seal import check_launch, read_order
 from carrel.spool.strict import trusted_directory
@@ -156,7 +156,7 @@ def _be_runner(directory: AttemptDirectory) -> None:
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
         environ = job_environ(directory, os.environ)
-        surroundings = Surroundings(
+        surroundings = RunnerContext(
             environ=environ,
             more=command_environ(environ),
             facts=job_facts,

@@ -21,7 +21,7 @@ from functools import partial
 
 from carrel.domain.errors import CarrelError, Invalid, Unavailable
 from carrel.domain.submit_limits import MAX_JOB_COUNT
-from carrel.engines.slurm.keeper import NOT_STARTED, Kept, kept
+from carrel.engines.slurm.keeper import NOT_STARTED, KeptAllocation, kept
 from carrel.engines.slurm.limits import FIELDS, parse_limits
 from carrel.engines.slurm.listing import (
     SACCT_FIELDS,
@@ -183,7 +183,7 @@ class SlurmCommands:
         return parse_submitted(self._something("sbatch", answer))
 
     def begin(
-        self, arguments: Sequence[str], allocation: Kept, *, conversation: bool = False
+        self, arguments: Sequence[str], allocation: KeptAllocation, *, conversation: bool = False
     ) -> tuple[int, subprocess.Popen[bytes]]:
         """Have srun make an allocation that is there at once, and a step in it. Return the number, and srun's keeper.
 

@@ -34,7 +34,7 @@ from carrel.engines.slurm.shared import Listing
 from carrel.engines.slurm.transport import Transport
 from carrel.runner.lease import LONGEST_WAIT
 from carrel.spool import Spool, read_claim, write_preempt
-from carrel.spool.seal import Order
+from carrel.spool.seal import SignedOrder
 
 #: Seconds beyond a job's walltime that Slurm is asked for, so that the runner's own limit comes first.
 MARGIN = 60
@@ -61,7 +61,7 @@ def options_for(launch: Launch) -> SlurmOptions:
     )
 
 
-def not_signed(_launch: Launch) -> Order | None:
+def not_signed(_launch: Launch) -> SignedOrder | None:
     """Nobody asks for the lab's signature."""
     return None
 
@@ -90,7 +90,7 @@ class SlurmEngine:
         host: str = "",
         python: str = sys.executable,
         strict: bool = False,
-        order: Callable[[Launch], Order | None] = not_signed,
+        order: Callable[[Launch], SignedOrder | None] = not_signed,
         key: str = "",
         ordered_of: str = "",
         interval: float = 5.0,

@@ -24,7 +24,7 @@ from carrel.engines.attempts import Key
 from carrel.engines.slurm.batch import DETACHED, GIVE_BACK, RELEASED, SCRIPT, WATCH
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.followed import HELD, Followed, runner_of
-from carrel.engines.slurm.keeper import Kept, srun_of
+from carrel.engines.slurm.keeper import KeptAllocation, srun_of
 from carrel.engines.slurm.listing import SlurmJob, slurm_name
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.script import batch_script
@@ -135,7 +135,7 @@ class Allocations:
         )
         try:
             number, process = self._slurm.begin(
-                arguments, Kept(followed.name, script, followed.directory.claim, followed.directory.path / DETACHED)
+                arguments, KeptAllocation(followed.name, script, followed.directory.claim, followed.directory.path / DETACHED)
             )
         except SlurmRefused:  # busy, or something that sbatch will say, too
             followed.hold(False)

@@ -54,7 +54,7 @@ NOT_STARTED = (126, 127)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptAllocation:
     """An allocation that a keeper knows."""
 
     #: Its comment.
@@ -67,7 +67,7 @@ class Kept:
     detached: Path | None = None
 
 
-def kept(allocation: Kept, words: Sequence[str], said: int) -> list[str]:
+def kept(allocation: KeptAllocation, words: Sequence[str], said: int) -> list[str]:
     """Return what runs srun, as `words`, with a keeper beside it, which exits like srun. `said` is an empty file that is open."""
     detached = "" if allocation.detached is None else str(allocation.detached)
     return [

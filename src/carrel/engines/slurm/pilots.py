@@ -28,7 +28,7 @@ from carrel.domain.qos import JobKind
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.followed import Followed, runner_of
 from carrel.engines.slurm.immediate import SHORT, may_be_immediate, srun_arguments, watched
-from carrel.engines.slurm.keeper import Kept
+from carrel.engines.slurm.keeper import KeptAllocation
 from carrel.engines.slurm.listing import SlurmJob, slurm_name
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilot import BEAT, BEGINS, GO, OVER, is_locked
@@ -270,7 +270,7 @@ class Pilots:
         )
         try:
             number, process = self._slurm.begin(
-                [word for word in arguments if word not in _SPOKEN], Kept(name, script, script), conversation=True
+                [word for word in arguments if word not in _SPOKEN], KeptAllocation(name, script, script), conversation=True
             )
         except SlurmRefused:
             _remove(script)

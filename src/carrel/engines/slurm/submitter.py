@@ -30,9 +30,9 @@ from carrel.engines.slurm.listing import SlurmJob, find, slurm_name
 from carrel.engines.slurm.numbers import indices_text
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.pilots import Pilots
-from carrel.engines.slurm.room import Place, Room
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import end_of, is_live
+from carrel.engines.slurm.submit_capacity import Place, SubmitCapacity
 from carrel.engines.slurm.transport import Transport
 
 #: Seconds before sbatch is tried again after it failed: at first, and at most.
@@ -80,7 +80,7 @@ class Submitter:
         self._allocations = allocations
         self.pilots = pilots(self.submit)
         self._limits = limits
-        self._room = Room(monotonic)
+        self._room = SubmitCapacity(monotonic)
         self._user = user
         self._monotonic = monotonic
         self._end = end

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from carrel.domain.errors import Conflict, Invalid
 from carrel.domain.task import EnvironmentRecipe
-from carrel.environments.building import Bench, requirements_in
-from carrel.environments.guards import Hold
+from carrel.environments.building import BuildContext, requirements_in
+from carrel.environments.guards import OpenGuard
 from carrel.environments.named import making
 from carrel.environments.named.changes import freeze, hashes_in, known_hashes, signature
 from carrel.environments.named.records import SEEN, Kind, LockNote, NamedRecord, Origin, Place, full_name
@@ -22,14 +22,14 @@ class Builder:
     """Builds at one place, whose `changing` guard is held."""
 
     place: Place
-    hold: Hold
-    bench: Bench
+    hold: OpenGuard
+    build_context: BuildContext
     clock: Callable[[], float]
 
     def create(self, owner: str, name: str, recipe: EnvironmentRecipe) -> NamedRecord:
         """Make the environment of a recipe."""
         self.place.sweep(None)
-        lock, interpreter = making.lock_of(recipe, self.bench)
+        lock, interpreter = making.lock_of(recipe, self.build_context)
         words = recipe.source or (f"Python {recipe.python}" if recipe.python else "ipykernel and pip alone")
         return self.replace(self._new(owner, name, Kind.OWN, words), lock, "made", interpreter)
 
@@ -38,7 +38,7 @@ class Builder:
         if not prefix.is_absolute():
             raise Invalid(f'"{prefix}" is not an absolute path.', remedy="Begin it with a slash.")
         self.place.sweep(None)
-        found = making.look_at(prefix, self.bench)
+        found = making.look_at(prefix, self.build_context)
         record = self._new(owner, name, Kind.REFERENCE, f"{prefix}, used where it is")
         record = replace(record, prefix=str(prefix), python=found.python)
         self.place.write(record)
@@ -59,21 +59,23 @@ class Builder:
         """Make a personal copy of a shared environment."""
         source = full_name(original.owner, original.name)
         origin = Origin(environment=source, lock=digest)
-        self.bench.workshop.report(f"making your own copy of {source}")
+        self.build_context.context.report(f"making your own copy of {source}")
         if original.kind is Kind.OWN:
             record = replace(self._new(owner, name, Kind.OWN, f"a copy of {source}"), origin=origin)
             return self.replace(record, lock, "made", self._interpreter(original))
-        base = making.look_at(Path(original.prefix), self.bench)
+        base = making.look_at(Path(original.prefix), self.build_context)
         record = self._new(owner, name, Kind.OVERLAY, f"{source}, with what you install on top of it")
         record = replace(record, origin=origin, base=original.prefix, python=base.python)
-        return self._built(record, lambda target: making.build_overlay(base, target, self.bench, self.hold.fd), {}, "made")
+        return self._built(
+            record, lambda target: making.build_overlay(base, target, self.build_context, self.hold.fd), {}, "made"
+        )
 
     def replace(self, record: NamedRecord, lock: str, how: str, interpreter: Interpreter | None = None) -> NamedRecord:
         """Build the environment of `lock` and put it in the place of the present one, which nobody may be using."""
         chosen = interpreter or self._interpreter(record)
         return self._built(
             replace(record, python=chosen.version),
-            lambda target: making.build(lock, chosen, target, self.bench, self.hold.fd),
+            lambda target: making.build(lock, chosen, target, self.build_context, self.hold.fd),
             {**known_hashes(self.place, record), **hashes_in(lock)},
             how,
         )
@@ -92,7 +94,7 @@ class Builder:
             place.write(written)  # from here on the new one is the environment
         except BaseException:
             place.discard(target if record.prefix else place.directory)
-            self.bench.workshop.discard(target)
+            self.build_context.context.discard(target)
             raise
         write_text(place.directory / SEEN, seen)
         if record.prefix:
@@ -105,4 +107,4 @@ class Builder:
     def _interpreter(self, record: NamedRecord) -> Interpreter:
         """The Python of a record: the exact version where the machine has it, else the same minor version."""
         version = record.python.partition("-")[2]
-        return making.interpreter_for(".".join(version.split(".")[:2]) if version else None, self.bench)
+        return making.interpreter_for(".".join(version.split(".")[:2]) if version else None, self.build_context)

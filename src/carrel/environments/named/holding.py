@@ -11,7 +11,7 @@ from pathlib import Path
 from carrel.domain.errors import Conflict, NotFound
 from carrel.domain.task import EnvironmentRecipe
 from carrel.environments.errors import from_os_error
-from carrel.environments.guards import Hold, try_exclusive, try_shared, wait_exclusive
+from carrel.environments.guards import OpenGuard, try_exclusive, try_shared, wait_exclusive
 from carrel.environments.named.builder import Builder
 from carrel.environments.named.making import Tools, Work
 from carrel.environments.named.records import Layout, NamedRecord, Place
@@ -26,7 +26,7 @@ class Opened:
 
     place: Place
     record: NamedRecord
-    hold: Hold
+    hold: OpenGuard
 
     @property
     def prefix(self) -> Path:
@@ -44,11 +44,11 @@ class Ground:
 
     @contextmanager
     def builder(
-        self, owner: str, place: Place, hold: Hold, work: Work, recipe: EnvironmentRecipe | None = None
+        self, owner: str, place: Place, hold: OpenGuard, work: Work, recipe: EnvironmentRecipe | None = None
     ) -> Iterator[Builder]:
         """A builder at `place`, which is one of `owner`'s and whose `changing` guard is `hold`."""
-        with self.tools.bench(owner, work, recipe) as bench:
-            yield Builder(place=place, hold=hold, bench=bench, clock=self.clock)
+        with self.tools.build_context(owner, work, recipe) as build_context:
+            yield Builder(place=place, hold=hold, build_context=build_context, clock=self.clock)
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def storage(layout: Layout) -> Iterator[None]:
 
 
 @contextmanager
-def changing(place: Place, work: Work) -> Iterator[Hold]:
+def changing(place: Place, work: Work) -> Iterator[OpenGuard]:
     """Be the only one who changes the environment at `place`; waits until others have finished."""
     place.prepare()
     hold = wait_exclusive(

@@ -14,7 +14,7 @@ from carrel.domain.errors import Invalid
 from carrel.domain.launch import LaunchWalls
 from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
 from carrel.environments.building import (
-    Bench,
+    BuildContext,
     build_verified,
     is_verifiable,
     make_venv,
@@ -27,12 +27,12 @@ from carrel.environments.conda import explicit_lock
 from carrel.environments.confinement import Builds
 from carrel.environments.equipment import address_secrets, cache_beside, find_uv, workshops
 from carrel.environments.errors import EnvironmentFailed, EnvironmentTimeout
-from carrel.environments.guards import Patience
+from carrel.environments.guards import WaitLimit
 from carrel.environments.mirrors import read_mirrors
 from carrel.environments.named.changes import freeze, site_packages
 from carrel.environments.pythons import Interpreter, find_interpreter, lab_interpreter, probe
 from carrel.environments.records import write_text
-from carrel.environments.tools import Workshop
+from carrel.environments.tools import ToolContext
 from carrel.environments.words import Redactor
 
 #: What a kernel needs, and what makes `pip install` work; the oldest ipykernel is the oldest one that notebooks are tested with.
@@ -62,9 +62,9 @@ class Work:
     log: Path | None = None
 
     @property
-    def patience(self) -> Patience:
+    def patience(self) -> WaitLimit:
         """The same, as tools take it."""
-        return Patience(deadline=self.deadline, stop=self.stop)
+        return WaitLimit(deadline=self.deadline, stop=self.stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Tools:
     walls: Callable[[str], LaunchWalls | None] = lambda _owner: None
 
     @contextmanager
-    def bench(self, owner: str, work: Work, recipe: EnvironmentRecipe | None = None) -> Iterator[Bench]:
+    def build_context(self, owner: str, work: Work, recipe: EnvironmentRecipe | None = None) -> Iterator[BuildContext]:
         """A place to work for an owner, removed afterwards."""
         mirrors = read_mirrors(self.environ)
         lines = [] if recipe is None else [*recipe.requirements, *recipe.files.values()]
@@ -93,7 +93,7 @@ class Tools:
         for note in mirrors.notes:
             work.report(note)
         with tempfile.TemporaryDirectory(dir=scratch, ignore_cleanup_errors=True) as directory:
-            plain = Workshop(
+            plain = ToolContext(
                 variables=variables,
                 patience=work.patience,
                 redactor=redactor,
@@ -102,9 +102,9 @@ class Tools:
             )
             seen, uv = self.walls(owner), find_uv(self.uv, variables)
             builds = Builds(owner=owner, walls=seen) if seen is not None else None
-            workshop, trusted = workshops(plain, builds, self.root, Path(directory), uv)
-            yield Bench(
-                workshop=workshop,
+            context, trusted = workshops(plain, builds, self.root, Path(directory), uv)
+            yield BuildContext(
+                context=context,
                 trusted=trusted,
                 uv=uv,
                 options=("--no-python-downloads",),
@@ -113,7 +113,7 @@ class Tools:
                 scratch=Path(directory),
                 code=Path(directory),
             )
-            workshop.tidy()
+            context.tidy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,23 +126,28 @@ class Found:
     sites: tuple[str, ...]
 
 
-def interpreter_for(request: str | None, bench: Bench) -> Interpreter:
+def interpreter_for(request: str | None, build_context: BuildContext) -> Interpreter:
     """Return the Python for a version request; None: the lab's own, outside its virtual environment."""
     return find_interpreter(
-        request, lab=lab_interpreter(), uv=bench.uv, options=bench.options, workshop=bench.trusted, cwd=bench.scratch
+        request,
+        lab=lab_interpreter(),
+        uv=build_context.uv,
+        options=build_context.options,
+        context=build_context.trusted,
+        cwd=build_context.scratch,
     )
 
 
-def lock_of(recipe: EnvironmentRecipe, bench: Bench) -> tuple[str, Interpreter]:
+def lock_of(recipe: EnvironmentRecipe, build_context: BuildContext) -> tuple[str, Interpreter]:
     """Resolve a recipe together with `BASICS`; return the lock and the Python that it is for."""
     if recipe.kind is EnvironmentKind.CONDA:
         raise Invalid(
             "An environment of conda packages is not built here.",
             remedy="Make it with your conda tool, put ipykernel into it, and name its path.",
         )
-    interpreter = interpreter_for(requested_python(recipe), bench)
+    interpreter = interpreter_for(requested_python(recipe), build_context)
     if recipe.kind is EnvironmentKind.UV_LOCK:
-        recipe = _unlocked(recipe, interpreter, bench)
+        recipe = _unlocked(recipe, interpreter, build_context)
     elif recipe.local:
         raise Invalid(
             f"{recipe.source or 'The requirements'} point into a directory, and only their text came here.",
@@ -150,22 +155,22 @@ def lock_of(recipe: EnvironmentRecipe, bench: Bench) -> tuple[str, Interpreter]:
         )
     wanted = tuple(line for line in recipe.requirements if line.strip() != "--require-hashes")
     recipe = replace(recipe, kind=EnvironmentKind.REQUIREMENTS, requirements=(*wanted, *BASICS))
-    bench.workshop.report(f"resolving {recipe.source}" if recipe.source else "resolving what a kernel needs")
-    return resolve(recipe, interpreter, bench), interpreter
+    build_context.context.report(f"resolving {recipe.source}" if recipe.source else "resolving what a kernel needs")
+    return resolve(recipe, interpreter, build_context), interpreter
 
 
-def build(lock: str, interpreter: Interpreter, target: Path, bench: Bench, guard: int) -> None:
+def build(lock: str, interpreter: Interpreter, target: Path, build_context: BuildContext, guard: int) -> None:
     """Make a virtual environment `target` with exactly what the lock names. `guard` is a lock that uv inherits."""
-    if not (bench.kept_apart and is_verifiable(lock) and _from_verified(lock, interpreter, target, bench, guard)):
-        _from_anything(lock, interpreter, target, bench, guard)
-    link_uv(target, bench.uv)
-    add_kernel(target, bench, guard)
+    if not (build_context.kept_apart and is_verifiable(lock) and _from_verified(lock, interpreter, target, build_context, guard)):
+        _from_anything(lock, interpreter, target, build_context, guard)
+    link_uv(target, build_context.uv)
+    add_kernel(target, build_context, guard)
 
 
-def _from_verified(lock: str, interpreter: Interpreter, target: Path, bench: Bench, guard: int) -> bool:
+def _from_verified(lock: str, interpreter: Interpreter, target: Path, build_context: BuildContext, guard: int) -> bool:
     """Take what others have fetched as well, where the lock's hashes say all; copied, because its owner will write into it."""
     try:
-        build_verified(lock, interpreter, target, bench, guard, options=("--link-mode", "copy"))
+        build_verified(lock, interpreter, target, build_context, guard, options=("--link-mode", "copy"))
     except EnvironmentTimeout:
         raise
     except EnvironmentFailed:
@@ -173,48 +178,70 @@ def _from_verified(lock: str, interpreter: Interpreter, target: Path, bench: Ben
     return True
 
 
-def _from_anything(lock: str, interpreter: Interpreter, target: Path, bench: Bench, guard: int) -> None:
-    make_venv(interpreter, target, bench.workshop, bench, guard, prompt=target.parent.name)
+def _from_anything(lock: str, interpreter: Interpreter, target: Path, build_context: BuildContext, guard: int) -> None:
+    make_venv(interpreter, target, build_context.context, build_context, guard, prompt=target.parent.name)
     count = len(requirements_in(lock))
-    bench.workshop.report(f"installing {count} package{'s' if count != 1 else ''}")
-    file = bench.scratch / "lock.txt"
+    build_context.context.report(f"installing {count} package{'s' if count != 1 else ''}")
+    file = build_context.scratch / "lock.txt"
     file.write_text(lock, encoding="utf-8")
-    arguments = ["pip", "sync", str(file), "--python", str(target / "bin/python"), *bench.options]
+    arguments = ["pip", "sync", str(file), "--python", str(target / "bin/python"), *build_context.options]
     if all("--hash=" in line for line in requirements_in(lock)):
         arguments.append("--require-hashes")
-    first = bench.workshop.attempt([str(bench.uv), *arguments, "--offline"], cwd=bench.scratch, guard=guard)
+    first = build_context.context.attempt(
+        [str(build_context.uv), *arguments, "--offline"], cwd=build_context.scratch, guard=guard
+    )
     if first.status != 0:
         # Not everything is in the cache: look at the index, which takes longer and may not be there.
-        arguments += bench.index_options
-        bench.workshop.run([str(bench.uv), *arguments], cwd=bench.scratch, doing="Installing the packages", guard=guard)
-    bench.workshop.take(target)
+        arguments += build_context.index_options
+        build_context.context.run(
+            [str(build_context.uv), *arguments], cwd=build_context.scratch, doing="Installing the packages", guard=guard
+        )
+    build_context.context.take(target)
 
 
-def build_overlay(base: Found, target: Path, bench: Bench, guard: int) -> None:
+def build_overlay(base: Found, target: Path, build_context: BuildContext, guard: int) -> None:
     """Make a virtual environment that reads the packages of `base` and takes what is installed from now on."""
     python = base.prefix / "bin/python"
-    version = probe(python, bench.workshop, bench.scratch)
-    make_venv(Interpreter(path=python, version=version), target, bench.workshop, bench, guard, prompt=target.parent.name)
-    bench.workshop.take(target)
-    link_uv(target, bench.uv)
+    version = probe(python, build_context.context, build_context.scratch)
+    make_venv(
+        Interpreter(path=python, version=version), target, build_context.context, build_context, guard, prompt=target.parent.name
+    )
+    build_context.context.take(target)
+    link_uv(target, build_context.uv)
     for site in site_packages(target):
         # A line that starts with "import" is run (Python's `site` module): path files of the base are then read as well.
         adding = "; ".join(f"site.addsitedir({path!r})" for path in base.sites)
         write_text(site / "carrel-base.pth", f"import site; {adding}\n")
-    arguments = ["pip", "install", "pip", "--python", str(target / "bin/python"), *bench.options, *bench.index_options]
-    command = [str(bench.uv), *arguments]
-    bench.workshop.run(command, cwd=bench.scratch, doing="Installing pip", guard=guard, writable={target: target})
+    arguments = [
+        "pip",
+        "install",
+        "pip",
+        "--python",
+        str(target / "bin/python"),
+        *build_context.options,
+        *build_context.index_options,
+    ]
+    command = [str(build_context.uv), *arguments]
+    build_context.context.run(command, cwd=build_context.scratch, doing="Installing pip", guard=guard, writable={target: target})
 
 
-def add_kernel(target: Path, bench: Bench, guard: int | None = None) -> bool:
+def add_kernel(target: Path, build_context: BuildContext, guard: int | None = None) -> bool:
     """Install ipykernel and pip where they are missing (a lock may lack them, a user may have removed them)."""
     missing = [line for line in BASICS if not has_package(target, line.partition(">")[0])]
     if missing:
-        bench.workshop.report(f"installing {' and '.join(missing)}")
-        arguments = ["pip", "install", *missing, "--python", str(target / "bin/python"), *bench.options, *bench.index_options]
+        build_context.context.report(f"installing {' and '.join(missing)}")
+        arguments = [
+            "pip",
+            "install",
+            *missing,
+            "--python",
+            str(target / "bin/python"),
+            *build_context.options,
+            *build_context.index_options,
+        ]
         doing = f"Installing {missing[0]}"
-        command = [str(bench.uv), *arguments]
-        bench.workshop.run(command, cwd=bench.scratch, doing=doing, guard=guard, writable={target: target})
+        command = [str(build_context.uv), *arguments]
+        build_context.context.run(command, cwd=build_context.scratch, doing=doing, guard=guard, writable={target: target})
     return bool(missing)
 
 
@@ -250,7 +277,7 @@ def is_conda(prefix: Path) -> bool:
     return (prefix / "conda-meta").is_dir()
 
 
-def look_at(prefix: Path, bench: Bench) -> Found:
+def look_at(prefix: Path, build_context: BuildContext) -> Found:
     """Return what a prefix that others made has; raise `EnvironmentFailed` when no kernel can run there, saying what to do."""
     python = prefix / "bin/python"
     if not os.access(python, os.X_OK):
@@ -258,7 +285,7 @@ def look_at(prefix: Path, bench: Bench) -> Found:
             f"{prefix} is no virtual environment or conda prefix: there is no bin/python that can be run.",
             remedy="Name the directory that has bin/python in it.",
         )
-    answer = bench.workshop.run([str(python), "-I", "-c", _PROBE], cwd=bench.scratch, doing=f"Looking at {prefix}")
+    answer = build_context.context.run([str(python), "-I", "-c", _PROBE], cwd=build_context.scratch, doing=f"Looking at {prefix}")
     try:
         said = json.loads(answer)
         found = Found(prefix=prefix, python=str(said["python"]), sites=tuple(map(str, said["sites"])))
@@ -280,15 +307,15 @@ def _how_to_add(prefix: Path, *, has_pip: bool) -> str:
     return f"uv pip install --python {prefix}/bin/python ipykernel"
 
 
-def _unlocked(recipe: EnvironmentRecipe, interpreter: Interpreter, bench: Bench) -> EnvironmentRecipe:
+def _unlocked(recipe: EnvironmentRecipe, interpreter: Interpreter, build_context: BuildContext) -> EnvironmentRecipe:
     """Turn a uv.lock into requirement lines with exact versions and hashes, without code of the project itself."""
     if recipe.local:
-        bench.workshop.report(
+        build_context.context.report(
             "what lies in the project's own directory is left out: install it in a session with %pip install -e"
         )
-    project = stage(replace(recipe, local=False), bench.scratch / "project", bench)
+    project = stage(replace(recipe, local=False), build_context.scratch / "project", build_context)
     arguments = ["export", "--frozen", "--format", "requirements-txt", "--no-header", "--no-annotate"]
-    arguments += ["--no-emit-local", "--python", str(interpreter.path), *bench.options]
+    arguments += ["--no-emit-local", "--python", str(interpreter.path), *build_context.options]
     doing = f"Reading {recipe.source}"
-    text = bench.workshop.run([str(bench.uv), *arguments], cwd=project, doing=doing, writable={project: project})
+    text = build_context.context.run([str(build_context.uv), *arguments], cwd=project, doing=doing, writable={project: project})
     return replace(recipe, requirements=tuple(requirements_in(text)), files={}, local=False)

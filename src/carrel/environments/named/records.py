@@ -16,7 +16,7 @@ from pathlib import Path
 
 from carrel.domain.errors import Invalid, Unavailable
 from carrel.domain.serial import from_plain, to_plain
-from carrel.environments.guards import Hold, try_exclusive
+from carrel.environments.guards import OpenGuard, try_exclusive
 from carrel.environments.records import text_digest, write_text
 
 #: What a session gets that names no environment; made when it is first used.
@@ -201,7 +201,7 @@ class Place:
         for grave in self.trash.iterdir() if self.trash.is_dir() else ():
             shutil.rmtree(grave, ignore_errors=True)
 
-    def try_change(self) -> Hold | None:
+    def try_change(self) -> OpenGuard | None:
         """Hold `changing`, None when somebody else has it."""
         return try_exclusive(self.changing)
 

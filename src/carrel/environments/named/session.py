@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from carrel.domain.launch import LaunchWalls
-from carrel.environments.guards import Hold
+from carrel.environments.guards import OpenGuard
 from carrel.environments.named import making
 from carrel.environments.named.holding import storage
 from carrel.environments.named.making import Work
@@ -27,7 +27,7 @@ class SessionEnvironment:
     lock: str
     #: Open for as long as the session uses it (the end of the process will do): it is then neither removed nor replaced. None
     #: for a prefix that is no environment of the lab's.
-    hold: Hold | None = field(default=None, repr=False, compare=False)
+    hold: OpenGuard | None = field(default=None, repr=False, compare=False)
 
 
 def _never() -> bool:

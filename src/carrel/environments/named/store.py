@@ -18,11 +18,11 @@ from carrel.environments.named import making
 from carrel.environments.named.builder import Builder
 from carrel.environments.named.changes import note_changes
 from carrel.environments.named.copies import personal_copy
+from carrel.environments.named.disk_quota import RESERVE, Counter, DiskQuota, read_quota, remember_quota
 from carrel.environments.named.holding import Ground, Opened, alone, changing, in_use, still, storage, use
 from carrel.environments.named.making import Tools, Work
 from carrel.environments.named.names import as_written, find, find_own, may_use
 from carrel.environments.named.records import DEFAULT, EVERYBODY, SITE, Kind, Layout, LockNote, NamedRecord, Place
-from carrel.environments.named.room import RESERVE, Counter, Room, read_quota, remember_quota
 from carrel.environments.records import short, text_digest
 
 
@@ -96,7 +96,7 @@ class NamedEnvironments:
 
     def check_room(self, owner: str, what: str) -> None:
         """Raise `StorageFull` when `owner` has no room for `what`, with what uses how much."""
-        Room(layout=self.layout, quota=self.quota, reserve=self._reserve).check(owner, what)
+        DiskQuota(layout=self.layout, quota=self.quota, reserve=self._reserve).check(owner, what)
 
     # --- making
 
@@ -185,15 +185,15 @@ class NamedEnvironments:
                     remedy=f"Build it again: `carrel env restore {record.name} {short(record.locks[-1].digest)[:12]}`.",
                 )
             if record.kind is Kind.OWN and not making.is_complete(prefix):
-                with changing(opened.place, work) as hold, self._ground.tools.bench(record.owner, work) as bench:
-                    making.add_kernel(prefix, bench, hold.fd)
+                with changing(opened.place, work) as hold, self._ground.tools.build_context(record.owner, work) as build_context:
+                    making.add_kernel(prefix, build_context, hold.fd)
             making.link_uv(prefix, find_uv(self._ground.tools.uv, self._ground.tools.environ))
             return prefix
 
     def look_at(self, owner: str, prefix: Path, work: Work) -> making.Found:
         """Look, for `owner`, at a prefix that others made; raise `EnvironmentFailed` when no kernel can run there."""
-        with storage(self.layout), self._ground.tools.bench(owner, work) as bench:
-            return making.look_at(prefix, bench)
+        with storage(self.layout), self._ground.tools.build_context(owner, work) as build_context:
+            return making.look_at(prefix, build_context)
 
     # --- looking
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
-from carrel.audit import AuditLog, Wanted
+from carrel.audit import AuditFilter, AuditLog
 from carrel.domain.errors import NotFound
 from carrel.domain.user import Caller
 from carrel.gateway.context import LARGEST, NO_ZERO, Ctx, Gateway, Who
@@ -34,7 +34,7 @@ def read_audit(
 ) -> AuditPage:
     """Lines as they were written, oldest first; with `newest` the last ones. `next` leads to the lines after these."""
     log = _log(ctx, who)
-    wanted = Wanted(
+    wanted = AuditFilter(
         who=user,
         action=action,
         result=result,

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from carrel.domain.errors import Invalid
 from carrel.gateway.context import LARGEST, Ctx, Gateway, Granted, JobId
-from carrel.gateway.events import Which, page
+from carrel.gateway.events import EventFilter, page
 from carrel.gateway.gate import Grant
 from carrel.wire.v1 import API, EventPage
 
@@ -45,7 +45,7 @@ async def events(
     limit: Limit = 200,
 ) -> Response:
     """State changes, queue positions, progress and log text of the caller's jobs (administrators: of all jobs)."""
-    which = Which(after=start_of(after, last_event_id), types=frozenset(types) if types else None)
+    which = EventFilter(after=start_of(after, last_event_id), types=frozenset(types) if types else None)
     return await answer(request, ctx, grant, which, limit)
 
 
@@ -61,7 +61,7 @@ async def job_events(
     limit: Limit = 200,
 ) -> Response:
     """The stream ends by itself after the job's last state, when all of its log has been sent."""
-    which = Which(after=start_of(after, last_event_id), job_id=job_id, types=frozenset(types) if types else None)
+    which = EventFilter(after=start_of(after, last_event_id), job_id=job_id, types=frozenset(types) if types else None)
     return await answer(request, ctx, grant, which, limit)
 
 
@@ -74,7 +74,7 @@ def start_of(after: int, last_event_id: str | None) -> int:
     return int(last_event_id)
 
 
-async def answer(request: Request, ctx: Gateway, grant: Grant, which: Which, limit: int) -> Response:
+async def answer(request: Request, ctx: Gateway, grant: Grant, which: EventFilter, limit: int) -> Response:
     """A stream when the client wants one, else a page."""
     caller, job_id = grant.caller, which.job_id
     if which.after < 0:

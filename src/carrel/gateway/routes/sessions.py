@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
 
-from carrel.control.sessions import Asked, Sessions
+from carrel.control.sessions import SessionOptions, Sessions
 from carrel.domain.errors import Invalid, Unavailable
 from carrel.domain.session import SessionKind
 from carrel.domain.units import parse_duration, parse_size
@@ -34,7 +34,7 @@ def start(request: SessionRequest, ctx: Ctx, who: Who, base: Base, response: Res
     for what, text in (("name", request.name), ("account", request.account)):
         if text is not None and not (text.strip() and text.isprintable() and len(text) <= _LONGEST):
             raise Invalid(f'The {what} "{text[:40]}" cannot be used.', remedy=f"Use 1 to {_LONGEST} printable characters.")
-    asked = Asked(
+    asked = SessionOptions(
         kind=SessionKind(request.kind),
         name=request.name,
         directory=request.directory,

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from carrel.control.hub import check_service_url, check_variables
 from carrel.domain.errors import Invalid, Unavailable
 from carrel.notebooks.identity import HEADER, HUB_PATH, read_identity
-from carrel.notebooks.jupyter.surroundings import Surroundings
+from carrel.notebooks.jupyter.context import SessionContext
 
 #: Seconds that a client has for one request, and bytes of one that are read.
 _PATIENCE, _LONGEST = 10.0, 1024 * 1024
@@ -31,7 +31,7 @@ _WAITING = "The session waits for its JupyterHub."
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Handover:
     """What the hub has for a session."""
 
     variables: Mapping[str, str]
@@ -39,12 +39,12 @@ class Joined:
     listener: socket.socket
 
 
-class Desk:
+class HandoverServer:
     """Listens on the session's socket for what the hub has for it, and takes it from the lab alone."""
 
-    def __init__(self, session: Surroundings) -> None:
+    def __init__(self, session: SessionContext) -> None:
         self._session = session
-        self._joined: Joined | None = None
+        self._joined: Handover | None = None
         self._server = _Server(str(session.socket), self)
 
     def __enter__(self) -> Self:
@@ -54,7 +54,7 @@ class Desk:
         self._server.server_close()
         Path(self._session.socket).unlink(missing_ok=True)
 
-    def wait(self, seconds: float) -> Joined:
+    def wait(self, seconds: float) -> Handover:
         """What the hub has. Raises `Unavailable` when it does not come within `seconds`."""
         deadline = time.monotonic() + seconds
         while self._joined is None:
@@ -90,7 +90,7 @@ class Desk:
         port = listener.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host or "0.0.0.0"
         url = urlsplit(address)._replace(netloc=f"{shown}:{port}").geturl()
-        self._joined = Joined({**variables, "JUPYTERHUB_SERVICE_URL": url}, listener)
+        self._joined = Handover({**variables, "JUPYTERHUB_SERVICE_URL": url}, listener)
         return int(port)
 
 
@@ -114,7 +114,7 @@ def _listen(host: str, port: int) -> socket.socket:
 class _Server(socketserver.UnixStreamServer):
     request_queue_size = 16
 
-    def __init__(self, path: str, desk: Desk) -> None:
+    def __init__(self, path: str, desk: HandoverServer) -> None:
         self.desk = desk
         super().__init__(path, _Handler)
 
@@ -123,7 +123,7 @@ class _Server(socketserver.UnixStreamServer):
         Path(str(self.server_address)).chmod(0o600)
 
     def handle_timeout(self) -> None:
-        """`Desk.wait` looks at the clock."""
+        """`HandoverServer.wait` looks at the clock."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -10,7 +10,7 @@ from jupyter_server.auth.identity import User
 from jupyterhub.singleuser.extension import JupyterHubIdentityProvider  # type: ignore[import-untyped]
 
 from carrel.notebooks.identity import HEADER, read_identity
-from carrel.notebooks.jupyter.surroundings import Surroundings
+from carrel.notebooks.jupyter.context import SessionContext
 
 #: The one thing that the lab asks; in everything else a session of a hub's is the hub's.
 _ACTIVITY = "/carrel/activity"
@@ -21,7 +21,7 @@ class HubIdentityProvider(JupyterHubIdentityProvider):  # type: ignore[misc]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._session = Surroundings.read(os.environ)
+        self._session = SessionContext.read(os.environ)
 
     @property
     def token(self) -> str:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from carrel.domain.errors import Unavailable
-from carrel.notebooks.hub.handover import Desk
-from carrel.notebooks.jupyter.surroundings import Surroundings
+from carrel.notebooks.hub.handover import HandoverServer
+from carrel.notebooks.jupyter.context import SessionContext
 
 #: Seconds that a session waits for what its hub has for it: the spawner sends it as soon as the session listens.
 JOIN_SECONDS = 120.0
@@ -16,12 +16,12 @@ _PING_SECONDS = 30
 _PROVIDER = "carrel.notebooks.hub.provider.HubIdentityProvider"
 
 
-def serve(session: Surroundings, *, load: Callable[[], object]) -> None:
+def serve(session: SessionContext, *, load: Callable[[], object]) -> None:
     """Wait for the hub's variables, then run until it is shut down. Everything else of the session must be set up already.
 
     `load` imports JupyterLab. Raises `Unavailable` where JupyterHub is not installed, or when nothing comes.
     """
-    with Desk(session) as desk:
+    with HandoverServer(session) as desk:
         try:
             # Takes a second, in which the lab's request waits in the socket's queue.
             load()

@@ -6,11 +6,11 @@ import os
 import sys
 
 from carrel.domain.errors import CarrelError
+from carrel.notebooks.jupyter.context import SessionContext
 from carrel.notebooks.jupyter.launch import launch
-from carrel.notebooks.jupyter.surroundings import Surroundings
 
 try:
-    launch(Surroundings.read(os.environ))
+    launch(SessionContext.read(os.environ))
 except CarrelError as error:
     print(error, file=sys.stderr)
     sys.exit(2)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from carrel.notebooks.jupyter.surroundings import Surroundings
+from carrel.notebooks.jupyter.context import SessionContext
 
 #: Where a session keeps JupyterLab's own settings, layout and signatures, below the directory of its files.
 STATE = ".carrel/jupyter"
@@ -30,7 +30,7 @@ _DISABLED_PLUGINS = (
 )
 
 
-def variables(session: Surroundings, private: Path, directory: Path) -> Mapping[str, str]:
+def variables(session: SessionContext, private: Path, directory: Path) -> Mapping[str, str]:
     """What the notebook server, its kernels and its terminals find in their environment beside what the session has."""
     state = directory / STATE
     inherited = os.environ
@@ -52,7 +52,7 @@ def variables(session: Surroundings, private: Path, directory: Path) -> Mapping[
     }
 
 
-def server_config(session: Surroundings, directory: Path, shell: Sequence[str]) -> Mapping[str, Any]:
+def server_config(session: SessionContext, directory: Path, shell: Sequence[str]) -> Mapping[str, Any]:
     """The configuration of the notebook server; `shell` is the command of its terminals."""
     return {
         "ServerApp": {
@@ -104,7 +104,7 @@ def server_config(session: Surroundings, directory: Path, shell: Sequence[str]) 
     }
 
 
-def bash_start(session: Surroundings) -> str:
+def bash_start(session: SessionContext) -> str:
     """What an interactive bash reads: a person's own file, and then the session's environment first, as for kernels."""
     own = "".join(f"[ -r {file} ] && . {file}\n" for file in ("/etc/bash.bashrc", "~/.bashrc"))
     return f"{own}export PATH={shlex.quote(str(session.environment / 'bin'))}:$PATH\n"

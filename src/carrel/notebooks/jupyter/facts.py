@@ -9,7 +9,7 @@ from typing import Any
 
 from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
 
-from carrel.notebooks.jupyter.surroundings import Surroundings
+from carrel.notebooks.jupyter.context import SessionContext
 
 #: Seconds for which an answer is used again, and that the lab has to answer.
 _REMEMBERED, _PATIENCE = 15.0, 5.0
@@ -18,7 +18,7 @@ _REMEMBERED, _PATIENCE = 15.0, 5.0
 class SessionFacts:
     """What a page shows about its session. Belongs to one event loop."""
 
-    def __init__(self, session: Surroundings, clock: Callable[[], float]) -> None:
+    def __init__(self, session: SessionContext, clock: Callable[[], float]) -> None:
         self._session = session
         self._clock = clock
         self._until = 0.0

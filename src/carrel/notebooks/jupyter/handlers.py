@@ -20,10 +20,10 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from carrel.domain.errors import CarrelError, Invalid, Unavailable
 from carrel.notebooks.jupyter.activity import activity
+from carrel.notebooks.jupyter.context import SessionContext
 from carrel.notebooks.jupyter.facts import SessionFacts
 from carrel.notebooks.jupyter.kernels import SessionKernelManager
 from carrel.notebooks.jupyter.lending import Lending
-from carrel.notebooks.jupyter.surroundings import Surroundings
 
 _KERNEL = r"(?P<kernel_id>\w+-\w+-\w+-\w+-\w+)"
 _LENDING, _FACTS = "carrel_lending", "carrel_facts"
@@ -169,7 +169,7 @@ def _promote(notebook: Path, cells: str | None) -> Path:
 
 def add_handlers(app: Any) -> None:
     """Add the handlers to a notebook server."""
-    session = Surroundings.read(os.environ)
+    session = SessionContext.read(os.environ)
     settings = app.web_app.settings
     # On a node of a cluster without a broker.
     keeps: dict[str, Any] = (

@@ -14,7 +14,7 @@ from typing import Any
 from carrel.domain.errors import Unavailable, in_words
 from carrel.notebooks.hook.kernelspec import install
 from carrel.notebooks.jupyter.config import STATE, bash_start, page_config, server_config, variables
-from carrel.notebooks.jupyter.surroundings import Surroundings
+from carrel.notebooks.jupyter.context import SessionContext
 
 #: Seconds before a relay that died is started again.
 _PAUSE = 1.0
@@ -23,7 +23,7 @@ _PAUSE = 1.0
 _NOT_NEEDED = ("rfc3987_syntax", "httpx._main")
 
 
-def launch(session: Surroundings) -> None:
+def launch(session: SessionContext) -> None:
     """Run JupyterLab until it is shut down. Must be called in the session's directory, in a process of its own.
 
     Raises `Unavailable` when the session's files cannot be written to: Jupyter would start and then fail in odd ways.
@@ -56,7 +56,7 @@ def launch(session: Surroundings) -> None:
     _lab_app().launch_instance(argv=[])
 
 
-def keep_relay(session: Surroundings, address: Path) -> None:
+def keep_relay(session: SessionContext, address: Path) -> None:
     """Have a process that carries the lab's connections to the session's socket, as long as this one lives."""
     from carrel.notebooks.relay import NO_WAY
 
@@ -72,7 +72,7 @@ def keep_relay(session: Surroundings, address: Path) -> None:
     threading.Thread(target=keep, name="relay", daemon=True).start()
 
 
-def _shell(session: Surroundings, private: Path) -> list[str]:
+def _shell(session: SessionContext, private: Path) -> list[str]:
     shell = os.environ["SHELL"]
     if not shell.endswith("/bash"):
         return [shell]
@@ -95,6 +95,6 @@ def _lab_app() -> Any:
     return LabApp
 
 
-def _kernel_name(session: Surroundings) -> str:
+def _kernel_name(session: SessionContext) -> str:
     name = Path(session.environment_name).name or "default"
     return f"Python 3 ({name})"

@@ -12,7 +12,7 @@ from typing import Any
 from jupyter_server.auth.identity import IdentityProvider, User
 
 from carrel.notebooks.identity import HEADER, read_identity
-from carrel.notebooks.jupyter.surroundings import Surroundings
+from carrel.notebooks.jupyter.context import SessionContext
 
 
 class SessionIdentityProvider(IdentityProvider):
@@ -20,7 +20,7 @@ class SessionIdentityProvider(IdentityProvider):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._session = Surroundings.read(os.environ)
+        self._session = SessionContext.read(os.environ)
 
     async def get_user(self, handler: Any) -> User | None:
         """The owner, or None."""

@@ -4,7 +4,7 @@ Read, find and write apart: `notebook`, `lines`, `magics` and `cells` take cells
 `gather` find what travels; `script`, `kept`, `project` and `writing` make the directory. No Jupyter is needed.
 """
 
-from carrel.notebooks.promote.findings import Note, Weight
+from carrel.notebooks.promote.findings import Note, Severity
 from carrel.notebooks.promote.promotion import Promoted, promote
 
-__all__ = ["Note", "Promoted", "Weight", "promote"]
+__all__ = ["Note", "Promoted", "Severity", "promote"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from carrel.domain.errors import Invalid, NotFound
-from carrel.notebooks.promote.findings import Findings, Weight
+from carrel.notebooks.promote.findings import Findings, Severity
 from carrel.notebooks.promote.packages import Import, is_standard, matching, normal, nowhere, package_of
 
 #: What a kernel needs and a script does not. Each stays where a cell imports it, or where another package needs it: that is
@@ -188,7 +188,7 @@ def _package(item: Import, names: set[str], findings: Findings, lock: Lock | Non
     if found is None and lock is not None and normal(item.top) in " ".join(normal(line) for line in lock.local):
         found = normal(item.top)
     if found is None and item.optional:
-        findings.note(Weight.GUESSED, f"{item.module} is imported where it may be missing: it is not installed")
+        findings.note(Severity.GUESSED, f"{item.module} is imported where it may be missing: it is not installed")
     return found or (None if item.optional else package_of(item.module))
 
 
@@ -204,7 +204,7 @@ def _check_known(
     for item in unknown:
         text = nowhere(item.module)
         if text is None and spare:
-            findings.note(Weight.GUESSED, f"{item.module} comes from what a cell installs: {', '.join(spare)}")
+            findings.note(Severity.GUESSED, f"{item.module} comes from what a cell installs: {', '.join(spare)}")
         else:
             where = f"{item.origin}, line {item.line}" if item.origin else f"line {item.line}"
             reason = text or "neither a module beside the notebook nor a package that is known here"
@@ -222,24 +222,24 @@ def _from_lock(lock: Lock, asked: Mapping[str, str], needed: Mapping[str, str], 
     chosen = {name: line for name, line in lock.packages.items() if name not in _KERNEL or name in needed or name in asked}
     for line in lock.local:
         findings.note(
-            Weight.CHECK, f"{line} is installed from a place on one machine: put its code beside the notebook, or publish it"
+            Severity.CHECK, f"{line} is installed from a place on one machine: put its code beside the notebook, or publish it"
         )
     local = " ".join(normal(line) for line in lock.local)
     for name, line in asked.items():
         if name not in chosen:
             chosen[name] = line
-            findings.note(Weight.GUESSED, f"{line} is installed by a cell and not in the lock: its version is open")
+            findings.note(Severity.GUESSED, f"{line} is installed by a cell and not in the lock: its version is open")
     for name, module in needed.items():
         if name not in chosen and name not in local:
             chosen[name] = name
             findings.note(
-                Weight.GUESSED, f"{name}, for `import {module}`, is not in the lock: the name is guessed and its version open"
+                Severity.GUESSED, f"{name}, for `import {module}`, is not in the lock: the name is guessed and its version open"
             )
     for name, line in chosen.items():
         if re.search(r"==\s*[^;\s]*\+", line):
-            findings.note(Weight.CHECK, f"{line}: the part behind + comes from an index of its own, which the lab must know")
+            findings.note(Severity.CHECK, f"{line}: the part behind + comes from an index of its own, which the lab must know")
         elif name in asked and re.search(r"[<>=!~]", asked[name]) and asked[name] != line:
-            findings.note(Weight.CHANGED, f"a cell installs {asked[name]}; {line} is what is installed")
+            findings.note(Severity.CHANGED, f"a cell installs {asked[name]}; {line} is what is installed")
     return chosen
 
 
@@ -251,7 +251,7 @@ def _guessed(asked: Mapping[str, str], needed: Mapping[str, str], findings: Find
             if name not in RUNNER:
                 top = module.partition(".")[0]
                 findings.note(
-                    Weight.GUESSED,
+                    Severity.GUESSED,
                     f"{name}{'' if normal(top) == name else f', for `import {top}`'}: in the newest version",
                 )
     return chosen
@@ -272,11 +272,11 @@ def _lines(file: Path, findings: Findings) -> list[str]:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
         findings.note(
-            Weight.CHECK, f"{file.name} is installed by a cell and cannot be read: write what it asks for into requirements.txt"
+            Severity.CHECK, f"{file.name} is installed by a cell and cannot be read: write what it asks for into requirements.txt"
         )
         return []
     lines = [_HASH.sub("", re.sub(r"(^|\s)#.*$", "", line)).strip() for line in re.sub(r"\\\n", " ", text).split("\n")]
     for line in lines:
         if line.startswith(("-e", "-r", "-c", ".", "/", "file:")):
-            findings.note(Weight.CHECK, f'"{line}" in {file.name} does not travel')
+            findings.note(Severity.CHECK, f'"{line}" in {file.name} does not travel')
     return [line for line in lines if line and not line.startswith(("-e", "-r", "-c", ".", "/", "file:"))]

@@ -11,7 +11,7 @@ from carrel.domain.errors import Invalid
 _SHOWN = 12
 
 
-class Weight(StrEnum):
+class Severity(StrEnum):
     """How much a note matters."""
 
     #: Left out or changed, with the same effect.
@@ -26,7 +26,7 @@ class Weight(StrEnum):
 class Note:
     """One thing that was found."""
 
-    weight: Weight
+    weight: Severity
     text: str
     #: Number of the cell, and the line in it; None where it is about the whole notebook.
     cell: int | None = None
@@ -77,7 +77,7 @@ class Findings:
     #: Files that cells write with ``%%writefile``.
     written: list[Written] = field(default_factory=list)
 
-    def note(self, weight: Weight, text: str, cell: int | None = None, line: int | None = None) -> None:
+    def note(self, weight: Severity, text: str, cell: int | None = None, line: int | None = None) -> None:
         """Add a note, once."""
         note = Note(weight=weight, text=text, cell=cell, line=line)
         if note not in self.notes:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from carrel.domain.task import InputSpec
 from carrel.domain.units import MIB, format_size
-from carrel.notebooks.promote.findings import Findings, Weight
+from carrel.notebooks.promote.findings import Findings, Severity
 from carrel.notebooks.promote.mentions import Mention, Role, find_mentions, is_uri
 from carrel.notebooks.promote.packages import Import, find_imports, is_standard
 from carrel.snapshots.ignore import NEVER
@@ -32,7 +32,7 @@ _COMMON = ("/dev", "/proc", "/sys", "/bin", "/usr", "/etc", "/tmp", "/opt", "/sb
 
 
 @dataclass(slots=True)
-class Cargo:
+class GatheredFiles:
     """What travels."""
 
     #: Place in the task -> file of this machine.
@@ -61,7 +61,7 @@ class Loader:
     """Puts files and modules of the notebook's directory (and of others that it names) into the cargo."""
 
     def __init__(self, base: Path, target: Path, findings: Findings) -> None:
-        self.cargo = Cargo()
+        self.gathered = GatheredFiles()
         self._base = Path(os.path.realpath(base))
         #: What is made must not be read as something to make it from.
         self._target = Path(os.path.realpath(target))
@@ -101,8 +101,8 @@ class Loader:
                 places[path] = target
         for path, one in resolved:
             if path.startswith("..") and path in places and one.mention.literal:
-                self.cargo.replaced[one.mention.path] = places[path]
-                self._note(Weight.CHANGED, f"{one.mention.path} is {places[path]} in the task", one)
+                self.gathered.replaced[one.mention.path] = places[path]
+                self._note(Severity.CHANGED, f"{one.mention.path} is {places[path]} in the task", one)
 
     def _resolved(self, said: Iterable[Said]) -> Iterator[tuple[str, Said]]:
         """Yield places relative to the notebook's directory, in order; the others are noted, or of no interest."""
@@ -112,12 +112,12 @@ class Loader:
             text = mention.path
             if mention.role is Role.WRITE and not text:
                 self._note(
-                    Weight.CHECK, "what is written here is known only while it runs: it is kept when it is in outputs", one
+                    Severity.CHECK, "what is written here is known only while it runs: it is kept when it is in outputs", one
                 )
             elif is_uri(text):
                 if mention.role is Role.READ:
                     self._note(
-                        Weight.CHECK, f"{_shown(text)} is fetched while the task runs: an input with a digest is recorded", one
+                        Severity.CHECK, f"{_shown(text)} is fetched while the task runs: an input with a digest is recorded", one
                     )
             elif text.startswith(("/", "~")):
                 self._absolute(text, one)
@@ -127,13 +127,13 @@ class Loader:
                     here = path
                     if path.startswith(".."):
                         self._note(
-                            Weight.CHECK, f"{text} is outside the notebook's directory: there is nothing there in the task", one
+                            Severity.CHECK, f"{text} is outside the notebook's directory: there is nothing there in the task", one
                         )
                 elif mention.role is Role.GLOB:
                     yield from ((match, one) for match in self._matches(path, one))
                 elif mention.role is not Role.SEARCH and path == "." and (mention.placed or mention.role is Role.READ):
                     self._note(
-                        Weight.CHECK, "the notebook's own directory is named: of what is in it, only what is named travels", one
+                        Severity.CHECK, "the notebook's own directory is named: of what is in it, only what is named travels", one
                     )
                 elif mention.role is not Role.SEARCH and path not in ("", "."):
                     yield path, one
@@ -146,7 +146,7 @@ class Loader:
             if not set(Path(match).parts) & NEVER and not self._target.is_relative_to(os.path.realpath(self._base / match))
         )
         if not found and one.cell is not None:
-            self._note(Weight.CHECK, f"{one.mention.path} names no file here", one)
+            self._note(Severity.CHECK, f"{one.mention.path} names no file here", one)
         top = pattern[: min(pattern.index(mark) for mark in "*?[" if mark in pattern)].rpartition("/")[0]
         return [top] if len(found) > _PATTERN_FILES and top else found
 
@@ -155,12 +155,12 @@ class Loader:
         common = any(text == start or text.startswith(f"{start}/") for start in _COMMON)
         role = one.mention.role
         if role in (Role.SEARCH, Role.ENTER):
-            self._note(Weight.CHECK, f"{text} is a directory of this machine: where the task runs, it may be another", one)
+            self._note(Severity.CHECK, f"{text} is a directory of this machine: where the task runs, it may be another", one)
         elif role in (Role.WRITE, Role.MAKE):
             if not text.startswith(("/dev/", "/tmp/")):
-                self._note(Weight.CHECK, f"{text} is written outside the task: it is not among its outputs", one)
+                self._note(Severity.CHECK, f"{text} is written outside the task: it is not among its outputs", one)
         elif role is Role.READ or (not common and _is_file(place)):
-            self._note(Weight.CHECK, f"{text} is an absolute path: it is read where the task runs, and not recorded", one)
+            self._note(Severity.CHECK, f"{text} is an absolute path: it is read where the task runs, and not recorded", one)
 
     def _keep(self, written: dict[str, bool]) -> None:
         """Have the task return what is written."""
@@ -168,10 +168,10 @@ class Loader:
             if path == "outputs" or path.startswith("outputs/"):
                 continue
             if path.startswith(".."):
-                self._findings.note(Weight.CHECK, f"{path} is written outside the task: it is not among its outputs")
+                self._findings.note(Severity.CHECK, f"{path} is written outside the task: it is not among its outputs")
                 continue
             patterns = [f"{path}/**"] if made else [path] if posixpath.splitext(path)[1] else [path, f"{path}/**"]
-            self.cargo.outputs += [pattern for pattern in patterns if pattern not in self.cargo.outputs]
+            self.gathered.outputs += [pattern for pattern in patterns if pattern not in self.gathered.outputs]
 
     @staticmethod
     def _is_below(path: str, written: dict[str, bool]) -> bool:
@@ -188,13 +188,13 @@ class Loader:
         if not _is_there(place):
             looks = "/" in one.mention.path or posixpath.splitext(path)[1]
             if role is Role.READ and looks and one.cell is not None and not any(mark in path for mark in "*?["):
-                self._note(Weight.CHECK, f"{one.mention.path} is not there: the task will not find it either", one)
+                self._note(Severity.CHECK, f"{one.mention.path} is not there: the task will not find it either", one)
             return False
         if place.is_dir():
             real = Path(os.path.realpath(place))
             if self._base.is_relative_to(real) or self._target.is_relative_to(real) or place.name in NEVER:
                 if role is not Role.MENTION or one.mention.placed:
-                    self._note(Weight.CHECK, f"{one.mention.path} holds more than data: only what is named in it travels", one)
+                    self._note(Severity.CHECK, f"{one.mention.path} holds more than data: only what is named in it travels", one)
                 return False
             return role is not Role.MENTION or (one.mention.placed and self._is_data(place))
         return place.is_file()
@@ -209,7 +209,7 @@ class Loader:
         place, target = self._base / path, path
         if path.startswith(".."):
             if not movable:
-                self._note(Weight.CHECK, f"{one.mention.path} is outside the notebook's directory and does not travel", one)
+                self._note(Severity.CHECK, f"{one.mention.path} is outside the notebook's directory and does not travel", one)
                 return None
             target = self._free(f"inputs/{place.name}")
         files = list(walk(place))
@@ -217,21 +217,23 @@ class Loader:
         if size <= SMALL and len(files) <= _MANY and self._size + size <= BUDGET:
             self._size += size
             for file in files:
-                self.cargo.copies[posixpath.join(target, file.relative_to(place).as_posix()) if file != place else target] = file
-            self.cargo.data.append(target)
+                self.gathered.copies[posixpath.join(target, file.relative_to(place).as_posix()) if file != place else target] = (
+                    file
+                )
+            self.gathered.data.append(target)
         elif place.is_dir() and inside:
-            self._note(Weight.CHECK, f"{path} has {format_size(size)}: only what is named in it is taken", one)
+            self._note(Severity.CHECK, f"{path} has {format_size(size)}: only what is named in it is taken", one)
             return None
         else:
             real = place.resolve()
-            self.cargo.inputs.append(InputSpec(path=target, uri=real.as_uri(), digest=digest_of(place)))
-            self.cargo.input_sizes[target] = size
-            self._note(Weight.CHECK, f"{target} ({format_size(size)}) is an input: the lab must be able to read {real}", one)
+            self.gathered.inputs.append(InputSpec(path=target, uri=real.as_uri(), digest=digest_of(place)))
+            self.gathered.input_sizes[target] = size
+            self._note(Severity.CHECK, f"{target} ({format_size(size)}) is an input: the lab must be able to read {real}", one)
         return target
 
     def _free(self, path: str) -> str:
         stem, suffix = posixpath.splitext(path)
-        taken = {*self.cargo.copies, *self.cargo.data, *(item.path for item in self.cargo.inputs)}
+        taken = {*self.gathered.copies, *self.gathered.data, *(item.path for item in self.gathered.inputs)}
         number = 1
         while path in taken:
             number += 1
@@ -256,9 +258,9 @@ class Loader:
         seen: set[str] = set()
         for script in scripts:
             place = self._base / script
-            if script not in self.cargo.copies and _is_file(place) and not script.startswith(".."):
-                self.cargo.copies[script] = place
-                self.cargo.modules.append(script)
+            if script not in self.gathered.copies and _is_file(place) and not script.startswith(".."):
+                self.gathered.copies[script] = place
+                self.gathered.modules.append(script)
             if _is_file(place):
                 sources.append((place, (place.parent,)))
         while queue or sources:
@@ -295,20 +297,20 @@ class Loader:
             inside = real.is_relative_to(self._base)
             root = self._base if inside else place
             if not inside:
-                self._findings.note(Weight.CHANGED, f"the module {name} is copied from {place}")
+                self._findings.note(Severity.CHANGED, f"the module {name} is copied from {place}")
             for file in files:
                 self._add_module(file, file.relative_to(root).as_posix())
-            self.cargo.modules.append((alone if files == [alone] else package).relative_to(root).as_posix())
+            self.gathered.modules.append((alone if files == [alone] else package).relative_to(root).as_posix())
             return files
         return []
 
     def _add_module(self, file: Path, target: str) -> None:
         size = file.stat().st_size
         if file.suffix != ".py" and (size > SMALL or self._size + size > BUDGET):
-            self._findings.note(Weight.CHECK, f"{target} ({format_size(size)}) is too large to travel with the code")
+            self._findings.note(Severity.CHECK, f"{target} ({format_size(size)}) is too large to travel with the code")
             return
         self._size += size
-        self.cargo.copies[target] = file
+        self.gathered.copies[target] = file
 
     def _read(self, source: Path) -> tuple[list[Import], list[Mention]]:
         try:
@@ -316,11 +318,11 @@ class Loader:
                 warnings.simplefilter("ignore")
                 tree = ast.parse(source.read_bytes())
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
-            self._findings.note(Weight.CHECK, f"{source.name} cannot be read as Python: what it imports is not known")
+            self._findings.note(Severity.CHECK, f"{source.name} cannot be read as Python: what it imports is not known")
             return [], []
         return [replace(item, origin=source.name) for item in find_imports(tree)], find_mentions(tree, {})
 
-    def _note(self, weight: Weight, text: str, one: Said) -> None:
+    def _note(self, weight: Severity, text: str, one: Said) -> None:
         self._findings.note(weight, text, one.cell, one.line if one.cell is not None else None)
 
 

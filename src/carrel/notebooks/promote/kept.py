@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from carrel.notebooks.promote.cells import read_marks
-from carrel.notebooks.promote.findings import Findings, Weight
+from carrel.notebooks.promote.findings import Findings, Severity
 from carrel.notebooks.promote.installs import read_install
 from carrel.notebooks.promote.lines import Kind, Piece, split_cell
 from carrel.notebooks.promote.magics import Context, cell_magic, file_written, line_magic, shell
@@ -56,7 +56,7 @@ def kept_source(cell: Cell, findings: Findings) -> tuple[str, ast.Module | None]
     try:
         return "".join(lines), ast.parse("".join(python))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        findings.note(Weight.CHECK, "is not looked into: it is not plain Python", cell.number)
+        findings.note(Severity.CHECK, "is not looked into: it is not plain Python", cell.number)
         return "".join(lines), None
 
 

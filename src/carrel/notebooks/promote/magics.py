@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from carrel.notebooks.promote.findings import Findings, Weight, Written
+from carrel.notebooks.promote.findings import Findings, Severity, Written
 from carrel.notebooks.promote.installs import read_install
 from carrel.notebooks.promote.lines import Piece
 
@@ -84,7 +84,7 @@ class Context:
     #: Names of `capture` objects that other cells use.
     used: frozenset[str] = frozenset()
 
-    def note(self, weight: Weight, text: str) -> None:
+    def note(self, weight: Severity, text: str) -> None:
         """Say what was found here."""
         self.findings.note(weight, text, self.cell, self.line)
 
@@ -97,7 +97,7 @@ class Context:
 def line_magic(name: str, rest: str, context: Context) -> Code:
     """Return what ``%name rest`` becomes."""
     if name in _DROPPED:
-        weight = Weight.CHECK if name == "load_ext" and rest not in ("autoreload", "tensorboard") else Weight.CHANGED
+        weight = Severity.CHECK if name == "load_ext" and rest not in ("autoreload", "tensorboard") else Severity.CHANGED
         context.note(weight, f"%{name} {rest}".strip() + " is left out: it has a meaning in notebooks only")
         return Code()
     if name in _COMMANDS:
@@ -109,7 +109,7 @@ def line_magic(name: str, rest: str, context: Context) -> Code:
 def cell_magic(piece: Piece, context: Context) -> Code:
     """Return what a cell with ``%%name`` at its top becomes."""
     if piece.name in _DROPPED_CELLS:
-        context.note(Weight.CHANGED, f"%%{piece.name} is left out: it only shows something")
+        context.note(Severity.CHANGED, f"%%{piece.name} is left out: it only shows something")
         return Code()
     if piece.name in _SCRIPTS or piece.name == "script":
         return _script(piece, context)
@@ -134,7 +134,7 @@ def shell(command: str, context: Context, *, value: bool = False) -> Code:
         return Code()
     context.findings.commands.append((command, context.cell, context.line))
     if re.match(r"(?:sudo\s+)?(?:apt|apt-get|yum|dnf|brew)\s", command):
-        context.note(Weight.CHECK, f"`{command}` changes the machine; where the task runs, the program must be there already")
+        context.note(Severity.CHECK, f"`{command}` changes the machine; where the task runs, the program must be there already")
     if value:
         return Code(value=f"{SUPPORT}.output({command!r})")
     return Code(lines=(f"{SUPPORT}.shell({command!r})",))
@@ -146,15 +146,17 @@ def _installed(command: str, context: Context) -> Code | None:
         return None
     findings = context.findings
     if install.other:
-        context.note(Weight.CHANGED, f"`{command}` is left out: a task's environment does not change while it runs")
+        context.note(Severity.CHANGED, f"`{command}` is left out: a task's environment does not change while it runs")
     findings.requirements += [line for line in install.requirements if line not in findings.requirements]
     findings.requirement_files += [file for file in install.files if file not in findings.requirement_files]
     if install.conda:
-        context.note(Weight.GUESSED, f"`{command}`: packages of conda are taken from the Python package index by the same names")
+        context.note(
+            Severity.GUESSED, f"`{command}`: packages of conda are taken from the Python package index by the same names"
+        )
     for word in install.local:
-        context.note(Weight.CHECK, f"{word} is installed from this machine and does not travel")
+        context.note(Severity.CHECK, f"{word} is installed from this machine and does not travel")
     for word in (*install.unknown, *install.constraints):
-        context.note(Weight.CHECK, f"{word} in `{command}` is known only while the cell runs: write it into requirements.txt")
+        context.note(Severity.CHECK, f"{word} in `{command}` is known only while the cell runs: write it into requirements.txt")
     return shell(install.after, context) if install.after else Code()
 
 
@@ -183,7 +185,7 @@ def _script(piece: Piece, context: Context) -> Code:
         if read_install(line.strip()) is not None:
             context.findings.commands.append((line, context.cell, context.line + number))
             context.note(
-                Weight.CHECK, f"`{line.strip()}` runs in %%{piece.name}, and a task's environment does not change: use %pip"
+                Severity.CHECK, f"`{line.strip()}` runs in %%{piece.name}, and a task's environment does not change: use %pip"
             )
     arguments = shlex.join([*program, *words])
     context.findings.commands.append((f"{arguments}\n{piece.body}", context.cell, context.line))
@@ -197,7 +199,7 @@ def _script(piece: Piece, context: Context) -> Code:
 def _matplotlib(rest: str, context: Context) -> Code:
     context.findings.plots = True
     if rest.split() and rest.split()[0] not in ("inline", "agg", "--list", "-l"):
-        context.note(Weight.CHANGED, f"%matplotlib {rest}: figures are saved in outputs instead")
+        context.note(Severity.CHANGED, f"%matplotlib {rest}: figures are saved in outputs instead")
     return Code()
 
 
@@ -241,7 +243,7 @@ def _capture(piece: Piece, context: Context) -> Code:
     names = [word for word in piece.rest.split() if not word.startswith("-")]
     if any(name in context.used for name in names):
         return context.fault(f"%%capture {piece.rest}: what it captures is used in another cell")
-    context.note(Weight.CHANGED, "%%capture is left out: what the cell writes is in the task's log")
+    context.note(Severity.CHANGED, "%%capture is left out: what the cell writes is in the task's log")
     return Code(block=piece.body)
 
 
@@ -264,13 +266,13 @@ def _write_file(piece: Piece, context: Context) -> Code:
 
 def _env(rest: str, context: Context) -> Code:
     if not rest:
-        context.note(Weight.CHANGED, "%env without a name is left out: it would show all variables in the log")
+        context.note(Severity.CHANGED, "%env without a name is left out: it would show all variables in the log")
         return Code()
     name = re.split(r"[=\s]", rest, maxsplit=1)[0]
     if name == "CUDA_VISIBLE_DEVICES":
-        context.note(Weight.CHECK, "%env CUDA_VISIBLE_DEVICES: the lab chooses the devices of a task; this line hides them")
+        context.note(Severity.CHECK, "%env CUDA_VISIBLE_DEVICES: the lab chooses the devices of a task; this line hides them")
     elif name != rest and _SECRET.search(name):
-        context.note(Weight.CHECK, f"%env {name}: if this is a secret, it is now in the script; take it out")
+        context.note(Severity.CHECK, f"%env {name}: if this is a secret, it is now in the script; take it out")
     return Code(lines=(f"{SUPPORT}.set_env({rest!r})",))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from carrel.notebooks.promote.edits import Edits
-from carrel.notebooks.promote.findings import Findings, Weight
+from carrel.notebooks.promote.findings import Findings, Severity
 from carrel.notebooks.promote.notebook import Cell
 
 TAG = "parameters"
@@ -59,16 +59,18 @@ def read_parameters(
         target = _target(statement)
         if target is None:
             if not isinstance(statement, (ast.Import, ast.ImportFrom)):
-                findings.note(Weight.CHANGED, "is no `name = value` and stays as it is: not a parameter", cell.number, line)
+                findings.note(Severity.CHANGED, "is no `name = value` and stays as it is: not a parameter", cell.number, line)
             continue
         name, value = target
         try:
             literal = ast.literal_eval(value)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            findings.note(Weight.CHANGED, f"{name} has no plain value and stays as it is: not a parameter", cell.number, line)
+            findings.note(Severity.CHANGED, f"{name} has no plain value and stays as it is: not a parameter", cell.number, line)
             continue
         if not _passes(literal):
-            findings.note(Weight.CHANGED, f"{name} has a value that cannot be passed as text: not a parameter", cell.number, line)
+            findings.note(
+                Severity.CHANGED, f"{name} has a value that cannot be passed as text: not a parameter", cell.number, line
+            )
             continue
         kind, reader = _TYPES.get(type(literal), _OTHERS)
         text = comments.get(statement.end_lineno or statement.lineno, "")

@@ -14,8 +14,8 @@ from pathlib import Path
 from carrel.domain.errors import Invalid
 from carrel.domain.task import InputSpec
 from carrel.notebooks.promote.environment import Environment, installed, installed_modules, plan_environment, read_lock
-from carrel.notebooks.promote.findings import Findings, Note, Weight
-from carrel.notebooks.promote.gather import Cargo, Loader, Said
+from carrel.notebooks.promote.findings import Findings, Note, Severity
+from carrel.notebooks.promote.gather import GatheredFiles, Loader, Said
 from carrel.notebooks.promote.kept import kept_notebook
 from carrel.notebooks.promote.mentions import find_mentions, find_words
 from carrel.notebooks.promote.notebook import Notebook, read_notebook
@@ -101,8 +101,8 @@ def promote(
     with _quiet():
         reading = read_cells(document, cells, findings, keep=keep_notebook)
     if not any(cell.tree.body for cell in reading.cells):
-        findings.note(Weight.CHECK, "no code remains: a task of this notebook does nothing")
-    imports, cargo = _load(reading, notebook.parent, place, findings, keep=keep_notebook)
+        findings.note(Severity.CHECK, "no code remains: a task of this notebook does nothing")
+    imports, gathered = _load(reading, notebook.parent, place, findings, keep=keep_notebook)
     environment, source = _environment(
         _with_companions(imports, reading),
         imports,
@@ -117,30 +117,30 @@ def promote(
     )
     numbers = tuple(cell.cell.number for cell in reading.cells)
     heading = f"Made by `carrel promote` from {_plain(notebook.name)} ({document.digest[:19]}), cells {write_selection(numbers)}."
-    parameters = tuple(_placed(parameter, cargo) for parameter, _ in reading.parameters[1])
+    parameters = tuple(_placed(parameter, gathered) for parameter, _ in reading.parameters[1])
     with _quiet():
-        program, texts = _program(document, reading, cargo, findings, imports, chosen, heading, keep=keep_notebook)
-    texts |= _files(texts, program, chosen, heading, parameters, environment, findings, cargo)
-    write_directory(place, texts, cargo.copies)
-    files = {*texts, *cargo.copies}
+        program, texts = _program(document, reading, gathered, findings, imports, chosen, heading, keep=keep_notebook)
+    texts |= _files(texts, program, chosen, heading, parameters, environment, findings, gathered)
+    write_directory(place, texts, gathered.copies)
+    files = {*texts, *gathered.copies}
     check_travels(place, files, findings)
     made = Promoted(directory=place, name=chosen, program=program, parameters=parameters, environment=environment, cells=numbers)
-    return _summed_up(made, reading, cargo, findings, source, files)
+    return _summed_up(made, reading, gathered, findings, source, files)
 
 
 def _summed_up(
-    made: Promoted, reading: Reading, cargo: Cargo, findings: Findings, source: str, files: Collection[str]
+    made: Promoted, reading: Reading, gathered: GatheredFiles, findings: Findings, source: str, files: Collection[str]
 ) -> Promoted:
     return replace(
         made,
         left_out=tuple(cell.number for cell in reading.left_out),
         environment_source=source,
         gpus=findings.gpus,
-        data=tuple(dict.fromkeys(cargo.data)),
-        modules=tuple(dict.fromkeys(cargo.modules)),
-        inputs=tuple(cargo.inputs),
-        input_sizes=dict(cargo.input_sizes),
-        outputs=("outputs/**", *cargo.outputs),
+        data=tuple(dict.fromkeys(gathered.data)),
+        modules=tuple(dict.fromkeys(gathered.modules)),
+        inputs=tuple(gathered.inputs),
+        input_sizes=dict(gathered.input_sizes),
+        outputs=("outputs/**", *gathered.outputs),
         files=tuple(sorted(files)),
         notes=tuple(findings.notes),
     )
@@ -162,7 +162,7 @@ def _name(notebook: Path, given: str | None) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", notebook.stem).strip("_-") or "notebook"
 
 
-def _load(reading: Reading, base: Path, target: Path, findings: Findings, *, keep: bool) -> tuple[list[Import], Cargo]:
+def _load(reading: Reading, base: Path, target: Path, findings: Findings, *, keep: bool) -> tuple[list[Import], GatheredFiles]:
     """Find what the cells import and which files they name; take what travels."""
     loader = Loader(base, target, findings)
     imports = imports_of_written(findings)
@@ -189,7 +189,7 @@ def _load(reading: Reading, base: Path, target: Path, findings: Findings, *, kee
     sources = [cell.cell.source for cell in reading.cells]
     if tops & set(_DRAW) or ("pandas" in tops and any(_DRAWS.search(source) for source in sources)):
         findings.plots = True
-    return others, loader.cargo
+    return others, loader.gathered
 
 
 def _with_companions(imports: list[Import], reading: Reading) -> list[Import]:
@@ -232,19 +232,19 @@ def _environment(
     return plan, source
 
 
-def _placed(parameter: Parameter, cargo: Cargo) -> Parameter:
+def _placed(parameter: Parameter, gathered: GatheredFiles) -> Parameter:
     """A text that names a file of the task is a place: another one may be given, also by its address."""
-    places = {*cargo.copies, *cargo.data, *(item.path for item in cargo.inputs)}
+    places = {*gathered.copies, *gathered.data, *(item.path for item in gathered.inputs)}
     if parameter.type != "string" or not isinstance(parameter.value, str):
         return parameter
-    value = cargo.replaced.get(parameter.value, parameter.value)
+    value = gathered.replaced.get(parameter.value, parameter.value)
     return replace(parameter, type="path", value=value) if os.path.normpath(value) in places else parameter
 
 
 def _program(
     document: Notebook,
     reading: Reading,
-    cargo: Cargo,
+    gathered: GatheredFiles,
     findings: Findings,
     imports: list[Import],
     name: str,
@@ -254,27 +254,27 @@ def _program(
 ) -> tuple[str, dict[str, str]]:
     """Return the name of what runs, and its texts."""
     if keep:
-        program = _free(f"{name}.ipynb", cargo)
+        program = _free(f"{name}.ipynb", gathered)
         return program, {
             program: kept_notebook(document, {cell.cell.index: cell.kept for cell in reading.cells}),
-            _RUNNER: _payload(_RUNNER, cargo),
+            _RUNNER: _payload(_RUNNER, gathered),
         }
     number, parameters = reading.parameters
-    placed = [(_placed(parameter, cargo), value) for parameter, value in parameters]
+    placed = [(_placed(parameter, gathered), value) for parameter, value in parameters]
     pieces = [
         Piece(cell=cell.converted, parameters=placed if cell.cell.number == number else [])
         for cell in reading.cells
         if cell.converted is not None
     ]
-    modules = {*sys.stdlib_module_names, *(item.top for item in imports), *(Path(path).parts[0] for path in cargo.modules)}
-    modules |= {Path(path).stem for path in cargo.modules}
-    program = _free(f"{name}_notebook.py" if name in modules else f"{name}.py", cargo)
+    modules = {*sys.stdlib_module_names, *(item.top for item in imports), *(Path(path).parts[0] for path in gathered.modules)}
+    modules |= {Path(path).stem for path in gathered.modules}
+    program = _free(f"{name}_notebook.py" if name in modules else f"{name}.py", gathered)
     texts = {
-        program: write_script(pieces, heading=heading, findings=findings, bound=reading.bound, replaced=cargo.replaced),
-        _SUPPORT: _payload(_SUPPORT, cargo),
+        program: write_script(pieces, heading=heading, findings=findings, bound=reading.bound, replaced=gathered.replaced),
+        _SUPPORT: _payload(_SUPPORT, gathered),
     }
     if findings.plots:
-        texts[_FIGURES] = _payload(_FIGURES, cargo)
+        texts[_FIGURES] = _payload(_FIGURES, gathered)
     return program, texts
 
 
@@ -286,13 +286,13 @@ def _files(
     parameters: tuple[Parameter, ...],
     environment: Environment,
     findings: Findings,
-    cargo: Cargo,
+    gathered: GatheredFiles,
 ) -> dict[str, str]:
     """Return the texts of MLproject and what it names."""
-    if any(path.lower() == "mlproject" for path in cargo.copies):
+    if any(path.lower() == "mlproject" for path in gathered.copies):
         raise Invalid("The notebook reads a file named MLproject, which every task has.", remedy="Give that file another name.")
-    described = _free("python_env.yaml", cargo)
-    made = write_environment(environment, _free("requirements.txt", cargo), _free("constraints.txt", cargo))
+    described = _free("python_env.yaml", gathered)
+    made = write_environment(environment, _free("requirements.txt", gathered), _free("constraints.txt", gathered))
     made[described] = made.pop("")
     made["MLproject"] = write_project(
         heading=heading,
@@ -301,23 +301,23 @@ def _files(
         environment_file=described,
         parameters=parameters,
         gpus=findings.gpus,
-        inputs=cargo.inputs,
-        outputs=cargo.outputs,
+        inputs=gathered.inputs,
+        outputs=gathered.outputs,
     )
-    made[".gitignore"] = write_ignore({*texts, *made, *cargo.copies})
-    cargo.copies.pop(".gitignore", None)
+    made[".gitignore"] = write_ignore({*texts, *made, *gathered.copies})
+    gathered.copies.pop(".gitignore", None)
     return made
 
 
-def _payload(name: str, cargo: Cargo) -> str:
-    if name in cargo.copies:
+def _payload(name: str, gathered: GatheredFiles) -> str:
+    if name in gathered.copies:
         raise Invalid(f"The notebook brings a file named {name}, which the task has too.", remedy="Give that file another name.")
     return (_PAYLOAD / name).read_text(encoding="utf-8")
 
 
-def _free(name: str, cargo: Cargo) -> str:
+def _free(name: str, gathered: GatheredFiles) -> str:
     """A name at the top of the task that no copied file has."""
-    taken = {path.partition("/")[0] for path in (*cargo.copies, *(item.path for item in cargo.inputs))}
+    taken = {path.partition("/")[0] for path in (*gathered.copies, *(item.path for item in gathered.inputs))}
     while name in taken:
         name = f"task_{name}"
     return name
@@ -328,4 +328,4 @@ def _plain(text: str) -> str:
     return "".join(character if character.isprintable() and character not in '"\\' else "?" for character in text)
 
 
-__all__ = ["Promoted", "Weight", "promote"]
+__all__ = ["Promoted", "Severity", "promote"]

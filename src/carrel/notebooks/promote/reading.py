@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from carrel.domain.errors import Invalid
 from carrel.notebooks.promote.cells import Converted, convert, python_of
-from carrel.notebooks.promote.findings import Findings, Weight
+from carrel.notebooks.promote.findings import Findings, Severity
 from carrel.notebooks.promote.kept import kept_source
 from carrel.notebooks.promote.magics import SUPPORT, Context
 from carrel.notebooks.promote.notebook import Cell, Notebook
@@ -65,7 +65,7 @@ def read_cells(notebook: Notebook, selection: str | None, findings: Findings, *,
     chosen = [cell for cell in notebook.cells if cell.number in numbers and not cell.tags & set(_SKIP)]
     for cell in notebook.cells:
         if cell.number in numbers and cell.tags & set(_SKIP):
-            findings.note(Weight.CHANGED, f"has the tag {min(cell.tags & set(_SKIP))} and is left out", cell.number)
+            findings.note(Severity.CHANGED, f"has the tag {min(cell.tags & set(_SKIP))} and is left out", cell.number)
     if not chosen:
         raise Invalid("No cell is left: all have the tag skip or remove.", remedy="Choose others with --cells.")
     found = [_kept(cell, findings) if keep else _converted(cell, notebook, findings) for cell in chosen]
@@ -77,7 +77,7 @@ def read_cells(notebook: Notebook, selection: str | None, findings: Findings, *,
     _check_names(cells, left_out, bound, used, findings, keep=keep)
     _check_use(cells, findings)
     if parameters[0] == 0 and any(TAG in cell.tags for cell in left_out):
-        findings.note(Weight.CHECK, "the cell for parameters is left out: the task has none")
+        findings.note(Severity.CHECK, "the cell for parameters is left out: the task has none")
     return Reading(cells=cells, left_out=left_out, parameters=parameters, bound=frozenset(bound))
 
 
@@ -100,7 +100,7 @@ def _parameters(cells: Sequence[ReadCell], findings: Findings) -> tuple[int, lis
     tagged = [cell for cell in cells if TAG in cell.cell.tags]
     for cell in tagged[1:]:
         findings.note(
-            Weight.CHECK, f"has the tag {TAG} too: only those of cell {tagged[0].cell.number} are parameters", cell.cell.number
+            Severity.CHECK, f"has the tag {TAG} too: only those of cell {tagged[0].cell.number} are parameters", cell.cell.number
         )
     if not tagged:
         return 0, []
@@ -172,11 +172,11 @@ def _check_names(
         line = cell.line(next((node.lineno for node in ast.walk(cell.tree) if isinstance(node, ast.Name) and node.id == name), 1))
         where = (cell.cell.number, line if cell.origin else None)
         if name in elsewhere:
-            findings.note(Weight.CHECK, f"{name} comes from cell {elsewhere[name]}, which is left out", *where)
+            findings.note(Severity.CHECK, f"{name} comes from cell {elsewhere[name]}, which is left out", *where)
         elif not keep and _HISTORY.fullmatch(name):
-            findings.note(Weight.CHECK, f"{name} is IPython's memory of earlier cells, which a script does not have", *where)
+            findings.note(Severity.CHECK, f"{name} is IPython's memory of earlier cells, which a script does not have", *where)
         elif not open_ended and not keep:
-            findings.note(Weight.CHECK, f"{name} is defined in no cell", *where)
+            findings.note(Severity.CHECK, f"{name} is defined in no cell", *where)
 
 
 def _binds(tree: ast.Module | None) -> set[str]:
@@ -206,12 +206,12 @@ def _check_use(cells: Sequence[ReadCell], findings: Findings) -> None:
                 )
                 if name in _ASKS:
                     findings.note(
-                        Weight.CHECK, f"{name}() waits for an answer, and nobody is there", number, cell.line(node.lineno)
+                        Severity.CHECK, f"{name}() waits for an answer, and nobody is there", number, cell.line(node.lineno)
                     )
     first = next((cell for cell in cells if re.search(r"\bcuda\b", cell.cell.source)), None)
     if findings.gpus is None and first is not None:
         findings.note(
-            Weight.CHECK,
+            Severity.CHECK,
             "CUDA is mentioned and no cell asks for a GPU: give --gpus to `carrel run`, or write `# carrel: gpus=1`",
             first.cell.number,
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from carrel.notebooks.promote.awaiting import needs_loop, own_nodes, wrap
 from carrel.notebooks.promote.cells import Converted
 from carrel.notebooks.promote.edits import Edits
-from carrel.notebooks.promote.findings import Findings, Weight
+from carrel.notebooks.promote.findings import Findings, Severity
 from carrel.notebooks.promote.magics import SUPPORT
 from carrel.notebooks.promote.mentions import plain_strings
 from carrel.notebooks.promote.packages import find_imports
@@ -50,7 +50,7 @@ def write_script(
     used = {node.id for piece in pieces for node in ast.walk(piece.cell.tree) if isinstance(node, ast.Name)}
     given = [name for name in _GIVEN if name in used and name not in bound]
     if "get_ipython" in given:
-        findings.note(Weight.CHECK, "get_ipython() is None in the script, as outside IPython")
+        findings.note(Severity.CHECK, "get_ipython() is None in the script, as outside IPython")
     return _head(heading, futures, parameters, given, plots=findings.plots) + "\n".join(body)
 
 
@@ -142,7 +142,7 @@ def _plain_progress(cell: Converted, edits: Edits, findings: Findings) -> None:
         if isinstance(node, ast.ImportFrom) and node.module in ("tqdm.notebook", "tqdm.autonotebook"):
             start, end = edits.span(node)
             edits.replace(start, end, edits.text[start:end].replace(node.module, "tqdm", 1))
-            findings.note(Weight.CHANGED, f"{node.module} is for notebooks: tqdm", cell.cell.number, cell.line(node.lineno))
+            findings.note(Severity.CHANGED, f"{node.module} is for notebooks: tqdm", cell.cell.number, cell.line(node.lineno))
 
 
 def _show_last(cell: Converted, edits: Edits) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from carrel.domain.errors import CarrelError, Conflict, Invalid, StorageFull
-from carrel.notebooks.promote.findings import Findings, Weight
+from carrel.notebooks.promote.findings import Findings, Severity
 
 
 def check_target(target: Path, notebook: Path, *, force: bool) -> None:
@@ -60,10 +60,10 @@ def check_travels(target: Path, paths: set[str], findings: Findings) -> None:
     try:
         behind = sorted(paths - {entry.path for entry in pack(target).files})
     except CarrelError as error:
-        findings.note(Weight.CHECK, f"the task cannot be submitted as it is: {error}")
+        findings.note(Severity.CHECK, f"the task cannot be submitted as it is: {error}")
         return
     for path in behind:
-        findings.note(Weight.CHECK, f"{path} does not travel with the task: a .gitignore leaves it out")
+        findings.note(Severity.CHECK, f"{path} does not travel with the task: a .gitignore leaves it out")
 
 
 def _fill(directory: Path, texts: Mapping[str, str], copies: Mapping[str, Path]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from carrel.notebooks.promote.findings import Findings, Weight
+from carrel.notebooks.promote.findings import Findings, Severity
 from carrel.notebooks.promote.gather import Said
 from carrel.notebooks.promote.mentions import Role
 from carrel.notebooks.promote.packages import Import, find_imports, is_standard, package_of
@@ -30,7 +30,7 @@ def imports_of_written(findings: Findings) -> list[Import]:
                 warnings.simplefilter("ignore")
                 tree = ast.parse(written.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            findings.note(Weight.CHECK, f"{written.path} cannot be read as Python: what it imports is not known", written.cell)
+            findings.note(Severity.CHECK, f"{written.path} cannot be read as Python: what it imports is not known", written.cell)
             continue
         found += [replace(item, line=written.line + item.line - 1, origin=f"cell {written.cell}") for item in find_imports(tree)]
     return found
@@ -59,10 +59,11 @@ def without_written(imports: Iterable[Import], said: Sequence[Said], base: Path,
         if item.top in made:
             continue
         if item.top in told and brings:
-            findings.note(Weight.CHECK, f"import {item.module} is taken for {told[item.top]}, which a command brings")
+            findings.note(Severity.CHECK, f"import {item.module} is taken for {told[item.top]}, which a command brings")
         elif away and brings and not item.optional and not _is_known(item):
             findings.note(
-                Weight.CHECK, f"import {item.module} is looked for in {', '.join(away)}, which is there only while the task runs"
+                Severity.CHECK,
+                f"import {item.module} is looked for in {', '.join(away)}, which is there only while the task runs",
             )
         else:
             kept.append(item)

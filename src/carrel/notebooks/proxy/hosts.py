@@ -18,10 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from carrel.domain.ports import Clock
 from carrel.notebooks import identity
 from carrel.notebooks.proxy import pages, websocket
-from carrel.notebooks.proxy.door import ENTRANCE, OURS, Door
 from carrel.notebooks.proxy.headers import from_this_origin
 from carrel.notebooks.proxy.http import Carried, HttpForwarder
 from carrel.notebooks.proxy.sessions import Session, Sessions
+from carrel.notebooks.proxy.tickets import ENTRANCE, OURS, TicketIssuer
 
 #: Name of the cookie of a browser that was let in; over https with the prefix that keeps it to this host name (RFC 6265bis).
 COOKIE = "carrel-session"
@@ -40,7 +40,7 @@ class SessionHosts:
         app: ASGIApp,
         *,
         sessions: Sessions,
-        door: Door,
+        door: TicketIssuer,
         pattern: str,
         secret: bytes,
         clock: Clock,

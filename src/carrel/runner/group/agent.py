@@ -27,7 +27,7 @@ from carrel.runner.group.link import Link
 from carrel.runner.group.plan import (
     RANKS,
     GroupPlan,
-    Meeting,
+    Rendezvous,
     mpirun_arguments,
     mpirun_command,
     rank_variables,
@@ -81,7 +81,7 @@ class _Started:
 class _Try:
     """One start of the node's processes."""
 
-    meeting: Meeting
+    meeting: Rendezvous
     processes: dict[int, _Started] = field(default_factory=dict)
     #: By descriptor.
     sources: dict[int, _Source] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Agent:
         assert isinstance(said, dict)
         match said["what"]:
             case "run":
-                self._run(Meeting(address=str(said["address"]), port=int(str(said["port"])), number=int(str(said["number"]))))
+                self._run(Rendezvous(address=str(said["address"]), port=int(str(said["port"])), number=int(str(said["number"]))))
             case "signal":
                 self._signal(int(str(said["number"])))
             case "kill":
@@ -177,7 +177,7 @@ class Agent:
                 self._report_use()
                 self._reactor.stop()
 
-    def _run(self, meeting: Meeting) -> None:
+    def _run(self, meeting: Rendezvous) -> None:
         plan = self._plan
         if self._try is not None:
             self._forget(self._try)

@@ -27,8 +27,8 @@ from carrel.domain.serial import from_plain
 from carrel.domain.task import Launcher
 from carrel.runner.group import agent as group_agent
 from carrel.runner.group.link import Link, listen
-from carrel.runner.group.plan import GroupPlan, Meeting
-from carrel.runner.group.report import Culprit, GroupEnd, together, write_end, write_use
+from carrel.runner.group.plan import GroupPlan, Rendezvous
+from carrel.runner.group.report import FirstFailure, GroupEnd, together, write_end, write_use
 
 #: The program of the interpreter.
 START = "import sys; from carrel.runner.group.leader import main; sys.exit(main(sys.argv[1:]))"
@@ -70,17 +70,17 @@ class _Member:
 class _Ends:
     """How the processes of one try have ended so far."""
 
-    failures: list[Culprit] = field(default_factory=list)
+    failures: list[FirstFailure] = field(default_factory=list)
     #: Ranks in the order in which their output ended.
     closed: list[int] = field(default_factory=list)
     taken: bool = False
     #: What the others were ended for; what fails afterwards may have failed for that.
-    culprit: Culprit | None = None
+    culprit: FirstFailure | None = None
 
-    def first(self) -> Culprit:
+    def first(self) -> FirstFailure:
         """The failure so far that others followed from: too much memory, a lost node, or the process that was silent first."""
 
-        def order(failure: Culprit) -> tuple[bool, bool, int]:
+        def order(failure: FirstFailure) -> tuple[bool, bool, int]:
             known = failure.rank in self.closed
             return not failure.memory, not failure.lost, self.closed.index(failure.rank) if known else len(self.closed)
 
@@ -130,7 +130,7 @@ class Leader:
         """Return how the group ended. Raises `GroupFailed` when it did not begin."""
         self._gather()
         for number in range(_TRIES):
-            meeting = Meeting(address=self._address(), port=free_port(self._plan.name, number), number=number)
+            meeting = Rendezvous(address=self._address(), port=free_port(self._plan.name, number), number=number)
             for member in self._members:
                 member.running = self._plan.processes
                 self._tell(member, "run", address=meeting.address, port=meeting.port, number=number)
@@ -281,16 +281,16 @@ class Leader:
                 member, said = what
                 member.running -= 1
                 if said["code"]:
-                    ends.failures.append(Culprit(node=member.name, rank=said["rank"], code=said["code"]))
+                    ends.failures.append(FirstFailure(node=member.name, rank=said["rank"], code=said["code"]))
             case "closed":
                 ends.closed.append(what[1]["rank"])
             case "lost" if what in self._members:
                 what.here = False
                 if what.running:
                     what.running = 0
-                    ends.failures.append(Culprit(node=what.name, rank=-1, code=1, lost=True))
+                    ends.failures.append(FirstFailure(node=what.name, rank=-1, code=1, lost=True))
             case "memory":
-                ends.failures.append(Culprit(node=what[0].name, rank=-1, code=-int(signal.SIGKILL), memory=what[1]["used"]))
+                ends.failures.append(FirstFailure(node=what[0].name, rank=-1, code=-int(signal.SIGKILL), memory=what[1]["used"]))
             case "failed":
                 self._tell_all("kill")
                 raise GroupFailed(what[1]["message"])

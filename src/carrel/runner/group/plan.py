@@ -71,7 +71,7 @@ class GroupPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
+class Rendezvous:
     """Where the processes of a group find each other."""
 
     address: str
@@ -112,7 +112,7 @@ def plan_group(
     )
 
 
-def rank_variables(plan: GroupPlan, meeting: Meeting, *, node: int, local: int) -> dict[str, str]:
+def rank_variables(plan: GroupPlan, meeting: Rendezvous, *, node: int, local: int) -> dict[str, str]:
     """Return the variables that tell a process its place, by the names that PyTorch, Lightning and Accelerate read."""
     return {
         "RANK": str(node * plan.tasks_per_node + local),
@@ -126,7 +126,7 @@ def rank_variables(plan: GroupPlan, meeting: Meeting, *, node: int, local: int) 
     }
 
 
-def torchrun_arguments(plan: GroupPlan, meeting: Meeting, *, node: int, shell: list[str]) -> list[str]:
+def torchrun_arguments(plan: GroupPlan, meeting: Rendezvous, *, node: int, shell: list[str]) -> list[str]:
     """Return the arguments of torchrun on one node; `shell` runs any command.
 
     Which node has the store is said: torchrun's own guess goes by the name of the machine, which an address need not be.
@@ -157,7 +157,7 @@ def mpirun_arguments(plan: GroupPlan, shell: list[str]) -> list[str]:
     return ["mpirun", "-n", str(plan.size), *hosts, *shell]
 
 
-def mpirun_command(plan: GroupPlan, meeting: Meeting, variables: Mapping[str, str]) -> str:
+def mpirun_command(plan: GroupPlan, meeting: Rendezvous, variables: Mapping[str, str]) -> str:
     """Return what a process of mpirun's runs. Its variables stand in the command: mpirun takes few along to other nodes."""
     own = {"CUDA_VISIBLE_DEVICES", "TMPDIR"} if plan.hosts else set()
     told = rank_variables(plan, meeting, node=0, local=0)

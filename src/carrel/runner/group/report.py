@@ -14,7 +14,7 @@ from carrel.domain.serial import from_plain, to_plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Culprit:
+class FirstFailure:
     """The process that failed first."""
 
     node: str
@@ -37,7 +37,7 @@ class Culprit:
 class GroupEnd:
     """How a group ended: with all processes well where nothing is said."""
 
-    culprit: Culprit | None = None
+    culprit: FirstFailure | None = None
     #: Why the processes could not be started.
     error: str = ""
 

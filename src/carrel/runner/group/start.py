@@ -26,7 +26,7 @@ from carrel.spool import AttemptDirectory
 _STOP = 10.0
 
 
-class Around(Protocol):
+class GroupContext(Protocol):
     """What the runner took over from its parent, as far as it matters here."""
 
     @property
@@ -72,7 +72,7 @@ class Group:
 
 
 def write_group(
-    directory: AttemptDirectory, launch: Launch, working: Path, variables: Mapping[str, str], around: Around
+    directory: AttemptDirectory, launch: Launch, working: Path, variables: Mapping[str, str], around: GroupContext
 ) -> Group:
     """Write the plan of the launch's group into the attempt's directory, where all nodes see it."""
     allocation = around.allocate(launch) if around.allocate is not None else None

@@ -59,7 +59,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class Story:
+class JobHistory:
     """What became of a job, all attempts together."""
 
     #: When it was first started.
@@ -82,7 +82,7 @@ class VirtualMachines:
         self._move = move
         self.now = 0.0
         #: By job.
-        self.stories: dict[int, Story] = {}
+        self.stories: dict[int, JobHistory] = {}
         self._nodes = nodes
         self._durations = durations
         self._pieces: dict[tuple[int, int], Piece] = {}
@@ -167,7 +167,7 @@ class VirtualMachines:
         """The attempt runs from now on."""
         seconds, limit = self._durations[launch.job_id], launch.resources.time
         self._pieces[launch.job_id, launch.attempt] = Piece(self.now, self.now, min(seconds, limit), seconds <= limit)
-        self.stories.setdefault(launch.job_id, Story(self.now))
+        self.stories.setdefault(launch.job_id, JobHistory(self.now))
         self._run_on(launch.job_id, launch.attempt)
 
     def adopt(self, attempts: Iterable[tuple[Attempt, Launch, str]]) -> None:

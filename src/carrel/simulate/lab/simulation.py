@@ -17,7 +17,7 @@ from carrel.domain.errors import CarrelError, Impossible
 from carrel.domain.job import Job, JobState, Reason
 from carrel.domain.launch import Ended, LaunchLimits, LaunchPaths
 from carrel.domain.node import Node
-from carrel.domain.placement import Hold
+from carrel.domain.placement import Wait
 from carrel.domain.qos import JobKind
 from carrel.domain.resources import Resources
 from carrel.domain.rules import LabRules
@@ -44,7 +44,7 @@ def simulate_lab(
     policy: str = "carrel",
     progress: Callable[[float], None] | None = None,
     note: Callable[[str], None] | None = None,
-    answer: Callable[[Hold, float], None] | None = None,
+    answer: Callable[[Wait, float], None] | None = None,
     asks: Callable[[int], bool] = lambda _job_id: True,
     move: float = 0.0,
 ) -> Outcome:
@@ -175,7 +175,7 @@ class _Replay:
         jobs: list[Job],
         traced: Mapping[int, TraceJob],
         progress: Callable[[float], None] | None,
-        answer: Callable[[Hold, float], None] | None,
+        answer: Callable[[Wait, float], None] | None,
         asks: Callable[[int], bool],
         move: float,
     ) -> None:
@@ -233,10 +233,10 @@ class _Replay:
                 self._tell(fresh, now, self._answer)
         return self._runs
 
-    def _tell(self, fresh: Sequence[Job], now: float, answer: Callable[[Hold, float], None]) -> None:
-        outlook = self._scheduler.look(now)
+    def _tell(self, fresh: Sequence[Job], now: float, answer: Callable[[Wait, float], None]) -> None:
+        queue_report = self._scheduler.look(now)
         for job in fresh:
-            hold = outlook.hold_of(job.id)
+            hold = queue_report.wait_of(job.id)
             if hold is not None:
                 self._scheduler.calibration.told(hold, now)
                 answer(hold, now)

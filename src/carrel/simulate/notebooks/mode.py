@@ -11,7 +11,7 @@ from carrel.domain.errors import Invalid
 from carrel.domain.lease import LendingRules
 
 
-class Fate(StrEnum):
+class IdleState(StrEnum):
     """What becomes of a session's GPU state when its GPUs are given back."""
 
     #: It is gone; the user runs earlier cells again, which takes a time that nobody recorded and that is not counted.
@@ -29,7 +29,7 @@ class PoolMode:
     name: str
     #: Seconds for which a session that computes nothing keeps its GPUs; infinite: until it is shut down.
     keep: float
-    fate: Fate
+    fate: IdleState
 
     def __post_init__(self) -> None:
         if not self.keep >= 0:
@@ -59,15 +59,15 @@ class PolicyMode:
 Mode: TypeAlias = PoolMode | PolicyMode
 
 #: A session takes its GPUs when it opens and has them until it is shut down.
-RESERVATION = PoolMode(name="reservation", keep=inf, fate=Fate.LOST)
+RESERVATION = PoolMode(name="reservation", keep=inf, fate=IdleState.LOST)
 #: GPUs only while a cell runs; the state is moved off after each.
-EAGER = PoolMode(name="lease per cell, eager", keep=0.0, fate=Fate.MOVED)
+EAGER = PoolMode(name="lease per cell, eager", keep=0.0, fate=IdleState.MOVED)
 #: GPUs only while a cell runs; the state stays until somebody needs the room.
-LAZY = PoolMode(name="lease per cell, lazy", keep=0.0, fate=Fate.STAYS)
+LAZY = PoolMode(name="lease per cell, lazy", keep=0.0, fate=IdleState.STAYS)
 #: As LAZY, but by the code of the broker itself.
 CARREL = PolicyMode()
 
 
 def cull(minutes: float) -> PoolMode:
     """As RESERVATION, but a session that has computed nothing for `minutes` loses its GPUs and what is on them."""
-    return PoolMode(name=f"cull after {minutes:g} min", keep=minutes * 60, fate=Fate.LOST)
+    return PoolMode(name=f"cull after {minutes:g} min", keep=minutes * 60, fate=IdleState.LOST)

@@ -9,7 +9,7 @@ from enum import Enum, IntEnum, auto
 from heapq import heappop, heappush
 
 from carrel.simulate.notebooks.forming import NotebookSession
-from carrel.simulate.notebooks.mode import Fate, PoolMode
+from carrel.simulate.notebooks.mode import IdleState, PoolMode
 from carrel.simulate.notebooks.result import CellRun, Held, ModeResult, Start
 
 
@@ -159,10 +159,10 @@ class PoolRun:
     def _release(self, number: int, seat: _Seat, now: float) -> None:
         """The GPUs go back; what becomes of the state is up to the mode."""
         self._give_back(seat, now)
-        if self._mode.fate is Fate.STAYS:
+        if self._mode.fate is IdleState.STAYS:
             self._idle[number] = seat.session.gpus
             self._idle_gpus += seat.session.gpus
-        elif self._mode.fate is Fate.MOVED:
+        elif self._mode.fate is IdleState.MOVED:
             seat.where = _Where.HOST
         else:
             seat.where = _Where.LOST

@@ -22,10 +22,10 @@ from carrel.domain.lease import Lent as Lease
 from carrel.policy.lend import lend
 from carrel.policy.lend_tasks import owed_from
 from carrel.simulate.notebooks.forming import NotebookSession
-from carrel.simulate.together.books import Assigned, Books, Seat
 from carrel.simulate.together.line import Line
 from carrel.simulate.together.mode import MEMORY, Lent, States
 from carrel.simulate.together.result import Together
+from carrel.simulate.together.usage_records import ActiveSession, Assigned, UsageRecords
 from carrel.simulate.trace import TraceJob
 
 #: Seconds after its last cell for which a session's GPUs are given to no new task, as in the server.
@@ -80,11 +80,13 @@ class LentRun:
         self._rules = replace(mode.rules, move_rate=mode.way.rate, pause_in_place=mode.tasks_lend and mode.way.in_place)
         uuids = tuple(f"gpu{number:05d}" for number in range(gpus))
         self._rooms = [DeviceRoom(uuid=uuid, memory=MEMORY) for uuid in uuids]
-        self._books = Books(sessions, gpus, until)
+        self._books = UsageRecords(sessions, gpus, until)
         self._line = Line(tasks, uuids)
         self._seed = seed
         random = Random(seed)
-        self._works = {seat.name: _Work(seat.session.gpus, random.choice(states.cells)) for seat in self._books.seats}
+        self._works = {
+            active.name: _Work(active.session.gpus, random.choice(states.cells)) for active in self._books.active_sessions
+        }
         #: By name, `c…` and `t…`: who is there, who waits, and who has a lease (paused or not).
         self._tenants: dict[str, Tenant] = {}
         self._requests: dict[str, Request] = {}
@@ -100,8 +102,8 @@ class LentRun:
 
     def result(self) -> Together:
         """Run to the end, or as far as is asked for."""
-        for seat in self._books.seats:
-            heappush(self._events, (seat.session.opens, _Event.READY, seat.name, 0))
+        for active in self._books.active_sessions:
+            heappush(self._events, (active.session.opens, _Event.READY, active.name, 0))
         heappush(self._events, (0.0, _Event.PLACE, "", 0))
         while self._events and self._events[0][0] <= self._until:
             now = self._events[0][0]
@@ -140,18 +142,18 @@ class LentRun:
             self._end(name, now)
         return True
 
-    def _seat(self, name: str) -> Seat:
-        return self._books.seats[int(name[1:])]
+    def _seat(self, name: str) -> ActiveSession:
+        return self._books.active_sessions[int(name[1:])]
 
     # --- cells and tasks ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, seat: Seat, now: float) -> None:
-        work = self._works[seat.name]
-        if seat.name not in self._tenants:
-            self._tenants[seat.name] = Tenant(id=seat.name, owner=seat.name, room=work.size, portable=self._mode.homes_move)
-        self._books.ask(seat, now)
-        work.left, work.computed = seat.session.cells[seat.at].duration, 0.0
-        self._requests[seat.name] = Request(id=seat.name, tenant=seat.name, gpus=work.gpus, asked_at=now)
+    def _ask(self, active: ActiveSession, now: float) -> None:
+        work = self._works[active.name]
+        if active.name not in self._tenants:
+            self._tenants[active.name] = Tenant(id=active.name, owner=active.name, room=work.size, portable=self._mode.homes_move)
+        self._books.ask(active, now)
+        work.left, work.computed = active.session.cells[active.at].duration, 0.0
+        self._requests[active.name] = Request(id=active.name, tenant=active.name, gpus=work.gpus, asked_at=now)
 
     def _place(self, now: float) -> bool:
         """Give free GPUs to tasks of the queue; True when one of them asks for its lease now."""
@@ -197,13 +199,13 @@ class LentRun:
             self._line.end(job)
             del self._works[name], self._tenants[name], self._paused[job]
             return
-        seat = self._seat(name)
+        active = self._seat(name)
         before = self._tenants[name].typical
-        took = seat.session.cells[seat.at].duration
+        took = active.session.cells[active.at].duration
         # As the broker remembers it.
         typical = took if before is None else (before + took) / 2
         self._tenants[name] = replace(self._tenants[name], residency=Residency.RESIDENT, last_used=now, typical=typical)
-        more, after = self._books.cell_over(seat, now)
+        more, after = self._books.cell_over(active, now)
         heappush(self._events, (now + after, _Event.READY if more else _Event.CLOSE, name, work.turn))
         heappush(self._events, (now + LINGER, _Event.PLACE, "", 0))
 
@@ -337,8 +339,8 @@ class LentRun:
             job = int(name[1:])
             if job in self._paused_since:
                 self._paused[job] += work.since - self._paused_since.pop(job)
-        elif (seat := self._seat(name)).began is None:
-            seat.began = work.since
+        elif (active := self._seat(name)).began is None:
+            active.began = work.since
         # A task that does not lend ends with its processes: what it has on its devices is nobody's business.
         tracked = not request.exclusive or self._mode.tasks_lend
         if tracked:

@@ -12,7 +12,7 @@ GB = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class MoveSpeeds:
     """How state moves, by what was measured on an H100: each GPU of a process has a bus of its own, and all move at once."""
 
     name: str
@@ -40,9 +40,9 @@ class Way:
 
 
 #: Allocations of the residency library, in pinned host memory.
-BUS = Way(name="bus", out=50e9, back=50e9, fixed_out=0.05, fixed_back=0.05, in_place=True)
+BUS = MoveSpeeds(name="bus", out=50e9, back=50e9, fixed_out=0.05, fixed_back=0.05, in_place=True)
 #: The driver's checkpoint calls.
-DRIVER = Way(name="driver", out=1.9e9, back=5e9, fixed_out=0.35, fixed_back=0.28, in_place=False)
+DRIVER = MoveSpeeds(name="driver", out=1.9e9, back=5e9, fixed_out=0.35, fixed_back=0.28, in_place=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Lent:
     """GPUs are lent for each cell by the broker's own policy; tasks stand behind in the lab's queue."""
 
     name: str
-    way: Way
+    way: MoveSpeeds
     #: True: tasks lend their GPUs to cells. False: a cell waits for the end of the task that has its GPU.
     tasks_lend: bool
     #: Rules of the lending policy; how fast state moves and whether it can stay are those of `way`.

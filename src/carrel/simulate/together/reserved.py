@@ -7,9 +7,9 @@ from enum import IntEnum
 from heapq import heappop, heappush
 
 from carrel.simulate.notebooks.forming import NotebookSession
-from carrel.simulate.together.books import Assigned, Books, Seat
 from carrel.simulate.together.line import Line
 from carrel.simulate.together.result import Together
+from carrel.simulate.together.usage_records import ActiveSession, Assigned, UsageRecords
 from carrel.simulate.trace import TraceJob
 
 
@@ -27,7 +27,7 @@ class ReservedRun:
         self, sessions: Sequence[NotebookSession], tasks: Iterable[TraceJob], gpus: int, mode: str, until: float
     ) -> None:
         devices = tuple(f"gpu{number:05d}" for number in range(gpus))
-        self._books = Books(sessions, gpus, until)
+        self._books = UsageRecords(sessions, gpus, until)
         self._line = Line(tasks, devices)
         self._mode, self._until = mode, until
         self._devices: dict[int, tuple[str, ...]] = {}
@@ -35,8 +35,8 @@ class ReservedRun:
 
     def result(self) -> Together:
         """Run to the end, or as far as is asked for."""
-        for number, seat in enumerate(self._books.seats):
-            heappush(self._events, (seat.session.opens, _Event.READY, number))
+        for number, active in enumerate(self._books.active_sessions):
+            heappush(self._events, (active.session.opens, _Event.READY, number))
         now = 0.0
         self._start(now)
         while self._events and self._events[0][0] <= self._until:
@@ -55,37 +55,37 @@ class ReservedRun:
             self._books.task_over(number, now)
             self._line.end(number)
             return
-        seat = self._books.seats[number]
+        active = self._books.active_sessions[number]
         if event is _Event.CELL_END:
-            assert seat.began is not None
-            self._books.compute(seat.name, self._devices[-1 - number], seat.began, now)
-            more, after = self._books.cell_over(seat, now)
+            assert active.began is not None
+            self._books.compute(active.name, self._devices[-1 - number], active.began, now)
+            more, after = self._books.cell_over(active, now)
             heappush(self._events, (now + after, _Event.READY if more else _Event.CLOSE, number))
         elif event is _Event.CLOSE:
             self._line.end(-1 - number)
             del self._devices[-1 - number]
         else:
-            self._books.ask(seat, now)
+            self._books.ask(active, now)
             if -1 - number in self._devices:
-                self._begin(seat, number, now)
+                self._begin(active, number, now)
             else:
-                self._line.add_session(number, seat.session.gpus, now)
+                self._line.add_session(number, active.session.gpus, now)
 
     def _computed(self, one: Assigned, number: int, now: float) -> None:
         now = min(now, self._until)
         self._books.compute(one.name, self._devices[number], one.placed, now)
         one.ran = now - one.placed
 
-    def _begin(self, seat: Seat, number: int, now: float) -> None:
-        seat.began = now
-        heappush(self._events, (now + seat.session.cells[seat.at].duration, _Event.CELL_END, number))
+    def _begin(self, active: ActiveSession, number: int, now: float) -> None:
+        active.began = now
+        heappush(self._events, (now + active.session.cells[active.at].duration, _Event.CELL_END, number))
 
     def _start(self, now: float) -> None:
         for start in self._line.starts(now, frozenset(), {}, {}):
             job = start.job_id
             self._devices[job] = start.devices
             if job < 0:
-                self._begin(self._books.seats[-1 - job], -1 - job, now)
+                self._begin(self._books.active_sessions[-1 - job], -1 - job, now)
             else:
                 task = self._line.traced.pop(job)
                 self._books.assigned[job] = Assigned(task, f"t{job:08d}", now)
@@ -95,6 +95,6 @@ class ReservedRun:
         """What still computes has computed until now."""
         for number, one in self._books.assigned.items():
             self._computed(one, number, self._until)
-        for number, seat in enumerate(self._books.seats):
-            if seat.busy and seat.began is not None:
-                self._books.compute(seat.name, self._devices[-1 - number], seat.began, self._until)
+        for number, active in enumerate(self._books.active_sessions):
+            if active.busy and active.began is not None:
+                self._books.compute(active.name, self._devices[-1 - number], active.began, self._until)

@@ -1,0 +1,44 @@
+"""What the lab takes from a deputy while its own disk is full."""
+
+import hashlib
+
+import pytest
+
+from carrel.domain.job import JobState, Reason
+from carrel.domain.launch import Ended, Journaled, Observation, StoredFile
+from carrel.engines.deputy.mirror import Mirror
+from carrel.spool import Spool
+
+
+def test_a_piece_that_met_a_full_disk_is_taken_when_it_comes_again(small_disk):
+    mirror = Mirror(user="ada", spool=Spool(small_disk / "spool"), blobs=small_disk / "blobs")
+    pieces = [b"a" * 100_000, b"b" * 200_000, b"c" * 5_000]
+    digest = f"sha256:{hashlib.sha256(b''.join(pieces)).hexdigest()}"
+    assert mirror.want(305_000, [digest]) == [digest]
+    mirror.take_blob(digest, pieces[0], last=False)
+    with open(small_disk / "ballast", "wb", buffering=0) as ballast, pytest.raises(OSError, match="No space"):
+        while True:
+            ballast.write(b"x" * 4096)
+    for _ in range(200):  # it insists, as the engine does
+        with pytest.raises(OSError, match="No space"):
+            mirror.take_blob(digest, pieces[1], last=False)
+    assert not mirror.has(digest)
+    (small_disk / "ballast").unlink()
+    mirror.take_blob(digest, pieces[1], last=False)
+    mirror.take_blob(digest, pieces[2], last=True)
+    assert mirror.has(digest)
+
+
+def test_a_success_whose_outputs_are_gone_is_none(tmp_path):
+    mirror = Mirror(user="ada", spool=Spool(tmp_path / "spool"), blobs=tmp_path / "blobs")
+    digest = f"sha256:{hashlib.sha256(b'model').hexdigest()}"
+    ended = Ended(
+        state=JobState.COMPLETED,
+        reason=Reason(code="Completed", message="Exit code 0 after 3 s."),
+        exit_code=0,
+        outputs=(StoredFile(path="outputs/model", size=5, digest=digest),),
+    )
+    observation = Observation(job_id=1, attempt=1, entries=(Journaled(at=1.0, record=ended),), offset=10)
+    told = mirror.told(observation, [digest]).entries[-1].record
+    assert (told.state, told.reason.code, told.outputs) == (JobState.FAILED, "OutputFailed", ())
+    assert "outputs/model" in told.reason.message
