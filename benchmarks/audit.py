@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from carrel.audit import AuditLog
-from carrel.domain.user import Caller, User
-from carrel.gateway.auditing import Auditing
-from carrel.gateway.gate import Zones
+from carrel.core.domain.user import Caller, User
+from carrel.lab.audit import AuditLog
+from carrel.lab.gateway.auditing import Auditing
+from carrel.lab.gateway.gate import Zones
 
 ROUNDS, REQUESTS = 7, 3000
 CALLER = Caller(user=User(subject="ada", name="Ada"))

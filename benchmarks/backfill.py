@@ -13,9 +13,9 @@ from pathlib import Path
 from time import process_time
 from unittest.mock import patch
 
-from carrel.domain.placement import Start
-from carrel.policy.placer import Placer
-from carrel.server.rules import read_lab_rules
+from carrel.core.domain.placement import Start
+from carrel.core.policy.placer import Placer
+from carrel.lab.server.rules import read_lab_rules
 from carrel.simulate.generator import generate_jobs
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of

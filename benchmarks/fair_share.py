@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean, median
 
-from carrel.server.rules import read_lab_rules
+from carrel.lab.server.rules import read_lab_rules
 from carrel.simulate.equal_part import completions_alone
 from carrel.simulate.generator import generate_jobs
 from carrel.simulate.lab import simulate_lab

@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "residency"))
 
-from carrel.suspension.lines import Conversation
+from carrel.node.suspension.lines import Conversation
 from carrel.testing.residency_peer import Peer, Server
 from carrel_residency.build import compile_library
 from figure import Figure

@@ -21,9 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "residency"))
 
-from carrel.devices.discover import discover
-from carrel.domain.lease import LendingRules
-from carrel.domain.node import Device
+from carrel.core.domain.lease import LendingRules
+from carrel.core.domain.node import Device
+from carrel.node.devices.discover import discover
 from carrel.testing.broker_process import BrokerProcess, start_broker
 from carrel.testing.fake_driver import build
 from carrel_residency.build import compile_library

@@ -32,11 +32,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from carrel.devices.driver import DriverFacts, GpuFacts
-from carrel.devices.machine import memory_limit
-from carrel.suspension import CudaSuspender, DriverState, Ending, Moved, Target, start_of
-from carrel.suspension.lines import Conversation, Ended, Silent
-from carrel.suspension.probe import has_open_module, read_facts
+from carrel.node.devices.driver import DriverFacts, GpuFacts
+from carrel.node.devices.machine import memory_limit
+from carrel.node.suspension import CudaSuspender, DriverState, Ending, Moved, Target, start_of
+from carrel.node.suspension.lines import Conversation, Ended, Silent
+from carrel.node.suspension.probe import has_open_module, read_facts
 from figure import Figure
 
 GB = 10**9

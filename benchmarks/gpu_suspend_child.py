@@ -115,7 +115,7 @@ class DriverBody:
     """The same on plain driver calls: what runs on the fake driver."""
 
     def __init__(self) -> None:
-        from carrel.suspension.specimen_main import State
+        from carrel.node.suspension.specimen_main import State
 
         self.state = State(0)
         self.count = 0

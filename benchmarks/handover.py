@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from carrel.domain.lease import DeviceRoom, LeaseState, LendingSnapshot, Lent, Request, Residency, Tenant
-from carrel.leases.protocol import decode, encode
-from carrel.policy.lend import lend
+from carrel.core.domain.lease import DeviceRoom, LeaseState, LendingSnapshot, Lent, Request, Residency, Tenant
+from carrel.core.policy.lend import lend
+from carrel.node.leases.protocol import decode, encode
 from carrel.testing.broker_process import BrokerProcess, FakeJob, start_broker
 from figure import Figure, median, percentile
 

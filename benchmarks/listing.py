@@ -10,10 +10,10 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from carrel import Client
-from carrel.domain.serial import to_plain
-from carrel.domain.task import TaskSpec
-from carrel.store import Database, Store
-from carrel.store.tables import jobs
+from carrel.core.domain.serial import to_plain
+from carrel.core.domain.task import TaskSpec
+from carrel.lab.store import Database, Store
+from carrel.lab.store.tables import jobs
 from carrel.testing.lab_process import start_lab
 from figure import Figure, median
 

@@ -13,12 +13,12 @@ import statistics
 from time import perf_counter
 from typing import Any
 
-from carrel.domain.node import Device, Node
-from carrel.domain.placement import Holding, Snapshot, Waiting
-from carrel.domain.qos import QoS
-from carrel.domain.resources import Resources
-from carrel.policy.explain import explain
-from carrel.policy.placer import Placer
+from carrel.core.domain.node import Device, Node
+from carrel.core.domain.placement import Holding, Snapshot, Waiting
+from carrel.core.domain.qos import QoS
+from carrel.core.domain.resources import Resources
+from carrel.core.policy.explain import explain
+from carrel.core.policy.placer import Placer
 
 GIB = 1024**3
 NOW = 1_000_000.0

@@ -18,14 +18,14 @@ from heapq import heappop, heappush
 from time import process_time
 from typing import Any
 
-from carrel.domain.node import Device, Node
-from carrel.domain.partition import Partition
-from carrel.domain.placement import ArrayLimit, Holding, Start, Waiting
-from carrel.domain.qos import QoS
-from carrel.domain.reservation import Reservation
-from carrel.domain.resources import Resources
-from carrel.policy.order import Order
-from carrel.policy.placer import Placer
+from carrel.core.domain.node import Device, Node
+from carrel.core.domain.partition import Partition
+from carrel.core.domain.placement import ArrayLimit, Holding, Start, Waiting
+from carrel.core.domain.qos import QoS
+from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.resources import Resources
+from carrel.core.policy.order import Order
+from carrel.core.policy.placer import Placer
 
 GIB = 1024**3
 MIB = 1024**2

@@ -16,12 +16,12 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from carrel.control import scheduler
-from carrel.domain.expectation import Expected
-from carrel.domain.placement import Waiting
-from carrel.domain.rules import LabRules
-from carrel.policy.short_first import late_by
-from carrel.server.rules import read_lab_rules
+from carrel.core.control import scheduler
+from carrel.core.domain.expectation import Expected
+from carrel.core.domain.placement import Waiting
+from carrel.core.domain.rules import LabRules
+from carrel.core.policy.short_first import late_by
+from carrel.lab.server.rules import read_lab_rules
 from carrel.simulate.equal_part import completions_alone
 from carrel.simulate.generator import generate_jobs
 from carrel.simulate.lab import simulate_lab

@@ -22,7 +22,7 @@ from math import exp, log
 from pathlib import Path
 from time import perf_counter
 
-from carrel.policy.runtime import Expected, RunTimes
+from carrel.core.policy.runtime import Expected, RunTimes
 from carrel.simulate.baselines import simulate_baseline
 from carrel.simulate.generator import FITTED, generate_jobs
 from carrel.simulate.trace import Cluster, Trace, TraceJob

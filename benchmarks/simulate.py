@@ -23,7 +23,7 @@ TURNS = 3
 _ONE = """
 import json, resource, sys, time
 from pathlib import Path
-from carrel.server.rules import read_lab_rules
+from carrel.lab.server.rules import read_lab_rules
 from carrel.simulate.generator import generate_jobs
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of

@@ -19,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from carrel.domain.array import ArrayElement
-from carrel.domain.launch import Launch, Observation
-from carrel.domain.resources import Resources
+from carrel.core.domain.array import ArrayElement
+from carrel.core.domain.launch import Launch, Observation
+from carrel.core.domain.resources import Resources
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for

@@ -28,9 +28,9 @@ from math import fsum
 from pathlib import Path
 from statistics import median
 
-from carrel.domain.placement import Wait
-from carrel.domain.units import parse_duration
-from carrel.server.rules import read_lab_rules
+from carrel.core.domain.placement import Wait
+from carrel.core.domain.units import parse_duration
+from carrel.lab.server.rules import read_lab_rules
 from carrel.simulate.generator import generate_jobs
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of

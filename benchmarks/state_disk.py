@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from carrel.broker.boot_key import BootKey
-from carrel.broker.disk import CHUNK, StateDisk
-from carrel.broker.pool import PIECE, HostPool
+from carrel.node.broker.boot_key import BootKey
+from carrel.node.broker.disk import CHUNK, StateDisk
+from carrel.node.broker.pool import PIECE, HostPool
 from figure import Figure, median
 
 _SIZE = 1 << 30

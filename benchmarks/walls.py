@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from carrel.containment.walls import Bind, Walls
-from carrel.runner.process import Command, start
+from carrel.node.containment.walls import Bind, Walls
+from carrel.node.runner.process import Command, start
 
 
 def once(walls: Walls | None, directory: str) -> float:

@@ -46,7 +46,7 @@ NOT_QUICK = ("slow", "mlflow", "chaos", "soak", "browser", "heavy", "hub", "slur
 #: Programs of servers, by the last part of a word of their command line.
 SERVERS = frozenset(
     [
-        "carrel.broker",
+        "carrel.node.broker",
         "carrel.cli.main",
         "carrel.notebooks.jupyter",
         "chromium",

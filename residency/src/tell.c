@@ -1,4 +1,4 @@
-/* What the broker is told: carrel.leases.protocol, "A process with the residency library". */
+/* What the broker is told: carrel.node.leases.protocol, "A process with the residency library". */
 #define _GNU_SOURCE
 #include "agent.h"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from carrel.audit import AuditFilter, AuditLog, check_lines, line_of
-from carrel.audit import log as log_module
-from carrel.audit.chain import NOTHING, REMOVED
-from carrel.domain.errors import StorageFull, Unavailable
-from carrel.domain.retention import Kind, RetentionRules
-from carrel.retention import Collector
-from carrel.retention.collector import Places
+from carrel.core.domain.errors import StorageFull, Unavailable
+from carrel.core.domain.retention import Kind, RetentionRules
+from carrel.lab.audit import AuditFilter, AuditLog, check_lines, line_of
+from carrel.lab.audit import log as log_module
+from carrel.lab.audit.chain import NOTHING, REMOVED
+from carrel.lab.retention import Collector
+from carrel.lab.retention.collector import Places
 
 
 class Clock:

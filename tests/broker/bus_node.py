@@ -9,8 +9,8 @@ from typing import Any
 
 from kernels import FakeKernel
 
-from carrel.domain.lease import LendingRules
-from carrel.domain.node import Device
+from carrel.core.domain.lease import LendingRules
+from carrel.core.domain.node import Device
 from carrel.testing.broker_process import BrokerProcess, FakeJob
 from carrel.testing.fake_driver import FakeDriver
 

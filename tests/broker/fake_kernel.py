@@ -21,7 +21,7 @@ import mmap, sys
 file = sys.argv.pop()
 opened = [open(file, "r+b")] if file else []
 kept = [mmap.mmap(one.fileno(), 0) for one in opened]
-from carrel.suspension.specimen_main import main
+from carrel.node.suspension.specimen_main import main
 sys.exit(main())
 """
 
@@ -81,7 +81,7 @@ class Kernel:
         answer = {"op": order}
         if order == "cuda":
             os.environ["CUDA_VISIBLE_DEVICES"] = words[1]
-            from carrel.suspension.specimen_main import State
+            from carrel.node.suspension.specimen_main import State
 
             self.state = State(int(words[0]))
         elif order == "check":

@@ -6,9 +6,12 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from carrel.broker.config import BrokerConfig
-from carrel.broker.core.core import Core
-from carrel.broker.core.effects import (
+from carrel.core.domain.lease import ContextPlace, LeaseState, LendingRules, MoveMethod, Residency, Tier
+from carrel.core.domain.node import Device
+from carrel.core.domain.units import GIB
+from carrel.node.broker.config import BrokerConfig
+from carrel.node.broker.core.core import Core
+from carrel.node.broker.core.effects import (
     NEVER,
     Action,
     Checkpoint,
@@ -24,14 +27,11 @@ from carrel.broker.core.effects import (
     Spill,
     Unspill,
 )
-from carrel.broker.core.identity import Identity
-from carrel.broker.core.ledger import Ledger
-from carrel.broker.core.rows import RequestRow, TenantRow, plain
-from carrel.domain.lease import ContextPlace, LeaseState, LendingRules, MoveMethod, Residency, Tier
-from carrel.domain.node import Device
-from carrel.domain.units import GIB
-from carrel.leases.protocol import KERNEL, RESIDENCY, RUNNER
-from carrel.suspension.ports import Ending, Moved, Use
+from carrel.node.broker.core.identity import Identity
+from carrel.node.broker.core.ledger import Ledger
+from carrel.node.broker.core.rows import RequestRow, TenantRow, plain
+from carrel.node.leases.protocol import KERNEL, RESIDENCY, RUNNER
+from carrel.node.suspension.ports import Ending, Moved, Use
 
 MEMORY = 16 * GIB
 #: Of a process with the library, where contexts are not next to nothing.

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from kernels import FakeKernel, check_journal, eventually
 
-from carrel.domain.lease import LendingRules
-from carrel.domain.node import Device
-from carrel.domain.units import GIB, MIB
+from carrel.core.domain.lease import LendingRules
+from carrel.core.domain.node import Device
+from carrel.core.domain.units import GIB, MIB
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.fake_driver import build, find_compiler
 

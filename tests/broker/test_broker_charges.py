@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from kernels import FakeKernel, eventually, leases_of, tenant_of
 
-from carrel.broker.core.ledger import CHARGES, Ledger
-from carrel.broker.core.rows import LeaseRow, TenantRow
-from carrel.domain.lease import LeaseState, LendingRules
+from carrel.core.domain.lease import LeaseState, LendingRules
+from carrel.node.broker.core.ledger import CHARGES, Ledger
+from carrel.node.broker.core.rows import LeaseRow, TenantRow
 from carrel.testing.broker_process import BrokerProcess
 
 Start = Callable[..., BrokerProcess]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from carrel.broker.config import BrokerConfig
-from carrel.broker.core.core import Core
-from carrel.broker.core.device_history import MOST, DeviceHistory, Stretch
-from carrel.broker.core.identity import Identity
-from carrel.broker.pool import HostPool
-from carrel.broker.status import Status
-from carrel.domain.lease import LendingRules, Tier
-from carrel.domain.node import Device
-from carrel.domain.units import GIB
-from carrel.leases.protocol import KERNEL, RUNNER
-from carrel.suspension.ports import Ending, Moved
+from carrel.core.domain.lease import LendingRules, Tier
+from carrel.core.domain.node import Device
+from carrel.core.domain.units import GIB
+from carrel.node.broker.config import BrokerConfig
+from carrel.node.broker.core.core import Core
+from carrel.node.broker.core.device_history import MOST, DeviceHistory, Stretch
+from carrel.node.broker.core.identity import Identity
+from carrel.node.broker.pool import HostPool
+from carrel.node.broker.status import Status
+from carrel.node.leases.protocol import KERNEL, RUNNER
+from carrel.node.suspension.ports import Ending, Moved
 
 GPU = "gpu0"
 ADA, BOB = "100-1", "200-1"

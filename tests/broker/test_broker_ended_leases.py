@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from kernels import FakeKernel, eventually
 
-from carrel.broker.core.ended_leases import PAST
-from carrel.broker.core.ledger import Ledger
-from carrel.broker.core.rows import LeaseRow, TenantRow
-from carrel.domain.lease import LeaseState, LendingRules
-from carrel.leases.protocol import OBSERVER, VERSION, decode, encode
+from carrel.core.domain.lease import LeaseState, LendingRules
+from carrel.node.broker.core.ended_leases import PAST
+from carrel.node.broker.core.ledger import Ledger
+from carrel.node.broker.core.rows import LeaseRow, TenantRow
+from carrel.node.leases.protocol import OBSERVER, VERSION, decode, encode
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.waiting import PATIENCE
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from kernels import FakeKernel, eventually, leases_of, tenant_of
 
-from carrel.domain.lease import LendingRules
-from carrel.domain.node import Device
+from carrel.core.domain.lease import LendingRules
+from carrel.core.domain.node import Device
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.fake_driver import FakeDriver, build, find_compiler, start_specimen
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kernels import FakeKernel, eventually, leases_of, tenant_of
 
-from carrel.domain.units import GIB
+from carrel.core.domain.units import GIB
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.waiting import PATIENCE
 

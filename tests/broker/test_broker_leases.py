@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from kernels import FakeKernel, eventually, leases_of, tenant_of
 
-from carrel.leases.protocol import LONGEST, decode, encode
+from carrel.node.leases.protocol import LONGEST, decode, encode
 from carrel.testing.broker_process import BrokerProcess
 
 Start = Callable[..., BrokerProcess]

@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 
-from carrel.broker.core.device_scans import sort_out
-from carrel.broker.processes import ProcessGone, find, name_of, roots, start_time
-from carrel.domain.units import GIB
-from carrel.suspension.ports import Use
+from carrel.core.domain.units import GIB
+from carrel.node.broker.core.device_scans import sort_out
+from carrel.node.broker.processes import ProcessGone, find, name_of, roots, start_time
+from carrel.node.suspension.ports import Use
 
 
 def test_tenants_their_children_and_strangers_are_told_apart() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from kernels import FakeKernel, tenant_of
 
-from carrel.broker.config import write_config
-from carrel.domain.lease import LendingRules
-from carrel.domain.units import GIB
+from carrel.core.domain.lease import LendingRules
+from carrel.core.domain.units import GIB
+from carrel.node.broker.config import write_config
 from carrel.testing.broker_process import BrokerProcess, FakeJob
 
 Start = Callable[..., BrokerProcess]

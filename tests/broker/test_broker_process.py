@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from kernels import eventually
 
-from carrel.broker.client_authentication import node_token
-from carrel.broker.config import BrokerConfig, Simulation, read_config
-from carrel.broker.process import BrokerProcess, ensure_broker, running
-from carrel.devices.discover import discover
-from carrel.domain.errors import Invalid, Unavailable
-from carrel.leases.client import Broker
-from carrel.leases.protocol import OBSERVER
+from carrel.core.domain.errors import Invalid, Unavailable
+from carrel.node.broker.client_authentication import node_token
+from carrel.node.broker.config import BrokerConfig, Simulation, read_config
+from carrel.node.broker.process import BrokerProcess, ensure_broker, running
+from carrel.node.devices.discover import discover
+from carrel.node.leases.client import Broker
+from carrel.node.leases.protocol import OBSERVER
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_no_secret_is_in_its_arguments_its_configuration_or_its_log(home: Path, 
 
 
 def test_a_configuration_is_read_back_and_checked(tmp_path: Path, config: BrokerConfig) -> None:
-    from carrel.broker.config import write_config
+    from carrel.node.broker.config import write_config
 
     path = tmp_path / "config.json"
     write_config(path, replace(config, simulation=Simulation(faults={"lost": 0.5})))

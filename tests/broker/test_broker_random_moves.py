@@ -17,9 +17,9 @@ import pytest
 from bus_node import MEMORY, MIB, Node, Program, State, start_node
 from kernels import eventually, leases_of
 
-from carrel.domain.lease import LendingRules
-from carrel.domain.units import GIB
-from carrel.leases.protocol import decode, encode
+from carrel.core.domain.lease import LendingRules
+from carrel.core.domain.units import GIB
+from carrel.node.leases.protocol import decode, encode
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.fake_driver import find_compiler
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from kernels import FakeKernel, eventually, leases_of, tenant_of
 
-from carrel.domain.lease import LendingRules
-from carrel.domain.units import GIB
+from carrel.core.domain.lease import LendingRules
+from carrel.core.domain.units import GIB
 from carrel.testing.broker_process import BrokerProcess
 
 Start = Callable[..., BrokerProcess]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from kernels import FakeKernel, check_journal, eventually, leases_of, tenant_of
 
-from carrel.broker.journal import read_lines
-from carrel.domain.lease import LendingRules
-from carrel.domain.units import GIB, MIB
+from carrel.core.domain.lease import LendingRules
+from carrel.core.domain.units import GIB, MIB
+from carrel.node.broker.journal import read_lines
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.waiting import PATIENCE
 

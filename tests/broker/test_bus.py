@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from carrel.broker.bus import Bus
-from carrel.broker.core.effects import MoveBack, MoveOut, Pause
-from carrel.broker.pool import HostPool
-from carrel.broker.pool_allocations import PoolAllocations
-from carrel.domain.lease import MoveMethod
-from carrel.domain.units import MIB
-from carrel.leases.protocol import decode
-from carrel.suspension.ports import Ending, Moved
-from carrel.transport.reactor import Reactor, Timer
+from carrel.core.domain.lease import MoveMethod
+from carrel.core.domain.units import MIB
+from carrel.core.transport.reactor import Reactor, Timer
+from carrel.node.broker.bus import Bus
+from carrel.node.broker.core.effects import MoveBack, MoveOut, Pause
+from carrel.node.broker.pool import HostPool
+from carrel.node.broker.pool_allocations import PoolAllocations
+from carrel.node.leases.protocol import decode
+from carrel.node.suspension.ports import Ending, Moved
 
 PIECE = 4 * MIB
 

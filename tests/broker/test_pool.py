@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from carrel.broker.journal import BrokerJournal
-from carrel.broker.pool import HostPool, Piece, PoolFull, piece_size
-from carrel.broker.pool_allocations import PoolAllocations
-from carrel.domain.errors import Conflict, Unavailable
-from carrel.domain.units import GIB, KIB, MIB
+from carrel.core.domain.errors import Conflict, Unavailable
+from carrel.core.domain.units import GIB, KIB, MIB
+from carrel.node.broker.journal import BrokerJournal
+from carrel.node.broker.pool import HostPool, Piece, PoolFull, piece_size
+from carrel.node.broker.pool_allocations import PoolAllocations
 
 PIECE = 64 * KIB
 PLENTY = 1 << 40

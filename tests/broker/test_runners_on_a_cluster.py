@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from kernels import FakeKernel
 
-from carrel.control.launching import job_token
-from carrel.devices import DeviceLocks, this_node
-from carrel.domain.errors import Unavailable
-from carrel.domain.job import JobState
-from carrel.domain.launch import Continued, Launch, Paused
-from carrel.domain.lease import LendingRules
-from carrel.domain.node import Device
-from carrel.domain.resources import Resources
+from carrel.core.control.launching import job_token
+from carrel.core.domain.errors import Unavailable
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Continued, Launch, Paused
+from carrel.core.domain.lease import LendingRules
+from carrel.core.domain.node import Device
+from carrel.core.domain.resources import Resources
+from carrel.core.spool import Spool
 from carrel.engines.local import LocalEngine
-from carrel.runner.lease import LONGEST_WAIT, take_lease
-from carrel.spool import Spool
+from carrel.node.devices import DeviceLocks, this_node
+from carrel.node.runner.lease import LONGEST_WAIT, take_lease
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 

@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 from test_bus import PIECE, Machine
 
-from carrel.broker.boot_key import BootKey
-from carrel.broker.core.effects import Spill, Unspill
-from carrel.broker.disk import StateDisk
-from carrel.broker.spilling import Spilling, StateFiles
-from carrel.domain.lease import MoveMethod
-from carrel.domain.units import GIB, MIB
-from carrel.suspension.ports import Ending, Target
-from carrel.transport.reactor import Reactor
+from carrel.core.domain.lease import MoveMethod
+from carrel.core.domain.units import GIB, MIB
+from carrel.core.transport.reactor import Reactor
+from carrel.node.broker.boot_key import BootKey
+from carrel.node.broker.core.effects import Spill, Unspill
+from carrel.node.broker.disk import StateDisk
+from carrel.node.broker.spilling import Spilling, StateFiles
+from carrel.node.suspension.ports import Ending, Target
 
 SIZE = 6 * MIB
 MINE = Target(pid=1, start=1)
@@ -100,7 +100,7 @@ def test_what_a_process_says_of_its_state_harms_no_broker(node: Node, reach: obj
 
 
 def test_it_says_how_far_it_is(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("carrel.broker.spilling._REPORT", MIB)
+    monkeypatch.setattr("carrel.node.broker.spilling._REPORT", MIB)
     node.on_disk()
     assert node.told[-1] == ("a", SIZE, SIZE)
     assert len(node.told) > 1

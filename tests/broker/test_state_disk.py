@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.broker.boot_key import BootKey, boot_key
-from carrel.broker.disk import CHUNK, DiskFull, StateDisk, StateLost
-from carrel.broker.pool import HostPool, Piece
-from carrel.domain.errors import Unavailable
-from carrel.domain.units import GIB, KIB, MIB
+from carrel.core.domain.errors import Unavailable
+from carrel.core.domain.units import GIB, KIB, MIB
+from carrel.node.broker.boot_key import BootKey, boot_key
+from carrel.node.broker.disk import CHUNK, DiskFull, StateDisk, StateLost
+from carrel.node.broker.pool import HostPool, Piece
 
 PIECE = 512 * KIB
 
@@ -115,9 +115,9 @@ def writer(path: Path, first: str) -> subprocess.Popen[bytes]:
     program = f"""
 MIB = 1 << 20
 from pathlib import Path
-from carrel.broker.boot_key import BootKey
-from carrel.broker.disk import StateDisk
-from carrel.broker.pool import HostPool
+from carrel.node.broker.boot_key import BootKey
+from carrel.node.broker.disk import StateDisk
+from carrel.node.broker.pool import HostPool
 pieces = HostPool(64 * MIB, piece=16 * MIB, available=lambda: 1 << 40).take("ada", 64 * MIB)
 {first}
 StateDisk(Path({str(path)!r}), limit=1 << 40, floor=0, key=BootKey(bytes(range(32)))).write("state", pieces, 64 * MIB)
@@ -157,7 +157,7 @@ def test_the_key_is_kept_in_memory_until_the_machine_boots(tmp_path: Path, monke
         assert boot_key(Path("/lab/broker"), places) == first
         assert boot_key(Path("/other/broker"), places).id != first.id
         assert first.secret.hex() not in repr(first)
-        monkeypatch.setattr("carrel.broker.boot_key.boot_id", lambda: "another boot")
+        monkeypatch.setattr("carrel.node.broker.boot_key.boot_id", lambda: "another boot")
         assert boot_key(Path("/lab/broker"), places).id != first.id
         file.parent.chmod(0o755)
         with pytest.raises(Unavailable, match="is not in memory; .*belongs to somebody else"):

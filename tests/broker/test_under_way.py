@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from carrel.broker.core.ledger import Ledger
-from carrel.broker.core.rates import BACK, EXCHANGE, OUT, Rates
-from carrel.broker.core.rows import TenantRow
-from carrel.broker.core.under_way import UnderWay
-from carrel.domain.units import GIB
-from carrel.suspension.ports import Ending, Moved
+from carrel.core.domain.units import GIB
+from carrel.node.broker.core.ledger import Ledger
+from carrel.node.broker.core.rates import BACK, EXCHANGE, OUT, Rates
+from carrel.node.broker.core.rows import TenantRow
+from carrel.node.broker.core.under_way import UnderWay
+from carrel.node.suspension.ports import Ending, Moved
 
 
 def row(name: str, home: str = "gpu0") -> TenantRow:

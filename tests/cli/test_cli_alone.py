@@ -21,7 +21,7 @@ from carrel.cli.completion import completions
 from carrel.cli.doctor import run_checks
 from carrel.cli.main import COMMANDS, app, load, main
 from carrel.cli.synonyms import SYNONYMS
-from carrel.server.settings import SETTINGS
+from carrel.lab.server.settings import SETTINGS
 from carrel.testing.lab_process import LabProcess
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def test_help_loads_neither_client_nor_server(words: list[str]) -> None:
     assert not packages(modules) & {"httpx", "yaml", "asyncio", *SERVER_ONLY}
     if len(words) == 1:  # typer itself reads the values of options with pydantic
         assert "pydantic" not in modules
-    assert not {"carrel.client.client", "carrel.wire.v1", "carrel.server.up", "carrel.tasks", "rich.console"} & modules
+    assert not {"carrel.client.client", "carrel.wire.v1", "carrel.lab.server.up", "carrel.core.tasks", "rich.console"} & modules
 
 
 def test_client_and_commands_work_without_the_servers_packages(lab: LabProcess, lab_home: Path, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_doctor_without_a_lab(alone: CommandLine) -> None:
 
 def test_doctor_names_a_disk_that_no_gpu_state_can_go_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CARREL_STATE_DISK", "1G")
-    monkeypatch.setattr("carrel.broker.boot_key.find_place.__defaults__", ((tmp_path,),))
+    monkeypatch.setattr("carrel.node.broker.boot_key.find_place.__defaults__", ((tmp_path,),))
     (failed,) = (check for check in run_checks(tmp_path, None) if check.name == "states")
     assert failed.status == "fail"
     assert f"{tmp_path} is not in memory" in failed.message

@@ -10,7 +10,7 @@ import pytest
 from carrel.cli.gpus import _print_memory
 from carrel.cli.gpus_history import hour_lines, hour_sums, memory_bar
 from carrel.cli.main import main
-from carrel.domain.units import GIB
+from carrel.core.domain.units import GIB
 from carrel.wire.v1 import LendingView
 from carrel.wire.v1.sessions import HostView
 

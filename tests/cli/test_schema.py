@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from carrel.cli.main import main
-from carrel.server.schema import settings_schema
-from carrel.tasks.schema import task_schema
+from carrel.core.tasks.schema import task_schema
+from carrel.lab.server.schema import settings_schema
 
 pytestmark = pytest.mark.quick
 

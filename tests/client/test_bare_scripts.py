@@ -12,8 +12,8 @@ import pytest
 
 from carrel.client.code import code_of
 from carrel.client.travelling import Travelling
-from carrel.domain.errors import Invalid, NotFound
-from carrel.snapshots import pack
+from carrel.core.domain.errors import Invalid, NotFound
+from carrel.core.snapshots import pack
 
 PACKAGE = {"pkg/__init__.py", "pkg/one.py", "pkg/deep/__init__.py", "pkg/deep/two.py", "further.py", "helper.py"}
 

@@ -9,7 +9,7 @@ import pytest
 
 from carrel.client.code import code_of
 from carrel.client.locate import default_home, locate, read_token
-from carrel.domain.errors import Invalid, NotFound, Unauthenticated, Unavailable
+from carrel.core.domain.errors import Invalid, NotFound, Unauthenticated, Unavailable
 
 pytestmark = pytest.mark.quick
 

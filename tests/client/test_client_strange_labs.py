@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.domain.errors import CarrelError, Invalid, NotFound, Unavailable
+from carrel.core.domain.errors import CarrelError, Invalid, NotFound, Unavailable
 from carrel.wire.v1 import JobView, TaskRequest
 
 JOB = JobView.model_validate(

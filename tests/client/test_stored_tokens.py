@@ -12,7 +12,7 @@ import pytest
 
 import carrel.client.stored_tokens as stored
 from carrel.client.locate import locate
-from carrel.domain.errors import Unauthenticated, Unavailable
+from carrel.core.domain.errors import Unauthenticated, Unavailable
 
 URL = "https://lab.example.org:8642"
 

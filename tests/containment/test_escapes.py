@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.containment.attacks import ATTACKS, KINDS, NOTHING
-from carrel.containment.trial import outside, run_inside
-from carrel.containment.walls import Bind, Walls
+from carrel.node.containment.attacks import ATTACKS, KINDS, NOTHING
+from carrel.node.containment.trial import outside, run_inside
+from carrel.node.containment.walls import Bind, Walls
 from carrel.testing.escapes import FEWEST, read_table
 from carrel.testing.namespaces import why_no_namespaces
 

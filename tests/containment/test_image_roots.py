@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.containment.attacks import ATTACKS
-from carrel.containment.trial import run_inside
-from carrel.containment.walls import Bind, Walls
-from carrel.runner.image import DRIVER, driver_files, with_driver
+from carrel.node.containment.attacks import ATTACKS
+from carrel.node.containment.trial import run_inside
+from carrel.node.containment.walls import Bind, Walls
+from carrel.node.runner.image import DRIVER, driver_files, with_driver
 from carrel.testing.escapes import limits_processes, read_table, victims
 from carrel.testing.images import programs, write_layer
 from carrel.testing.namespaces import why_no_namespaces

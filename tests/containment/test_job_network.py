@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.containment.program import start_program
-from carrel.containment.trial import attack, run_inside
-from carrel.containment.walls import Bind, Door, Walls
-from carrel.domain.network import Network, least
+from carrel.core.domain.network import Network, least
+from carrel.node.containment.program import start_program
+from carrel.node.containment.trial import attack, run_inside
+from carrel.node.containment.walls import Bind, Door, Walls
 from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.waiting import PATIENCE
 

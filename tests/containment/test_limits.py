@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.containment.trial import run_inside
-from carrel.containment.walls import Bind, Walls
+from carrel.node.containment.trial import run_inside
+from carrel.node.containment.walls import Bind, Walls
 from carrel.testing.namespaces import why_no_namespaces
 
 #: Only inside a limit: each child waits for the end of its parent.

@@ -18,15 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.containment.attacks import ATTACKS, ATTACKS_AS_USER
-from carrel.containment.filters import filter_program
-from carrel.containment.trial import attack, run_inside, try_walls
-from carrel.containment.walls import Bind, Walls
-from carrel.domain.launch import LaunchWalls
-from carrel.runner.prepared import Prepared
-from carrel.runner.process import Command, LaunchError, start
-from carrel.runner.variables import Places
-from carrel.runner.walls import walls_of
+from carrel.core.domain.launch import LaunchWalls
+from carrel.node.containment.attacks import ATTACKS, ATTACKS_AS_USER
+from carrel.node.containment.filters import filter_program
+from carrel.node.containment.trial import attack, run_inside, try_walls
+from carrel.node.containment.walls import Bind, Walls
+from carrel.node.runner.prepared import Prepared
+from carrel.node.runner.process import Command, LaunchError, start
+from carrel.node.runner.variables import Places
+from carrel.node.runner.walls import walls_of
 from carrel.testing.builders import LabHome, make_launch
 from carrel.testing.namespaces import why_no_namespaces
 

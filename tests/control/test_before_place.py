@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from carrel.control.before_place import BeforePlace
-from carrel.control.ports import NewEvent
-from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.launch import (
+from carrel.core.control.before_place import BeforePlace
+from carrel.core.control.ports import NewEvent
+from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.domain.launch import (
     Ended,
     EnvironmentReady,
     InputsReady,
@@ -23,9 +23,9 @@ from carrel.domain.launch import (
     Observation,
     Preparing,
 )
-from carrel.domain.qos import JobKind
-from carrel.domain.resources import Resources
-from carrel.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec, TaskSpec
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec, TaskSpec
 
 TASK = TaskSpec(entry_point="main", command="true", snapshot="", inputs=(InputSpec(path="in", uri="https://host/data"),))
 

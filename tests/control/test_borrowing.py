@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from carrel.control.borrowing import WRITE_SECONDS, Borrowing
-from carrel.control.ports import AttemptChange, NewJob, StartOrder
-from carrel.control.rules import RuleBook
-from carrel.control.usage import UsageBook
-from carrel.domain.errors import Unavailable
-from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.qos import JobKind, QoS
-from carrel.domain.resources import Resources
-from carrel.domain.rules import LabRules
-from carrel.domain.task import TaskSpec
-from carrel.domain.user import User
-from carrel.store import Database, Store
+from carrel.core.control.borrowing import WRITE_SECONDS, Borrowing
+from carrel.core.control.ports import AttemptChange, NewJob, StartOrder
+from carrel.core.control.rules import RuleBook
+from carrel.core.control.usage import UsageBook
+from carrel.core.domain.errors import Unavailable
+from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.rules import LabRules
+from carrel.core.domain.task import TaskSpec
+from carrel.core.domain.user import User
+from carrel.lab.store import Database, Store
 
 RULES = LabRules(qos={"normal": QoS(name="normal")}, default_qos="normal", session_qos="normal", half_life=1e8)
 TASK = TaskSpec(entry_point="main", command="true", snapshot="")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.control.dependents import Dependents, named
-from carrel.domain.array import ArrayElement
-from carrel.domain.dependency import After, Condition, Verdict, describe_dependency, read_dependency, write_dependency
-from carrel.domain.errors import Invalid
-from carrel.domain.job import ENDED, Job, JobState, Reason
-from carrel.domain.qos import JobKind
-from carrel.domain.resources import Resources
+from carrel.core.control.dependents import Dependents, named
+from carrel.core.domain.array import ArrayElement
+from carrel.core.domain.dependency import After, Condition, Verdict, describe_dependency, read_dependency, write_dependency
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.job import ENDED, Job, JobState, Reason
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
 
 #: What names its jobs.
 NAMING = [after for after in After if after not in (After.SINGLETON, After.CORRESPONDING)]

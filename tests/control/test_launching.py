@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from carrel.control.launching import lends, why_it_keeps_gpus
-from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.qos import JobKind, Lends, QoS
-from carrel.domain.resources import Resources
+from carrel.core.control.launching import lends, why_it_keeps_gpus
+from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.domain.qos import JobKind, Lends, QoS
+from carrel.core.domain.resources import Resources
 
 QOS = QoS(name="batch")
 JOB = Job(

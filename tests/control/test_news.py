@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.control.inbox import merge
-from carrel.control.launching import job_token, read_job_token
-from carrel.control.news import OFTEN, after_stops, interpret
-from carrel.domain.job import Job, JobState, Preemption, Reason
-from carrel.domain.launch import (
+from carrel.core.control.inbox import merge
+from carrel.core.control.launching import job_token, read_job_token
+from carrel.core.control.news import OFTEN, after_stops, interpret
+from carrel.core.domain.job import Job, JobState, Preemption, Reason
+from carrel.core.domain.launch import (
     Continued,
     Ended,
     EnvironmentReady,
@@ -26,9 +26,9 @@ from carrel.domain.launch import (
     Suspended,
     Usage,
 )
-from carrel.domain.qos import JobKind, PreemptMode
-from carrel.domain.resources import Resources
-from carrel.spool.journal import entry_from_plain
+from carrel.core.domain.qos import JobKind, PreemptMode
+from carrel.core.domain.resources import Resources
+from carrel.core.spool.journal import entry_from_plain
 
 JOB = Job(
     id=7,

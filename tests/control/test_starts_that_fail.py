@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from carrel.control.inbox import News
-from carrel.control.launching import LaunchSettings
-from carrel.control.ports import AttemptChange
-from carrel.control.rules import RuleBook
-from carrel.control.scheduler import LoopSettings, Scheduler
-from carrel.domain.errors import Unavailable
-from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.launch import Launch, LaunchPaths
-from carrel.domain.qos import JobKind, QoS
-from carrel.domain.resources import Resources
-from carrel.domain.rules import LabRules
+from carrel.core.control.inbox import News
+from carrel.core.control.launching import LaunchSettings
+from carrel.core.control.ports import AttemptChange
+from carrel.core.control.rules import RuleBook
+from carrel.core.control.scheduler import LoopSettings, Scheduler
+from carrel.core.domain.errors import Unavailable
+from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.domain.launch import Launch, LaunchPaths
+from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.rules import LabRules
 from carrel.simulate.lab.machines import VirtualMachines, nodes_of
 from carrel.simulate.lab.memory import MemoryStore
 from carrel.simulate.trace import Cluster

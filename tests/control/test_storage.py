@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from carrel.control.queue_report import QueueReport
-from carrel.control.storage import StorageWatch
-from carrel.domain.errors import StorageFull
-from carrel.domain.job import Reason
-from carrel.domain.storage import Disk, Room
-from carrel.domain.units import GIB, MIB, TIB
+from carrel.core.control.queue_report import QueueReport
+from carrel.core.control.storage import StorageWatch
+from carrel.core.domain.errors import StorageFull
+from carrel.core.domain.job import Reason
+from carrel.core.domain.storage import Disk, Room
+from carrel.core.domain.units import GIB, MIB, TIB
 
 
 class Disks:

@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from carrel.control.inbox import News
-from carrel.control.launching import LaunchSettings
-from carrel.control.ports import NewJob
-from carrel.control.rules import RuleBook
-from carrel.control.scheduler import LoopSettings, Scheduler
-from carrel.control.submit_limits import AGAIN
-from carrel.domain.job import Job, JobState, Preemption, Reason
-from carrel.domain.launch import Ended, Journaled, Launch, LaunchPaths, Observation
-from carrel.domain.node import Node
-from carrel.domain.placement import GpuState
-from carrel.domain.ports import Attempt
-from carrel.domain.qos import JobKind, QoS
-from carrel.domain.resources import Resources
-from carrel.domain.rules import LabRules
-from carrel.domain.task import TaskSpec
-from carrel.domain.user import User
+from carrel.core.control.inbox import News
+from carrel.core.control.launching import LaunchSettings
+from carrel.core.control.ports import NewJob
+from carrel.core.control.rules import RuleBook
+from carrel.core.control.scheduler import LoopSettings, Scheduler
+from carrel.core.control.submit_limits import AGAIN
+from carrel.core.domain.job import Job, JobState, Preemption, Reason
+from carrel.core.domain.launch import Ended, Journaled, Launch, LaunchPaths, Observation
+from carrel.core.domain.node import Node
+from carrel.core.domain.placement import GpuState
+from carrel.core.domain.ports import Attempt
+from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.rules import LabRules
+from carrel.core.domain.task import TaskSpec
+from carrel.core.domain.user import User
 from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
-from carrel.store import Database, Store
+from carrel.lab.store import Database, Store
 
 Key = tuple[int, int]
 TASK = TaskSpec(entry_point="main", command="true", snapshot="")

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.control.ports import Used
-from carrel.control.rules import RuleBook
-from carrel.control.usage import UsageBook
-from carrel.domain.account import Account
-from carrel.domain.job import Job, JobState, Preemption, Reason
-from carrel.domain.qos import JobKind, PreemptMode, QoS
-from carrel.domain.resources import Resources
-from carrel.domain.rules import LabRules
-from carrel.policy.fairshare import accrued, faded
+from carrel.core.control.ports import Used
+from carrel.core.control.rules import RuleBook
+from carrel.core.control.usage import UsageBook
+from carrel.core.domain.account import Account
+from carrel.core.domain.job import Job, JobState, Preemption, Reason
+from carrel.core.domain.qos import JobKind, PreemptMode, QoS
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.rules import LabRules
+from carrel.core.policy.fairshare import accrued, faded
 
 HOUR = 3600.0
 RULES = LabRules(

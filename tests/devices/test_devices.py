@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from carrel.devices import DeviceLocks, GpuSampler, discover, this_node
-from carrel.devices.discover import select_visible
-from carrel.devices.machine import available_memory, cpu_quota, memory_limit
-from carrel.devices.nvml import short_type
-from carrel.domain.errors import Unavailable
-from carrel.domain.node import Device
+from carrel.core.domain.errors import Unavailable
+from carrel.core.domain.node import Device
+from carrel.node.devices import DeviceLocks, GpuSampler, discover, this_node
+from carrel.node.devices.discover import select_visible
+from carrel.node.devices.machine import available_memory, cpu_quota, memory_limit
+from carrel.node.devices.nvml import short_type
 
 GIB = 1024**3
 
@@ -151,8 +151,8 @@ _HOLDER = """
 import sys
 from pathlib import Path
 from pathlib import Path
-from carrel.devices import DeviceLocks
-from carrel.domain.node import Device
+from carrel.node.devices import DeviceLocks
+from carrel.core.domain.node import Device
 locks = DeviceLocks(Path(sys.argv[1])).take([Device(uuid=sys.argv[2], index=0, type="h200", name="H200", memory=1)])
 print("held", flush=True)
 sys.stdin.read()

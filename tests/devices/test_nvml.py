@@ -11,8 +11,8 @@ import pytest
 
 _LOOK = """
 import json
-from carrel.devices import GpuSampler, discover
-from carrel.domain.serial import to_plain
+from carrel.node.devices import GpuSampler, discover
+from carrel.core.domain.serial import to_plain
 devices = discover()
 with GpuSampler([device.uuid for device in devices] + ["GPU-none", "SIM-lab-0", "1", "7"]) as sampler:
     use = sampler.read()

@@ -5,13 +5,13 @@ import subprocess
 
 import pytest
 
-from carrel.devices import DeviceLocks, this_node
-from carrel.domain.job import JobState
-from carrel.domain.ports import Attempt
+from carrel.core.domain.job import JobState
+from carrel.core.domain.ports import Attempt
+from carrel.core.spool import AttemptDirectory, read_claim, take_claim
 from carrel.engines.attempts import ClaimState, Watched, find_runner
 from carrel.engines.leftovers import kill_leftovers
 from carrel.engines.local import LocalEngine
-from carrel.spool import AttemptDirectory, read_claim, take_claim
+from carrel.node.devices import DeviceLocks, this_node
 from carrel.testing.builders import EngineListener, LabHome, make_launch, wait_until
 from carrel.testing.engine_contract import TOKEN
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 from carrel.engines.deputy.conversation import Conversation
 from carrel.engines.deputy.frames import CHUNK, NotAFrame, frame
 

@@ -4,10 +4,10 @@ import hashlib
 
 import pytest
 
-from carrel.domain.job import JobState, Reason
-from carrel.domain.launch import Ended, Journaled, Observation, StoredFile
+from carrel.core.domain.job import JobState, Reason
+from carrel.core.domain.launch import Ended, Journaled, Observation, StoredFile
+from carrel.core.spool import Spool
 from carrel.engines.deputy.mirror import Mirror
-from carrel.spool import Spool
 
 
 def test_a_piece_that_met_a_full_disk_is_taken_when_it_comes_again(small_disk):

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from carrel.engines.doorbells import NetworkDoorbells
-from carrel.runner.report import Doorbell
+from carrel.node.runner.report import Doorbell
 
 
 def heard(doorbells: NetworkDoorbells) -> set[tuple[int, int]]:

@@ -9,14 +9,14 @@ import time
 
 import pytest
 
-from carrel.devices import DeviceLocks, this_node
-from carrel.domain.errors import StorageFull, Unavailable
-from carrel.domain.job import JobState
-from carrel.domain.launch import Started
-from carrel.domain.node import Device
-from carrel.domain.ports import Attempt
+from carrel.core.domain.errors import StorageFull, Unavailable
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Started
+from carrel.core.domain.node import Device
+from carrel.core.domain.ports import Attempt
+from carrel.core.spool import Spool, read_claim
 from carrel.engines.local import LocalEngine
-from carrel.spool import Spool, read_claim
+from carrel.node.devices import DeviceLocks, this_node
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.waiting import wait_until
@@ -91,7 +91,7 @@ def test_requests_that_a_killed_nursery_did_not_answer_are_made_again(home, engi
 _SERVER = """
 import os, sys, threading
 from pathlib import Path
-from carrel.devices import this_node
+from carrel.node.devices import this_node
 from carrel.engines.local import LocalEngine
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 home = LabHome(Path(sys.argv[1]))

@@ -8,17 +8,17 @@ import time
 
 import pytest
 
-from carrel.devices import this_node
-from carrel.domain.ports import Attempt
+from carrel.core.domain.ports import Attempt
 from carrel.engines.local import LocalEngine
+from carrel.node.devices import this_node
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 
 #: Records each job (one line, as a store would) and then starts it, adopting first what was recorded before.
 _SERVER = """
 import os, sys
 from pathlib import Path
-from carrel.devices import this_node
-from carrel.domain.ports import Attempt
+from carrel.node.devices import this_node
+from carrel.core.domain.ports import Attempt
 from carrel.engines.local import LocalEngine
 from carrel.testing.builders import LabHome, make_launch
 home = LabHome(Path(sys.argv[1]))

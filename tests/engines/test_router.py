@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.devices import DeviceLocks, this_node
-from carrel.domain.job import JobState
-from carrel.domain.partition import read_cluster
-from carrel.domain.ports import Attempt
+from carrel.core.domain.job import JobState
+from carrel.core.domain.partition import read_cluster
+from carrel.core.domain.ports import Attempt
 from carrel.engines.local import LocalEngine
 from carrel.engines.router import Router
+from carrel.node.devices import DeviceLocks, this_node
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.waiting import wait_until

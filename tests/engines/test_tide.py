@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.devices import DeviceLocks, this_node
-from carrel.domain.partition import Capabilities
+from carrel.core.domain.partition import Capabilities
 from carrel.engines.local import LocalEngine
+from carrel.node.devices import DeviceLocks, this_node
 from carrel.testing.builders import LabHome
 from carrel.testing.engine_contract import EngineContract
 

@@ -12,7 +12,7 @@ import pytest
 from environment_lab import Lab
 from named_lab import NamedLab
 
-from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import uv
 
-from carrel.domain.task import EnvironmentRecipe
-from carrel.environments import Environment, EnvironmentSettings, EnvironmentStore
+from carrel.core.domain.task import EnvironmentRecipe
+from carrel.node.environments import Environment, EnvironmentSettings, EnvironmentStore
 from carrel.testing.package_index import make_wheel
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import uv
 from environment_lab import Lab
 
-from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.environments.named import NamedEnvironments, Work
-from carrel.environments.named.holding import Opened
+from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.node.environments.named import NamedEnvironments, Work
+from carrel.node.environments.named.holding import Opened
 
 #: Seconds that anything in these tests may take.
 LIMIT = 60
@@ -24,7 +24,7 @@ LIMIT = 60
 USER = """
 import json, sys
 from pathlib import Path
-from carrel.environments.named import NamedEnvironments, Work
+from carrel.node.environments.named import NamedEnvironments, Work
 root, uv, environ, owner, name = json.loads(sys.argv[1])
 def say(kind, what):
     print(json.dumps([kind, what]), flush=True)

@@ -16,11 +16,11 @@ import pytest
 import uv
 from environment_lab import Lab
 
-from carrel.containment.attacks import ATTACKS
-from carrel.containment.walls import PREPARING_SHARED
-from carrel.domain.launch import LaunchWalls
-from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.environments import (
+from carrel.core.domain.launch import LaunchWalls
+from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.node.containment.attacks import ATTACKS
+from carrel.node.containment.walls import PREPARING_SHARED
+from carrel.node.environments import (
     Builds,
     Environment,
     EnvironmentFailed,
@@ -28,8 +28,8 @@ from carrel.environments import (
     EnvironmentStopped,
     EnvironmentStore,
 )
-from carrel.environments.confinement import VERIFIED
-from carrel.environments.named import NamedEnvironments, Work
+from carrel.node.environments.confinement import VERIFIED
+from carrel.node.environments.named import NamedEnvironments, Work
 from carrel.testing.escapes import Victims, limits_processes, read_table, victims
 from carrel.testing.namespaces import why_no_namespaces
 

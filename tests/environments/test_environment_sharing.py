@@ -17,17 +17,17 @@ from pathlib import Path
 import pytest
 from environment_lab import Lab
 
-from carrel.domain.errors import NotFound
-from carrel.domain.task import EnvironmentRecipe
-from carrel.environments import EnvironmentStopped, EnvironmentTimeout
+from carrel.core.domain.errors import NotFound
+from carrel.core.domain.task import EnvironmentRecipe
+from carrel.node.environments import EnvironmentStopped, EnvironmentTimeout
 
 Recipe = Callable[..., EnvironmentRecipe]
 
 BUILDER = """
 import json, sys
 from pathlib import Path
-from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.environments import EnvironmentSettings, EnvironmentStore
+from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.node.environments import EnvironmentSettings, EnvironmentStore
 root, uv, code, environ = json.loads(sys.argv[1])
 def say(kind, what):
     print(json.dumps([kind, what]), flush=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from environment_lab import Lab
 
-from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.environments import EnvironmentFailed, activate
-from carrel.environments.mirrors import read_mirrors
+from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.node.environments import EnvironmentFailed, activate
+from carrel.node.environments.mirrors import read_mirrors
 
 Recipe = Callable[..., EnvironmentRecipe]
 

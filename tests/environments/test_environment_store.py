@@ -11,9 +11,9 @@ import pytest
 import uv
 from environment_lab import Lab
 
-from carrel.domain.errors import StorageFull
-from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.environments import EnvironmentFailed, activate
+from carrel.core.domain.errors import StorageFull
+from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.node.environments import EnvironmentFailed, activate
 from carrel.testing.waiting import PATIENCE
 
 Recipe = Callable[..., EnvironmentRecipe]

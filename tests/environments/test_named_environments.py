@@ -18,11 +18,11 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 from named_lab import LIMIT, NamedLab
 
-from carrel.domain.errors import Conflict, Invalid, NotFound, StorageFull, Unavailable
-from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.environments import EnvironmentFailed
-from carrel.environments.named import SITE, note_changes
-from carrel.environments.named.records import checked_name, owner_directory, split_name
+from carrel.core.domain.errors import Conflict, Invalid, NotFound, StorageFull, Unavailable
+from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.node.environments import EnvironmentFailed
+from carrel.node.environments.named import SITE, note_changes
+from carrel.node.environments.named.records import checked_name, owner_directory, split_name
 
 
 def python(prefix: Path, code: str) -> str:

@@ -14,14 +14,14 @@ import pytest
 from environment_lab import Lab
 from named_lab import LIMIT, Gate, NamedLab, hear, user
 
-from carrel.domain.errors import Conflict
-from carrel.environments import EnvironmentStopped, EnvironmentTimeout
-from carrel.environments.named import Work, note_changes
+from carrel.core.domain.errors import Conflict
+from carrel.node.environments import EnvironmentStopped, EnvironmentTimeout
+from carrel.node.environments.named import Work, note_changes
 
 NOTER = """
 import sys
 from pathlib import Path
-from carrel.environments.named import note_changes
+from carrel.node.environments.named import note_changes
 print("ready", flush=True)
 while True:
     note_changes(Path(sys.argv[1]))
@@ -29,8 +29,8 @@ while True:
 HOOK = """
 import json, os, sys, time
 from pathlib import Path
-from carrel.domain.errors import CarrelError
-from carrel.environments.named import prepare_session_environment
+from carrel.core.domain.errors import CarrelError
+from carrel.node.environments.named import prepare_session_environment
 said = []
 try:
     found = prepare_session_environment(Path(sys.argv[1]), "ada", sys.argv[2], said.append, time.monotonic() + 60)
@@ -91,7 +91,7 @@ def test_a_killed_restore_leaves_the_present_one(named: NamedLab, lab: Lab) -> N
     named.release()
     gate = Gate(lab, "pip sync")
     code = (
-        "import json, sys; from pathlib import Path; from carrel.environments.named import NamedEnvironments, Work\n"
+        "import json, sys; from pathlib import Path; from carrel.node.environments.named import NamedEnvironments, Work\n"
         "root, uv, environ = json.loads(sys.argv[1])\n"
         "NamedEnvironments(Path(root), uv=Path(uv), environ=environ).restore('ada', 'default', None, Work(report=print))\n"
     )
@@ -206,7 +206,7 @@ def test_noting_nothing_costs_little(named: NamedLab) -> None:
 
 def test_noting_needs_no_heavy_library() -> None:
     code = (
-        "import sys; from carrel.environments.named import note_changes\n"
+        "import sys; from carrel.node.environments.named import note_changes\n"
         "print([name for name in ('sqlalchemy', 'pydantic', 'fastapi', 'httpx') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), timeout=LIMIT)

@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-from carrel.environments.named.records import Kind, Layout, NamedRecord
-from carrel.environments.relocation import relocate
+from carrel.node.environments.named.records import Kind, Layout, NamedRecord
+from carrel.node.environments.relocation import relocate
 
 
 def test_a_copied_environment_is_its_own(tmp_path):

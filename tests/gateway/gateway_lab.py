@@ -16,44 +16,54 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from carrel.audit import AuditLog
-from carrel.control.administration import Administration
-from carrel.control.cells import Cells
-from carrel.control.collecting import Collecting
-from carrel.control.drains import Drains
-from carrel.control.held_users import HeldUsers
-from carrel.control.lab import Lab, LabFiles
-from carrel.control.lab_policy import LabPolicy
-from carrel.control.launching import LaunchSettings
-from carrel.control.loop import ControlLoop
-from carrel.control.ports import Event
-from carrel.control.reservations import Reservations
-from carrel.control.retention import Retention
-from carrel.control.rules import RuleBook
-from carrel.control.scheduler import LoopSettings
-from carrel.control.secrets import Secrets
-from carrel.control.sessions import NodeReport, Sessions, SessionStatus
-from carrel.control.tokens import Tokens
-from carrel.control.users import Users
-from carrel.domain.job import Job, JobState, Preemption, Reason
-from carrel.domain.launch import Ended, Journaled, JournalRecord, Launch, LaunchPaths, Observation, Preparing, Started, StoredFile
-from carrel.domain.node import Device, Node
-from carrel.domain.placement import GpuState
-from carrel.domain.ports import Attempt, Clock
-from carrel.domain.qos import QoS
-from carrel.domain.retention import RetentionRules
-from carrel.domain.rules import LabRules
-from carrel.domain.units import GIB
-from carrel.domain.user import Caller, Role, User
-from carrel.environments.named import NamedEnvironments
-from carrel.gateway import GatewaySettings, Pages, create_app
-from carrel.retention import Collector
-from carrel.retention.collector import Places
-from carrel.server.collecting import LabWorkDirectories
-from carrel.signin import Issuer
-from carrel.snapshots import SnapshotStore, pack
-from carrel.spool import Spool
-from carrel.store import Database, Store
+from carrel.core.control.administration import Administration
+from carrel.core.control.cells import Cells
+from carrel.core.control.collecting import Collecting
+from carrel.core.control.drains import Drains
+from carrel.core.control.held_users import HeldUsers
+from carrel.core.control.lab import Lab, LabFiles
+from carrel.core.control.lab_policy import LabPolicy
+from carrel.core.control.launching import LaunchSettings
+from carrel.core.control.loop import ControlLoop
+from carrel.core.control.ports import Event
+from carrel.core.control.reservations import Reservations
+from carrel.core.control.retention import Retention
+from carrel.core.control.rules import RuleBook
+from carrel.core.control.scheduler import LoopSettings
+from carrel.core.control.secrets import Secrets
+from carrel.core.control.sessions import NodeReport, Sessions, SessionStatus
+from carrel.core.control.tokens import Tokens
+from carrel.core.control.users import Users
+from carrel.core.domain.job import Job, JobState, Preemption, Reason
+from carrel.core.domain.launch import (
+    Ended,
+    Journaled,
+    JournalRecord,
+    Launch,
+    LaunchPaths,
+    Observation,
+    Preparing,
+    Started,
+    StoredFile,
+)
+from carrel.core.domain.node import Device, Node
+from carrel.core.domain.placement import GpuState
+from carrel.core.domain.ports import Attempt, Clock
+from carrel.core.domain.qos import QoS
+from carrel.core.domain.retention import RetentionRules
+from carrel.core.domain.rules import LabRules
+from carrel.core.domain.units import GIB
+from carrel.core.domain.user import Caller, Role, User
+from carrel.core.snapshots import SnapshotStore, pack
+from carrel.core.spool import Spool
+from carrel.lab.audit import AuditLog
+from carrel.lab.gateway import GatewaySettings, Pages, create_app
+from carrel.lab.retention import Collector
+from carrel.lab.retention.collector import Places
+from carrel.lab.server.collecting import LabWorkDirectories
+from carrel.lab.signin import Issuer
+from carrel.lab.store import Database, Store
+from carrel.node.environments.named import NamedEnvironments
 from carrel.testing.waiting import PATIENCE
 
 QOS = {

@@ -14,11 +14,11 @@ import pytest
 from gateway_lab import RULES, Rig, a_lab, client, serve
 from test_gateway_openapi import operations
 
-from carrel.domain.account import Account
-from carrel.domain.reservation import Reservation
-from carrel.domain.user import Caller, Role, User
-from carrel.environments.named import SITE, NamedEnvironments, Work
-from carrel.gateway.actions import ENDPOINTS
+from carrel.core.domain.account import Account
+from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.user import Caller, Role, User
+from carrel.lab.gateway.actions import ENDPOINTS
+from carrel.node.environments.named import SITE, NamedEnvironments, Work
 from carrel.wire.v1 import API
 
 TABLE = Path(__file__).with_name("access_table.txt")
@@ -135,7 +135,7 @@ def fill(world: World) -> None:
 
 
 def output(rig: Rig) -> object:
-    from carrel.domain.launch import StoredFile
+    from carrel.core.domain.launch import StoredFile
 
     return StoredFile(path="model.pt", size=len(SECRET), digest=rig.store_blob(SECRET.encode()))
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from gateway_lab import Rig, a_lab, client, serve
 
-from carrel.audit import AuditFilter
-from carrel.domain.errors import StorageFull
+from carrel.core.domain.errors import StorageFull
+from carrel.lab.audit import AuditFilter
 
 V1 = "/api/v1"
 SECRET = "planted-9f2e77-secret"

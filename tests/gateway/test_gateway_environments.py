@@ -12,7 +12,7 @@ import httpx
 import pytest
 from gateway_lab import PROJECT, Rig
 
-from carrel.environments.named import NamedEnvironments, Work
+from carrel.node.environments.named import NamedEnvironments, Work
 from carrel.testing.waiting import PATIENCE, wait_until
 
 V1 = "/api/v1/environments"
@@ -158,7 +158,7 @@ def test_who_hangs_up_ends_the_build(rig: Rig, ada: httpx.Client) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def hold_the_name() -> None:
-        from carrel.environments.named.holding import changing
+        from carrel.node.environments.named.holding import changing
 
         with changing(environments.layout.place("ada", "study"), Work(report=print)):
             entered.set()

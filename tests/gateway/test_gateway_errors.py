@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from carrel.domain import errors
-from carrel.gateway.errors import problem_of
+from carrel.core.domain import errors
+from carrel.lab.gateway.errors import problem_of
 
 pytestmark = pytest.mark.quick
 

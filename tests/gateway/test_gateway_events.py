@@ -14,8 +14,8 @@ from gateway_lab import Rig, a_lab, client, serve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.job import JobState, Reason
-from carrel.gateway.events import LOG_PIECE, boundary
+from carrel.core.domain.job import JobState, Reason
+from carrel.lab.gateway.events import LOG_PIECE, boundary
 
 V1 = "/api/v1"
 SSE = {"Accept": "text/event-stream"}

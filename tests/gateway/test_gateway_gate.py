@@ -12,10 +12,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from carrel.domain.errors import Invalid
-from carrel.domain.job import JobState
-from carrel.gateway import GatewaySettings, TrackingStatus, create_app
-from carrel.gateway.routes.issuer import PUBLIC
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.job import JobState
+from carrel.lab.gateway import GatewaySettings, TrackingStatus, create_app
+from carrel.lab.gateway.routes.issuer import PUBLIC
 
 V1 = "/api/v1"
 DIGEST = "sha256:" + "0" * 64
@@ -207,7 +207,7 @@ def test_answers_carry_security_headers_and_no_cors(ada: httpx.Client, nobody: h
 
 
 def test_no_token_is_ever_printed(rig: Rig) -> None:
-    from carrel.gateway.gate import Grant
+    from carrel.lab.gateway.gate import Grant
 
     caller = rig.caller("ada")
     assert rig.tokens["ada"] not in repr(Grant(caller=caller, recheck=lambda: caller))

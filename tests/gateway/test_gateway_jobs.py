@@ -4,8 +4,8 @@ import httpx
 import pytest
 from gateway_lab import PROJECT, Rig
 
-from carrel.domain.job import JobState
-from carrel.domain.launch import StoredFile
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import StoredFile
 
 V1 = "/api/v1"
 

@@ -6,8 +6,8 @@ import httpx
 import pytest
 from gateway_lab import Rig
 
-from carrel.control.drains import Drains
-from carrel.domain.job import JobState
+from carrel.core.control.drains import Drains
+from carrel.core.domain.job import JobState
 
 V1 = "/api/v1"
 

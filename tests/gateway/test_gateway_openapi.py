@@ -7,7 +7,7 @@ import httpx
 from gateway_lab import Rig
 from pydantic import BaseModel
 
-from carrel.domain import errors
+from carrel.core.domain import errors
 from carrel.wire import v1
 
 DOCS = Path(__file__).parents[2] / "docs" / "api.md"

@@ -11,8 +11,8 @@ import httpx
 import pytest
 from gateway_lab import RULES, Rig
 
-from carrel.domain.partition import Partition
-from carrel.domain.qos import QoS
+from carrel.core.domain.partition import Partition
+from carrel.core.domain.qos import QoS
 
 V1 = "/api/v1"
 MLTF = Path(__file__).parents[1] / "data" / "mltf"

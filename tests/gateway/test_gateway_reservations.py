@@ -10,9 +10,9 @@ import httpx
 import pytest
 from gateway_lab import Rig
 
-from carrel.control.reservations import Reservations
-from carrel.domain.job import JobState
-from carrel.domain.reservation import Reservation
+from carrel.core.control.reservations import Reservations
+from carrel.core.domain.job import JobState
+from carrel.core.domain.reservation import Reservation
 
 V1 = "/api/v1"
 

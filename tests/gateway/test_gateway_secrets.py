@@ -8,7 +8,7 @@ import httpx
 import pytest
 from gateway_lab import Rig
 
-from carrel.domain.job import JobState
+from carrel.core.domain.job import JobState
 
 V1 = "/api/v1"
 VALUE = "correct-horse-battery-staple"
@@ -136,8 +136,8 @@ def test_a_record_and_the_database_have_the_name_alone(rig: Rig, ada: httpx.Clie
 def test_a_value_does_not_open_under_another_key_or_for_another_user(rig: Rig, ada: httpx.Client) -> None:
     from sqlalchemy import update
 
-    from carrel.domain.errors import Conflict
-    from carrel.store.tables import secrets
+    from carrel.core.domain.errors import Conflict
+    from carrel.lab.store.tables import secrets
 
     keep(ada)
     with pytest.raises(Conflict, match="carrel secret set API_KEY|lab's key"):

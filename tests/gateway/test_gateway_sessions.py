@@ -8,9 +8,9 @@ import httpx
 import pytest
 from gateway_lab import Rig
 
-from carrel.control.sessions import NodeReport
-from carrel.domain.job import JobState
-from carrel.domain.launch import Started
+from carrel.core.control.sessions import NodeReport
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Started
 
 V1 = "/api/v1"
 KEPT = {

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from gateway_lab import RULES, Rig
 
-from carrel.domain.account import Account
-from carrel.domain.job import JobState
+from carrel.core.domain.account import Account
+from carrel.core.domain.job import JobState
 
 V1 = "/api/v1"
 ACCOUNTS = {

@@ -14,11 +14,11 @@ import pytest
 import sqlalchemy as sa
 from gateway_lab import Rig, a_lab, client, serve
 
-from carrel.domain.cells import RecordedCell
-from carrel.domain.job import JobState, Reason
-from carrel.domain.launch import StoredFile
-from carrel.domain.retention import RetentionRules
-from carrel.store.tables import attempts
+from carrel.core.domain.cells import RecordedCell
+from carrel.core.domain.job import JobState, Reason
+from carrel.core.domain.launch import StoredFile
+from carrel.core.domain.retention import RetentionRules
+from carrel.lab.store.tables import attempts
 
 V1 = "/api/v1"
 #: Where each lab answers.

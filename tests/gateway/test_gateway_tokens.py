@@ -11,10 +11,10 @@ import httpx
 import pytest
 from gateway_lab import Rig, a_lab, client, serve
 
-from carrel.control.last_use import LastUse
-from carrel.domain.errors import Unauthenticated
-from carrel.domain.job import JobState
-from carrel.policy.access import CHOICES, SCOPES, Action
+from carrel.core.control.last_use import LastUse
+from carrel.core.domain.errors import Unauthenticated
+from carrel.core.domain.job import JobState
+from carrel.core.policy.access import CHOICES, SCOPES, Action
 from carrel.testing.waiting import PATIENCE
 
 V1 = "/api/v1"

@@ -6,8 +6,8 @@ import httpx
 import pytest
 from gateway_lab import Rig, client
 
-from carrel.domain.errors import Denied
-from carrel.domain.job import JobState
+from carrel.core.domain.errors import Denied
+from carrel.core.domain.job import JobState
 
 V1 = "/api/v1"
 

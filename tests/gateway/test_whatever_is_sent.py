@@ -16,9 +16,9 @@ import pytest
 from gateway_lab import PROJECT, Rig, a_lab, client, serve
 from test_gateway_openapi import operations
 
-from carrel.domain.job import JobState
-from carrel.domain.user import Role, User
-from carrel.snapshots import pack
+from carrel.core.domain.job import JobState
+from carrel.core.domain.user import Role, User
+from carrel.core.snapshots import pack
 
 V1 = "/api/v1"
 PEOPLE = {"owner": Role.USER, "manager": Role.MANAGER, "operator": Role.OPERATOR, "administrator": Role.ADMIN}

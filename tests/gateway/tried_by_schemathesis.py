@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 from gateway_lab import a_lab, serve
 
-from carrel.domain.job import JobState
-from carrel.domain.user import Role, User
+from carrel.core.domain.job import JobState
+from carrel.core.domain.user import Role, User
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 #: Streams that do not end, archives (tests of their own), and what would make the token of the caller void.

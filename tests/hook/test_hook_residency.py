@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.lease import LendingRules
-from carrel.domain.node import Device
+from carrel.core.domain.lease import LendingRules
+from carrel.core.domain.node import Device
+from carrel.lab.server.preload import find_library
 from carrel.notebooks.hook.kernelspec import kernel_spec
-from carrel.server.preload import find_library
 from carrel.testing.broker_process import BrokerProcess, start_broker
 from carrel.testing.fake_driver import FakeDriver, build, find_compiler
 from carrel.testing.kernel import TestKernel

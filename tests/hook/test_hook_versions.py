@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.environments.mirrors import read_mirrors
+from carrel.node.environments.mirrors import read_mirrors
 from carrel.testing.broker_process import BrokerProcess
 from carrel.testing.kernel import TestKernel
 from carrel.testing.waiting import wait_until

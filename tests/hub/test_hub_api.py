@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from carrel import Client
-from carrel.domain.errors import Conflict, Denied, Invalid, NotFound, Unavailable
+from carrel.core.domain.errors import Conflict, Denied, Invalid, NotFound, Unavailable
 from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 from carrel.notebooks import identity
 from carrel.notebooks.hub.handover import Handover, HandoverServer
 from carrel.notebooks.jupyter.context import SessionContext

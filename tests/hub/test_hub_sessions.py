@@ -13,8 +13,8 @@ import httpx
 import pytest
 from hub_rig import HubBrowser, HubRig
 
-from carrel.control.hub import REQUIRED
-from carrel.domain.errors import Conflict
+from carrel.core.control.hub import REQUIRED
+from carrel.core.domain.errors import Conflict
 from carrel.notebooks import identity
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest

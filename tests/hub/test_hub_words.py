@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from carrel.domain.errors import Denied, Invalid, Unavailable
+from carrel.core.domain.errors import Denied, Invalid, Unavailable
 from carrel.notebooks.hub.form import Offer, read, render
 from carrel.notebooks.hub.request import session_request, variables_for
 from carrel.notebooks.hub.words import LabRefused, ended, exit_code, refused, step

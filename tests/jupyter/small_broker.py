@@ -1,4 +1,4 @@
-"""A broker that speaks the protocol of `carrel.leases.protocol` and says what a test wants, to whoever watches."""
+"""A broker that speaks the protocol of `carrel.node.leases.protocol` and says what a test wants, to whoever watches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from carrel.leases.protocol import VERSION, decode, encode
+from carrel.node.leases.protocol import VERSION, decode, encode
 from carrel.testing.waiting import PATIENCE
 
 GIB = 1024**3

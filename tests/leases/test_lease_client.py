@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.errors import Invalid, Unauthenticated, Unavailable, in_words
-from carrel.leases.client import Broker, Wait
-from carrel.leases.protocol import LONGEST, OBSERVER, decode, encode
+from carrel.core.domain.errors import Invalid, Unauthenticated, Unavailable, in_words
+from carrel.node.leases.client import Broker, Wait
+from carrel.node.leases.protocol import LONGEST, OBSERVER, decode, encode
 from carrel.testing.broker_process import BrokerProcess, start_broker
 from carrel.testing.waiting import PATIENCE, wait_until
 
 #: Another process that takes the device, says so, and gives it back when its stdin ends.
 HOLDER = """
 import sys
-from carrel.leases.client import Broker
+from carrel.node.leases.client import Broker
 with Broker(sys.argv[1], sys.argv[2]) as broker:
     lease = broker.acquire(devices=sys.argv[3:])
     print(lease.fence, flush=True)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from carrel.domain.lease import (
+from carrel.core.domain.lease import (
     DeviceRoom,
     LeaseState,
     Lending,
@@ -17,10 +17,10 @@ from carrel.domain.lease import (
     Residency,
     Tenant,
 )
-from carrel.policy.lend import lend
-from carrel.policy.lend_room import Rooms
-from carrel.policy.lend_tasks import back_by
-from carrel.policy.lend_times import MoveTimes
+from carrel.core.policy.lend import lend
+from carrel.core.policy.lend_room import Rooms
+from carrel.core.policy.lend_tasks import back_by
+from carrel.core.policy.lend_times import MoveTimes
 
 GIB = 1024**3
 MEMORY = 16 * GIB

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from carrel.domain.placement import Snapshot, Start, Waiting
-from carrel.policy.allowed_nodes import AllowedNodes, AllowedNodesByOwner
-from carrel.policy.backfill import earliest, earliest_beside, first_fit, is_plain, rooms_for, start_in
-from carrel.policy.fit import Fit
-from carrel.policy.limits import Limit, Limits, LimitsByOwner
-from carrel.policy.node_capacity import rooms_of
-from carrel.policy.order import order_of
-from carrel.policy.promises import Promise, Promises
-from carrel.policy.situation import BEGIN_TIME, BLOCKED, INVALID_QOS, PARTITION_DOWN
+from carrel.core.domain.placement import Snapshot, Start, Waiting
+from carrel.core.policy.allowed_nodes import AllowedNodes, AllowedNodesByOwner
+from carrel.core.policy.backfill import earliest, earliest_beside, first_fit, is_plain, rooms_for, start_in
+from carrel.core.policy.fit import Fit
+from carrel.core.policy.limits import Limit, Limits, LimitsByOwner
+from carrel.core.policy.node_capacity import rooms_of
+from carrel.core.policy.order import order_of
+from carrel.core.policy.promises import Promise, Promises
+from carrel.core.policy.situation import BEGIN_TIME, BLOCKED, INVALID_QOS, PARTITION_DOWN
 
 
 class Walk:

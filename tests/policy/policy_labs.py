@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 from oracle import Walk
 
-from carrel.domain.expectation import Expect
-from carrel.domain.node import Device, Node
-from carrel.domain.partition import Partition
-from carrel.domain.placement import ArrayLimit, Holding, Placement, Snapshot, Start, Waiting
-from carrel.domain.qos import QoS
-from carrel.domain.reservation import Reservation
-from carrel.domain.resources import Resources
+from carrel.core.domain.expectation import Expect
+from carrel.core.domain.node import Device, Node
+from carrel.core.domain.partition import Partition
+from carrel.core.domain.placement import ArrayLimit, Holding, Placement, Snapshot, Start, Waiting
+from carrel.core.domain.qos import QoS
+from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.resources import Resources
+from carrel.core.policy.explain import explain
+from carrel.core.policy.order import order_of
+from carrel.core.policy.placer import Placer
+from carrel.core.policy.situation import Situation
 from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
-from carrel.policy.explain import explain
-from carrel.policy.order import order_of
-from carrel.policy.placer import Placer
-from carrel.policy.situation import Situation
 
 GIB = 1024**3
 NOW = 1_000_000.0

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.account import Account
-from carrel.domain.errors import Denied, NotFound
-from carrel.domain.user import Caller, Role, User
-from carrel.domain.visible import Visible
-from carrel.policy.access import ALL, JOB, RULES, SCOPES, Action, Resource, allowed, token_allows
-from carrel.policy.accounts import accounts_of, choose_account
+from carrel.core.domain.account import Account
+from carrel.core.domain.errors import Denied, NotFound
+from carrel.core.domain.user import Caller, Role, User
+from carrel.core.domain.visible import Visible
+from carrel.core.policy.access import ALL, JOB, RULES, SCOPES, Action, Resource, allowed, token_allows
+from carrel.core.policy.accounts import accounts_of, choose_account
 
 pytestmark = pytest.mark.quick
 

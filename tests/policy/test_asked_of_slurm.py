@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Impossible, Invalid
-from carrel.domain.partition import Partition
-from carrel.domain.slurm import SlurmRequest, read_options
+from carrel.core.domain.errors import Impossible, Invalid
+from carrel.core.domain.partition import Partition
+from carrel.core.domain.slurm import SlurmRequest, read_options
+from carrel.core.policy.partitions import refuse_without_engine, without_harmless
 from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
 from carrel.engines.slurm.site import check_request
-from carrel.policy.partitions import refuse_without_engine, without_harmless
 
 HERE = Partition(name="here")
 GPU = slurm_partition("gpu", SlurmPartition(partition="gpu"))

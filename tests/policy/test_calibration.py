@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.expectation import Corrections, Coverage
-from carrel.domain.job import Reason
-from carrel.domain.placement import Wait
-from carrel.policy.calibration import NEWEST, Calibration
+from carrel.core.domain.expectation import Corrections, Coverage
+from carrel.core.domain.job import Reason
+from carrel.core.domain.placement import Wait
+from carrel.core.policy.calibration import NEWEST, Calibration
 from carrel.testing.examples import examples
 
 FAST = settings(max_examples=examples(60), deadline=None)

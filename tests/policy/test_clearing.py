@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from lending_node import Node as LendingNode
 from policy_labs import GIB, NOW, as_holding, holding, lab, node, place, waiting
 
-from carrel.domain.lease import DeviceRoom, LendingRules, Residency
-from carrel.domain.placement import GpuState, Holding, IdleState, Snapshot, Start, Waiting
-from carrel.policy.clearing import Offer, offer
-from carrel.policy.placer import Placer
+from carrel.core.domain.lease import DeviceRoom, LendingRules, Residency
+from carrel.core.domain.placement import GpuState, Holding, IdleState, Snapshot, Start, Waiting
+from carrel.core.policy.clearing import Offer, offer
+from carrel.core.policy.placer import Placer
 
 TWO = node("n1", "h200", "h200")
 
@@ -117,13 +117,13 @@ class Machine:
         self.placer.rules(*self._rules())
 
     def _rules(self):  # type: ignore[no-untyped-def]
-        from carrel.policy.order import order_of
+        from carrel.core.policy.order import order_of
 
         empty = lab([self.node], [])
         return empty.qos, order_of(empty, {})
 
     def state(self) -> GpuState:
-        """As `carrel.server.lending.state_of` reads it out of the broker's status."""
+        """As `carrel.lab.server.lending.state_of` reads it out of the broker's status."""
         there = (Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING)
         states = [
             IdleState(
@@ -140,14 +140,14 @@ class Machine:
         return GpuState(states=tuple(states), host_left=self.host - used)
 
     def kept(self) -> frozenset[str]:
-        """As `carrel.server.lending.kept_for_cells`, without the linger time."""
+        """As `carrel.lab.server.lending.kept_for_cells`, without the linger time."""
         cells = [one for one in self.broker.leases.values() if not one.exclusive]
         asked = [one for one in self.broker.requests.values() if not one.exclusive]
         homes = [self.broker.tenants[one.tenant].home for one in asked]
         return frozenset(uuid for one in [*[cell.devices for cell in cells], *homes] for uuid in one)
 
     def place(self) -> list[Start]:
-        """One placement, as `carrel.control.scheduler` makes it."""
+        """One placement, as `carrel.core.control.scheduler` makes it."""
         kept, found, starts = self.kept(), self.state(), []
         first: set[str] = set()
         offered: set[str] = set()

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from policy_labs import NOW, Lab, holding, lab, node, waiting
 
-from carrel.domain.expectation import Expected
-from carrel.domain.reservation import Reservation
-from carrel.policy.expected_ends import ExpectedEnds
+from carrel.core.domain.expectation import Expected
+from carrel.core.domain.reservation import Reservation
+from carrel.core.policy.expected_ends import ExpectedEnds
 
 HOUR = 3600
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.account import Account, AccountUsage, Standing
-from carrel.policy.fairshare import accrued, faded, standings
+from carrel.core.domain.account import Account, AccountUsage, Standing
+from carrel.core.policy.fairshare import accrued, faded, standings
 from carrel.testing.examples import examples
 
 FAST = settings(max_examples=examples(60), deadline=None)

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from policy_labs import GIB, NOW, node, place, snapshots
 
-from carrel.domain.errors import Impossible, Invalid
-from carrel.domain.partition import Partition
-from carrel.domain.placement import Snapshot
-from carrel.domain.qos import JobKind, QoS
-from carrel.domain.resources import Resources
+from carrel.core.domain.errors import Impossible, Invalid
+from carrel.core.domain.partition import Partition
+from carrel.core.domain.placement import Snapshot
+from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.resources import Resources
+from carrel.core.policy.feasible import feasible
+from carrel.core.policy.qos import choose_qos
 from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
-from carrel.policy.feasible import feasible
-from carrel.policy.qos import choose_qos
 from carrel.testing.examples import examples
 
 NODES = [

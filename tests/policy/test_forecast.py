@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from policy_labs import NOW, after, holding, lab, node, place, snapshots, waiting
 
-from carrel.domain.expectation import Expected
-from carrel.domain.placement import Holding, Snapshot, Waiting
+from carrel.core.domain.expectation import Expected
+from carrel.core.domain.placement import Holding, Snapshot, Waiting
 from carrel.testing.examples import examples
 
 HOUR = 3600.0

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policy_labs import NOW, holding, lab, node, place, snapshots, waiting
 
-from carrel.domain.errors import Impossible
-from carrel.domain.partition import Partition, read_cluster
-from carrel.domain.placement import Snapshot
-from carrel.domain.qos import JobKind, QoS
-from carrel.domain.resources import Resources
+from carrel.core.domain.errors import Impossible
+from carrel.core.domain.partition import Partition, read_cluster
+from carrel.core.domain.placement import Snapshot
+from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.resources import Resources
+from carrel.core.policy.feasible import feasible
+from carrel.core.policy.limits import CODES
+from carrel.core.policy.order import order_of
+from carrel.core.policy.placer import Placer
 from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
-from carrel.policy.feasible import feasible
-from carrel.policy.limits import CODES
-from carrel.policy.order import order_of
-from carrel.policy.placer import Placer
 
 CLUSTER = slurm_partition("cats", SlurmPartition(partition="gpu"))
 HERE = Partition(name="here")

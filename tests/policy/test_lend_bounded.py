@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lending_node import GIB, Node, check, device, lease, request, resident, snapshot, suspended
 
-from carrel.domain.lease import Expire, LeaseState, Lending, LendingRules, LendingSnapshot, Lent, Residency, Suspend
-from carrel.policy.lend import lend
-from carrel.policy.lend_tasks import LAST
+from carrel.core.domain.lease import Expire, LeaseState, Lending, LendingRules, LendingSnapshot, Lent, Residency, Suspend
+from carrel.core.policy.lend import lend
+from carrel.core.policy.lend_tasks import LAST
 
 NOW = 10_000.0
 #: A fifth of its time, so that ten seconds of a cell are earned by forty of the task.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from lending_node import GIB, MEMORY, Node, check, device, lease, request, resident, snapshot, suspended, tenant
 
-from carrel.domain.lease import (
+from carrel.core.domain.lease import (
     ContextPlace,
     Expire,
     LeaseState,
@@ -23,8 +23,8 @@ from carrel.domain.lease import (
     Tenant,
     Trim,
 )
-from carrel.policy.lend import lend
-from carrel.policy.lend_reasons import LENDING_REASONS, ordinal
+from carrel.core.policy.lend import lend
+from carrel.core.policy.lend_reasons import LENDING_REASONS, ordinal
 
 NOW = 1000.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from lending_node import GIB, device, lease, request, resident, snapshot, suspended, tenant
 
-from carrel.domain.lease import Exchange, LeaseState, Lending, LendingRules, LendingSnapshot, Residency, Tenant
-from carrel.policy.lend import lend
+from carrel.core.domain.lease import Exchange, LeaseState, Lending, LendingRules, LendingSnapshot, Residency, Tenant
+from carrel.core.policy.lend import lend
 
 NOW = 1000.0
 COMES = suspended("a", size=10, in_pieces=True)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from lending_node import GIB, MEMORY, Node, check
 
-from carrel.domain.lease import DeviceRoom, LeaseState, LendingRules, LendingSnapshot, Lent, Request, Residency, Tenant
-from carrel.policy.lend import lend
+from carrel.core.domain.lease import DeviceRoom, LeaseState, LendingRules, LendingSnapshot, Lent, Request, Residency, Tenant
+from carrel.core.policy.lend import lend
 from carrel.testing.examples import examples
 
 NOW = 10_000.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from carrel.domain.lease import LendingRules
-from carrel.policy.lend_reasons import LENDING_REASONS
-from carrel.server.settings import SETTINGS
+from carrel.core.domain.lease import LendingRules
+from carrel.core.policy.lend_reasons import LENDING_REASONS
+from carrel.lab.server.settings import SETTINGS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lending.md").read_text()
 

@@ -9,9 +9,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.resources import Resources
-from carrel.policy.allowed_nodes import NOWHERE
-from carrel.policy.needs import Headroom, Key, Need, Needs, Node, fits, moved
+from carrel.core.domain.resources import Resources
+from carrel.core.policy.allowed_nodes import NOWHERE
+from carrel.core.policy.needs import Headroom, Key, Need, Needs, Node, fits, moved
 
 
 class Somebody:

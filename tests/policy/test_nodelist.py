@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
-from carrel.domain.nodelist import check_nodelist, in_nodelist
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.nodelist import check_nodelist, in_nodelist
 
 
 @pytest.mark.parametrize(

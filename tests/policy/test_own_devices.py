@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from carrel.domain.placement import Start
-from carrel.policy.own_devices import on_own_devices
+from carrel.core.domain.placement import Start
+from carrel.core.policy.own_devices import on_own_devices
 
 TYPES = {"a": "large", "b": "large", "c": "small"}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from carrel.domain.errors import Invalid
-from carrel.domain.partition import Partition
-from carrel.domain.qos import JobKind, QoS
-from carrel.policy.partitions import choose_partitions, choose_qos_in
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.partition import Partition
+from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.policy.partitions import choose_partitions, choose_qos_in
 
 QOS = {
     "cheetah": QoS(name="cheetah"),

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from policy_labs import GIB, NOW, holding, lab, node, place, waiting
 
-from carrel.domain.placement import ArrayLimit, Placement, Snapshot, Wait
-from carrel.domain.qos import QoS
+from carrel.core.domain.placement import ArrayLimit, Placement, Snapshot, Wait
+from carrel.core.domain.qos import QoS
 
 
 def starts(placement: Placement) -> dict[int, tuple[str, ...]]:

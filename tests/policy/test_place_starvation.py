@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_labs import GIB, NOW, after, lab, node, place, waiting
 
-from carrel.domain.placement import Holding, Snapshot, Waiting
-from carrel.domain.qos import QoS
+from carrel.core.domain.placement import Holding, Snapshot, Waiting
+from carrel.core.domain.qos import QoS
 from carrel.testing.examples import examples
 
 STEP = 100.0

@@ -21,9 +21,9 @@ from policy_labs import (
     snapshots,
 )
 
-from carrel.domain.node import Node
-from carrel.domain.placement import Holding, Snapshot, Waiting
-from carrel.domain.submit_limits import SubmitScope
+from carrel.core.domain.node import Node
+from carrel.core.domain.placement import Holding, Snapshot, Waiting
+from carrel.core.domain.submit_limits import SubmitScope
 from carrel.testing.examples import examples
 
 WHAT_HAPPENS = [

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_labs import ACCOUNTS, GIB, MEMORY, NOW, TYPES, Lab, lab, node
 
-from carrel.domain.node import Node
-from carrel.domain.partition import Partition
-from carrel.domain.placement import ArrayLimit, Snapshot, Waiting
-from carrel.domain.qos import QoS
-from carrel.domain.reservation import Reservation
-from carrel.domain.resources import Resources
+from carrel.core.domain.node import Node
+from carrel.core.domain.partition import Partition
+from carrel.core.domain.placement import ArrayLimit, Snapshot, Waiting
+from carrel.core.domain.qos import QoS
+from carrel.core.domain.reservation import Reservation
+from carrel.core.domain.resources import Resources
+from carrel.core.policy import needs
 from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
-from carrel.policy import needs
 from carrel.testing.examples import examples
 
 MIB = 1024**2

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from policy_labs import NOW, holding, lab, node, place, waiting
 
-from carrel.domain.errors import Impossible
-from carrel.domain.partition import Partition
-from carrel.domain.placement import Snapshot
-from carrel.domain.qos import JobKind, QoS
-from carrel.domain.resources import Resources
-from carrel.policy.feasible import feasible
+from carrel.core.domain.errors import Impossible
+from carrel.core.domain.partition import Partition
+from carrel.core.domain.placement import Snapshot
+from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.resources import Resources
+from carrel.core.policy.feasible import feasible
 
 PARTS = {
     "cats": Partition(name="cats", nodes=("c[1-2]",)),

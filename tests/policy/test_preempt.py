@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_labs import GIB, NOW, free_for, has_room, holding, lab, node, snapshots, waiting, within_limits
 
-from carrel.domain.node import NodePart
-from carrel.domain.partition import Partition
-from carrel.domain.placement import Holding, Preempt, Snapshot, Waiting
-from carrel.domain.qos import PreemptMode, QoS
-from carrel.domain.reservation import Reservation
-from carrel.policy.preempt import PATIENCE, preempt, resumable
+from carrel.core.domain.node import NodePart
+from carrel.core.domain.partition import Partition
+from carrel.core.domain.placement import Holding, Preempt, Snapshot, Waiting
+from carrel.core.domain.qos import PreemptMode, QoS
+from carrel.core.domain.reservation import Reservation
+from carrel.core.policy.preempt import PATIENCE, preempt, resumable
 from carrel.testing.examples import examples
 
 QOS = {

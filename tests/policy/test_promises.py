@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_labs import NOW, Lab, holding, lab, node, place, rank, snapshots, waiting
 
-from carrel.domain.placement import Snapshot, Waiting
-from carrel.domain.qos import QoS
-from carrel.domain.reservation import Reservation
+from carrel.core.domain.placement import Snapshot, Waiting
+from carrel.core.domain.qos import QoS
+from carrel.core.domain.reservation import Reservation
 from carrel.testing.examples import examples
 
 HOUR = 3600

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_labs import NOW, Lab, holding, lab, node, rank, waiting
 
-from carrel.domain.placement import Waiting
-from carrel.domain.qos import QoS
+from carrel.core.domain.placement import Waiting
+from carrel.core.domain.qos import QoS
 from carrel.testing.examples import examples
 
 MINUTE, HOUR = 60, 3600

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_labs import NOW, holding, lab, node, waiting
 
-from carrel.control import scheduler
-from carrel.domain.placement import Preempt, Waiting
-from carrel.domain.qos import PreemptMode, QoS
-from carrel.domain.rules import LabRules
-from carrel.policy.placer import Placer
-from carrel.policy.rotation import BEHIND, LATE, LEVELS, Turn, late_by, level, next_turn, take_turns
+from carrel.core.control import scheduler
+from carrel.core.domain.placement import Preempt, Waiting
+from carrel.core.domain.qos import PreemptMode, QoS
+from carrel.core.domain.rules import LabRules
+from carrel.core.policy.placer import Placer
+from carrel.core.policy.rotation import BEHIND, LATE, LEVELS, Turn, late_by, level, next_turn, take_turns
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
 from carrel.simulate.outcome import Outcome

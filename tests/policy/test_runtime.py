@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
-from carrel.policy.runtime import NAME_SPEAKS, NEWEST, NEWEST_SHARES, OWNER_SPEAKS, Expected, RunTimes
+from carrel.core.domain.errors import Invalid
+from carrel.core.policy.runtime import NAME_SPEAKS, NEWEST, NEWEST_SHARES, OWNER_SPEAKS, Expected, RunTimes
 from carrel.testing.examples import examples
 
 FAST = settings(max_examples=examples(60), deadline=None)

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from carrel.domain.job import REASONS
-from carrel.policy.order import order_of
+from carrel.core.domain.job import REASONS
+from carrel.core.policy.order import order_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "scheduling.md").read_text()

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Impossible, Invalid
-from carrel.domain.node import Device, Node
-from carrel.policy.session_gpus import SessionGpus, check_gpus, gpus_of_engine, gpus_on_own_nodes
+from carrel.core.domain.errors import Impossible, Invalid
+from carrel.core.domain.node import Device, Node
+from carrel.core.policy.session_gpus import SessionGpus, check_gpus, gpus_of_engine, gpus_on_own_nodes
 
 
 def node(gpus: int, shards: int = 0) -> Node:

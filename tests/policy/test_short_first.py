@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from policy_labs import waiting
 
-from carrel.domain.expectation import Expected
-from carrel.domain.qos import QoS
-from carrel.domain.rules import LabRules
-from carrel.policy.short_first import LATEST, late_by
+from carrel.core.domain.expectation import Expected
+from carrel.core.domain.qos import QoS
+from carrel.core.domain.rules import LabRules
+from carrel.core.policy.short_first import LATEST, late_by
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
 from carrel.simulate.trace import Cluster, Trace, TraceJob

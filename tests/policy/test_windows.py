@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from policy_labs import NOW, holding, lab, node, place, waiting
 
-from carrel.domain.placement import Snapshot
-from carrel.domain.reservation import Reservation
-from carrel.policy.order import order_of
-from carrel.policy.placer import Placer
+from carrel.core.domain.placement import Snapshot
+from carrel.core.domain.reservation import Reservation
+from carrel.core.policy.order import order_of
+from carrel.core.policy.placer import Placer
 
 HOUR = 3600
 COURSE = Reservation(

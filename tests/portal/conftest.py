@@ -13,7 +13,7 @@ from gateway_lab import a_lab, serve
 from local_site import LocalSite, a_local_site
 from portal_site import Clock, Site
 
-from carrel.portal import Portal
+from carrel.lab.portal import Portal
 
 
 @pytest.fixture

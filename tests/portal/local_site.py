@@ -13,12 +13,12 @@ from argon2 import PasswordHasher
 from gateway_lab import Rig, a_lab, client, serve
 from portal_site import Clock, Site
 
-from carrel.audit import AuditFilter
-from carrel.credentials import LocalSignIn
-from carrel.credentials.passkeys import Party, Passkeys
-from carrel.credentials.passwords import Hashes
-from carrel.portal import Portal
-from carrel.portal.local import LocalPages
+from carrel.lab.audit import AuditFilter
+from carrel.lab.credentials import LocalSignIn
+from carrel.lab.credentials.passkeys import Party, Passkeys
+from carrel.lab.credentials.passwords import Hashes
+from carrel.lab.portal import Portal
+from carrel.lab.portal.local import LocalPages
 
 GOOD = "correct horse battery staple"
 OTHER = "umbrella kettle violin seven"

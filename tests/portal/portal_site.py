@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import httpx
 from gateway_lab import Rig, client
 
-from carrel.portal import Portal
+from carrel.lab.portal import Portal
 
 
 class Clock:

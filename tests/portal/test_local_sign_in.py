@@ -9,10 +9,10 @@ import pytest
 from argon2 import PasswordHasher
 from local_site import GOOD, OTHER, OWN, QUICK, LocalSite
 
-from carrel.audit import AuditFilter
-from carrel.credentials import LocalSignIn
-from carrel.credentials.passwords import Hashes
-from carrel.portal.signin import COOKIE
+from carrel.lab.audit import AuditFilter
+from carrel.lab.credentials import LocalSignIn
+from carrel.lab.credentials.passwords import Hashes
+from carrel.lab.portal.signin import COOKIE
 
 
 def everything_kept(local_site: LocalSite) -> bytes:
@@ -212,8 +212,8 @@ def test_a_password_is_hashed_anew_when_parameters_rise(local_site: LocalSite) -
     ],
 )
 def test_passwords_that_are_refused(password: str, word: str) -> None:
-    from carrel.credentials.passwords import check_new
-    from carrel.domain.errors import Invalid
+    from carrel.core.domain.errors import Invalid
+    from carrel.lab.credentials.passwords import check_new
 
     with pytest.raises(Invalid, match=word):
         check_new(password, "Grace Hopper")
@@ -221,7 +221,7 @@ def test_passwords_that_are_refused(password: str, word: str) -> None:
 
 def test_two_keyboards_give_the_same_password() -> None:
     hashes = Hashes(hasher=QUICK)
-    from carrel.credentials.passwords import check_new
+    from carrel.lab.credentials.passwords import check_new
 
     composed, decomposed = "caf\u00e9 noir pour moi", "cafe\u0301 noir pour moi"
     assert hashes.matches(hashes.make(check_new(composed)), decomposed)

@@ -78,7 +78,7 @@ def test_who_has_neither_chooses_a_first_password(local_site: LocalSite) -> None
 
 
 def test_an_old_sign_in_is_not_enough_where_there_are_only_passkeys(local_site: LocalSite) -> None:
-    from carrel.credentials import NewPasskey
+    from carrel.lab.credentials import NewPasskey
 
     store = local_site.rig.store
     with local_site.browser("ada") as http:
@@ -108,7 +108,7 @@ def test_other_browsers_are_listed_and_signed_out(local_site: LocalSite) -> None
 
 def test_what_is_stored_while_a_reset_goes_on_is_not_kept(local_site: LocalSite) -> None:
     """Each place that stores something is asked with a token that was good when the request came in."""
-    from carrel.credentials import NewPasskey
+    from carrel.lab.credentials import NewPasskey
 
     store, rig = local_site.rig.store.credentials, local_site.rig
     caller = rig.caller("ada")
@@ -128,7 +128,7 @@ def test_what_is_stored_while_a_reset_goes_on_is_not_kept(local_site: LocalSite)
 
 
 def test_a_counter_is_stored_only_where_nobody_else_has(local_site: LocalSite) -> None:
-    from carrel.credentials import NewPasskey
+    from carrel.lab.credentials import NewPasskey
 
     store = local_site.rig.store.credentials
     token = local_site.rig.caller("ada").token_id

@@ -18,12 +18,12 @@ from gateway_lab import Rig, a_lab, serve
 from local_site import OWN
 from portal_site import Clock, Site
 
-from carrel.audit import AuditFilter
-from carrel.credentials import LocalSignIn
-from carrel.credentials.pam import PamService, PamSignIn
-from carrel.domain.errors import Unavailable
-from carrel.portal import Portal
-from carrel.portal.pam import PamPage
+from carrel.core.domain.errors import Unavailable
+from carrel.lab.audit import AuditFilter
+from carrel.lab.credentials import LocalSignIn
+from carrel.lab.credentials.pam import PamService, PamSignIn
+from carrel.lab.portal import Portal
+from carrel.lab.portal.pam import PamPage
 
 pytestmark = pytest.mark.skipif(ctypes.util.find_library("pam") is None, reason="libpam is not installed")
 
@@ -96,7 +96,7 @@ def test_an_account_of_the_machine_becomes_a_user_of_its_name(pam_site: PamSite)
 
 
 def test_only_who_is_a_user_comes_in_where_the_lab_says_so(pam_site: PamSite) -> None:
-    from carrel.domain.user import User, UserState
+    from carrel.core.domain.user import User, UserState
 
     people = pam_site.rig.lab.people
     with pam_site.browser() as http:
@@ -164,8 +164,8 @@ def test_the_process_has_nothing_of_the_labs(services: Path, monkeypatch: pytest
 
 
 def test_services_are_read_as_they_are_written(services: Path, tmp_path: Path) -> None:
-    from carrel.domain.errors import Invalid
-    from carrel.server.settings import read_settings
+    from carrel.core.domain.errors import Invalid
+    from carrel.lab.server.settings import read_settings
 
     file = tmp_path / "carrel.toml"
     service(services, "carrel", "required pam_permit.so")
@@ -207,7 +207,7 @@ def test_pam_unix_knows_the_password_of_an_account_and_its_rules(services: Path,
         binds.append(f"mount --bind {tmp_path / file} /etc/{file}")
     service(services, "unix", "required pam_unix.so nodelay", account="required pam_unix.so")
     program = (
-        "import sys; from carrel.credentials.pam import PamService, PamSignIn\n"
+        "import sys; from carrel.lab.credentials.pam import PamService, PamSignIn\n"
         f"pam = PamService(service='unix', directory={str(services)!r})\n"
         "print([PamSignIn._is_person(name) and pam.accepts(name, given) for name, given in "
         f"(('ida', {PASSWORD!r}), ('ida', 'wrong'), ('otto', {PASSWORD!r}), ('root', {PASSWORD!r}))])"

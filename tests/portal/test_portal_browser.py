@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from portal_site import Site
 from test_portal_notebooks import lately
 
-from carrel.domain.job import JobState
+from carrel.core.domain.job import JobState
 from carrel.testing.chromium import a_chromium
 
 pytestmark = pytest.mark.browser

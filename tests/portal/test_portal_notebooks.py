@@ -10,11 +10,11 @@ import httpx
 import pytest
 from portal_site import Site
 
-from carrel.control.sessions import NodeReport
-from carrel.domain.job import JobState
-from carrel.domain.launch import Started
-from carrel.domain.partition import Partition
-from carrel.domain.qos import JobKind, QoS
+from carrel.core.control.sessions import NodeReport
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Started
+from carrel.core.domain.partition import Partition
+from carrel.core.domain.qos import JobKind, QoS
 from carrel.engines.slurm.partition import SlurmPartition, slurm_partition
 
 LENDING = {

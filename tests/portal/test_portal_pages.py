@@ -9,10 +9,10 @@ import pytest
 from gateway_lab import client
 from portal_site import Site
 
-from carrel.domain.job import JobState, Reason
-from carrel.domain.launch import StoredFile
-from carrel.domain.reservation import Reservation
-from carrel.portal.signin import COOKIE, Sessions, Tickets
+from carrel.core.domain.job import JobState, Reason
+from carrel.core.domain.launch import StoredFile
+from carrel.core.domain.reservation import Reservation
+from carrel.lab.portal.signin import COOKIE, Sessions, Tickets
 
 HOSTILE = "<script>alert('x')</script>"
 

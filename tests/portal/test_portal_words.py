@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.job import JobState
-from carrel.portal import words
+from carrel.core.domain.job import JobState
+from carrel.lab.portal import words
 
 pytestmark = pytest.mark.quick
 

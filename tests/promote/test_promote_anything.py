@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from promoting import write_notebook
 
-from carrel.domain.errors import CarrelError, Invalid
+from carrel.core.domain.errors import CarrelError, Invalid
 from carrel.notebooks.promote import Promoted, promote
 from carrel.testing.examples import examples
 

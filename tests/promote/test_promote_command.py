@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from promoting import PATIENCE, Ran, run_script, write_notebook
 
-from carrel.domain.errors import Conflict, Invalid, NotFound
+from carrel.core.domain.errors import Conflict, Invalid, NotFound
 from carrel.notebooks.promote import Severity, promote
 
 

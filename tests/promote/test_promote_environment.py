@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from promoting import write_notebook
 
-from carrel.domain.errors import Invalid, NotFound
+from carrel.core.domain.errors import Invalid, NotFound
+from carrel.core.tasks import describe
 from carrel.notebooks.promote import Promoted, Severity, promote
-from carrel.tasks import describe
 
 pytestmark = pytest.mark.quick
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from promoting import run_script, write_notebook
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
+from carrel.node.staging.fetching import fetch
 from carrel.notebooks.promote import Promoted, Severity, promote
 from carrel.notebooks.promote.gather import digest_of
-from carrel.staging.fetching import fetch
 
 
 def checks(made: Promoted) -> list[str]:

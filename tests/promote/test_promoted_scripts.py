@@ -193,7 +193,7 @@ def test_processes_do_not_run_the_cells_again(tmp_path: Path) -> None:
     ],
 )
 def test_parameters_arrive_as_what_they_are(tmp_path: Path, value: str, type_: str, given: str, arrives: str) -> None:
-    from carrel.tasks import describe
+    from carrel.core.tasks import describe
 
     notebook = write_notebook(
         tmp_path / "work.ipynb", (f"p = {value}  # 100% of what is wanted\nq = p", "parameters"), "print(repr(p))"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.notebooks.promote.selection import read_selection, write_selection
 
 pytestmark = pytest.mark.quick

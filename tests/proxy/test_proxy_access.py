@@ -11,7 +11,7 @@ from session_rig import Browser, Front, Place, Switch, a_front, a_session, a_uni
 from small_server import SmallServer
 from websockets.exceptions import InvalidStatus
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.notebooks import identity
 from carrel.notebooks.address import UnixAddress
 from carrel.notebooks.proxy import TicketIssuer, lab_path

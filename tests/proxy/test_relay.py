@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from session_rig import Front, Place, Switch, a_front, a_relay, a_session, a_unix_server, short_directory, wait_until
 from small_server import SmallServer
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.notebooks.address import TlsAddress, client_context, make_certificate, read_address, read_ports
 from carrel.notebooks.relay import NO_WAY, facing
 from carrel.testing.waiting import PATIENCE

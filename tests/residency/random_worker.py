@@ -9,8 +9,8 @@ from typing import Any
 
 from residency_rig import MIB, Program
 
-from carrel.leases.protocol import Message
-from carrel.transport.channel import Channel
+from carrel.core.transport.channel import Channel
+from carrel.node.leases.protocol import Message
 
 #: Bytes of the context of a process on a device, and what the driver rounds up to.
 CONTEXT, GRANULE = MIB, 2 * MIB

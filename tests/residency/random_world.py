@@ -17,17 +17,17 @@ from typing import Any
 from random_worker import CONTEXT, GRANULE, Part, Worker, descriptors
 from residency_rig import LIMIT, MIB, Program, fake_driver, library
 
-from carrel.broker.bus import Bus
-from carrel.broker.core.effects import MoveBack, MoveOut, Pause
-from carrel.broker.pool import HostPool
-from carrel.broker.pool_allocations import PoolAllocations
-from carrel.broker.processes import peer, start_time
-from carrel.domain.lease import MoveMethod
-from carrel.leases.protocol import LONGEST, Message, decode, encode
-from carrel.suspension.ports import Moved
-from carrel.transport.channel import MOST_FILES, Channel
-from carrel.transport.framing import Closed, Lines
-from carrel.transport.reactor import Reactor
+from carrel.core.domain.lease import MoveMethod
+from carrel.core.transport.channel import MOST_FILES, Channel
+from carrel.core.transport.framing import Closed, Lines
+from carrel.core.transport.reactor import Reactor
+from carrel.node.broker.bus import Bus
+from carrel.node.broker.core.effects import MoveBack, MoveOut, Pause
+from carrel.node.broker.pool import HostPool
+from carrel.node.broker.pool_allocations import PoolAllocations
+from carrel.node.broker.processes import peer, start_time
+from carrel.node.leases.protocol import LONGEST, Message, decode, encode
+from carrel.node.suspension.ports import Moved
 
 GPUS = 2
 #: Bytes of a device, of the pool, and of its pieces.

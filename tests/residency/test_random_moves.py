@@ -11,8 +11,8 @@ import pytest
 from random_worker import CONTEXT, Worker, descriptors
 from random_world import GPUS, MEMORY, World
 
-import carrel.broker.bus
-from carrel.suspension.ports import Ending
+import carrel.node.broker.bus
+from carrel.node.suspension.ports import Ending
 from carrel.testing.examples import examples
 
 #: Calls of the driver on the way out and back, and before it.
@@ -177,7 +177,7 @@ class Moves:
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full device is not waited for as long as in a lab."""
-    monkeypatch.setattr(carrel.broker.bus, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(carrel.node.broker.bus, "PATIENCE_SECONDS", 0.5)
 
 
 def moves_at_random(place: Path, seed: int, many: int) -> None:

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from carrel.devices import DeviceLocks, this_node
 from carrel.engines.local import LocalEngine
+from carrel.node.devices import DeviceLocks, this_node
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 
 TOKEN = "carrel-test-token-0123456789"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.job import JobState
-from carrel.domain.launch import LaunchLimits
-from carrel.runner.disk import DiskGuard, free_room
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import LaunchLimits
+from carrel.node.runner.disk import DiskGuard, free_room
 
 MIB = 1024**2
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.job import JobState, Reason
-from carrel.domain.launch import LaunchLimits, Sampled, Started
-from carrel.domain.network import Network
-from carrel.domain.resources import Resources
-from carrel.domain.serial import to_plain
-from carrel.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec
-from carrel.runner.advice import advice
-from carrel.runner.endings import Ending
-from carrel.spool import Spool, read_entries
+from carrel.core.domain.job import JobState, Reason
+from carrel.core.domain.launch import LaunchLimits, Sampled, Started
+from carrel.core.domain.network import Network
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.serial import to_plain
+from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec
+from carrel.core.spool import Spool, read_entries
+from carrel.node.runner.advice import advice
+from carrel.node.runner.endings import Ending
 from carrel.testing.builders import make_launch
 from carrel.testing.waiting import PATIENCE, wait_until
 
@@ -271,7 +271,7 @@ def test_usage_is_told(any_lab):
 _RUNNER = """
 import os, sys
 from pathlib import Path
-from carrel.runner.main import RunnerContext, run_attempt
+from carrel.node.runner.main import RunnerContext, run_attempt
 run_attempt(Path(sys.argv[1]), RunnerContext(environ=dict(os.environ)))
 """
 

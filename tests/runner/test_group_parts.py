@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.resources import Resources
-from carrel.domain.task import Launcher
-from carrel.runner.group.labels import Labelled
-from carrel.runner.group.plan import (
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import Launcher
+from carrel.node.runner.group.labels import Labelled
+from carrel.node.runner.group.plan import (
     Allocation,
     GroupPlan,
     Rendezvous,

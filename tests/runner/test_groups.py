@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.job import JobState, Preemption
-from carrel.domain.launch import LaunchLimits, Resumed, Sampled, Suspended
-from carrel.domain.qos import PreemptMode
-from carrel.domain.resources import Resources
-from carrel.domain.task import Launcher
+from carrel.core.domain.job import JobState, Preemption
+from carrel.core.domain.launch import LaunchLimits, Resumed, Sampled, Suspended
+from carrel.core.domain.qos import PreemptMode
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import Launcher
 from carrel.testing.waiting import wait_until
 
 MIB = 1024**2

@@ -4,8 +4,8 @@ import os
 import re
 from pathlib import Path
 
-from carrel.domain.job import JobState
-from carrel.domain.launch import LaunchLimits
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import LaunchLimits
 from carrel.testing.waiting import wait_until
 
 DAEMON = """

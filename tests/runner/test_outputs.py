@@ -6,10 +6,10 @@ import stat
 
 import pytest
 
-from carrel.domain.job import JobState
-from carrel.domain.launch import LaunchLimits
-from carrel.runner.outputs import pattern_expression
-from carrel.spool import read_claim
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import LaunchLimits
+from carrel.core.spool import read_claim
+from carrel.node.runner.outputs import pattern_expression
 from carrel.testing.waiting import wait_until
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from carrel.domain.launch import Launch
-from carrel.domain.node import Device
-from carrel.runner.variables import Places, command_variables
+from carrel.core.domain.launch import Launch
+from carrel.core.domain.node import Device
+from carrel.node.runner.variables import Places, command_variables
 from carrel.testing.builders import LabHome, make_launch
 
 

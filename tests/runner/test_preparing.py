@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from carrel.domain.job import JobState
-from carrel.domain.launch import EnvironmentReady, InputsReady, LaunchTracking, Preparing, Started
-from carrel.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec
-from carrel.runner.tracking import uses_mlflow, wait_for_run
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import EnvironmentReady, InputsReady, LaunchTracking, Preparing, Started
+from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe, InputSpec
+from carrel.node.runner.tracking import uses_mlflow, wait_for_run
 from carrel.testing.builders import LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.runner.variables import with_python
+from carrel.node.runner.variables import with_python
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from carrel.domain.job import JobState
-from carrel.domain.launch import Launch, Preparing
-from carrel.domain.task import InputSpec
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Launch, Preparing
+from carrel.core.domain.task import InputSpec
 from carrel.testing.builders import AttemptEvents
 
 VALUE = "correct-horse-battery-staple"

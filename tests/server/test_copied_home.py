@@ -14,10 +14,10 @@ import pytest
 
 from carrel import Client
 from carrel.client.locate import locate
-from carrel.domain.errors import Conflict, Invalid, Unavailable
-from carrel.server.home import LabHome
-from carrel.server.home_location import Answer, HomeLocation, check, read, remember, strangeness
-from carrel.spool import Spool, read_claim
+from carrel.core.domain.errors import Conflict, Invalid, Unavailable
+from carrel.core.spool import Spool, read_claim
+from carrel.lab.server.home import LabHome
+from carrel.lab.server.home_location import Answer, HomeLocation, check, read, remember, strangeness
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE
 

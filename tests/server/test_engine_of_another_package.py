@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.domain.errors import Impossible, Invalid
-from carrel.domain.job import JobState
+from carrel.core.domain.errors import Impossible, Invalid
+from carrel.core.domain.job import JobState
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import SessionRequest

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from carrel.client import Client
-from carrel.spool import read_claim
+from carrel.core.spool import read_claim
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.package_index import PackageIndex
 from carrel.testing.ports import kept_port

@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from carrel import Client
-from carrel.domain.errors import StorageFull
-from carrel.server.log import LabLog
-from carrel.spool import Spool
+from carrel.core.domain.errors import StorageFull
+from carrel.core.spool import Spool
+from carrel.lab.server.log import LabLog
 from carrel.testing.builders import wait_until
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.wire.v1 import ResourceRequest

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.domain.errors import StorageFull
+from carrel.core.domain.errors import StorageFull
 from carrel.testing.builders import wait_until
 from carrel.testing.lab_process import start_lab
 from carrel.wire.v1 import JobDetail, ResourceRequest

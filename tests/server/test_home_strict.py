@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.errors import Denied
-from carrel.server.home import LabHome
+from carrel.core.domain.errors import Denied
+from carrel.lab.server.home import LabHome
 from carrel.testing.waiting import PATIENCE
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.errors import Denied, Invalid, Unavailable
-from carrel.server.identity import UnixUsers, deputy_command, read_identity
+from carrel.core.domain.errors import Denied, Invalid, Unavailable
+from carrel.lab.server.identity import UnixUsers, deputy_command, read_identity
 
 pytestmark = pytest.mark.quick
 

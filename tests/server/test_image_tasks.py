@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from carrel.client import Client
-from carrel.domain.errors import CarrelError
+from carrel.core.domain.errors import CarrelError
 from carrel.testing.images import make_image, programs, write_archive, write_layer
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.namespaces import why_no_namespaces

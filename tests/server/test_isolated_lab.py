@@ -18,15 +18,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from carrel.client import Client
-from carrel.containment.attacks import ATTACKS
-from carrel.containment.trial import run_inside
-from carrel.containment.walls import PREPARING_SHARED
-from carrel.domain.errors import CarrelError
-from carrel.domain.launch import LaunchPaths
-from carrel.runner.walls import staging_walls
-from carrel.server.home import LabHome
-from carrel.server.isolation import LocalWalls
-from carrel.spool import AttemptDirectory
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.launch import LaunchPaths
+from carrel.core.spool import AttemptDirectory
+from carrel.lab.server.home import LabHome
+from carrel.lab.server.isolation import LocalWalls
+from carrel.node.containment.attacks import ATTACKS
+from carrel.node.containment.trial import run_inside
+from carrel.node.containment.walls import PREPARING_SHARED
+from carrel.node.runner.walls import staging_walls
 from carrel.testing.escapes import limits_processes, read_table, victims
 from carrel.testing.lab_process import start_lab
 from carrel.testing.namespaces import why_no_namespaces
@@ -46,7 +46,7 @@ for name in ("token", "secret", "lab.db", "carrel.toml"):
 attempt = pathlib.Path.cwd().parent
 found["spool"] = sorted(os.listdir(home / "spool"))
 processes = [pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) > 1]
-found["others"] = [pid for pid in processes if "carrel.runner" in open(f"/proc/{pid}/cmdline").read()]
+found["others"] = [pid for pid in processes if "carrel.node.runner" in open(f"/proc/{pid}/cmdline").read()]
 found["tmp"] = os.listdir("/tmp")
 try:
     (attempt / "journal").open("a").close()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.domain.errors import Unauthenticated
+from carrel.core.domain.errors import Unauthenticated
 from carrel.testing.lab_process import start_lab
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import ResourceRequest

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from carrel.broker.config import BrokerConfig
-from carrel.domain.errors import Invalid
-from carrel.domain.node import Node
-from carrel.domain.placement import UNKNOWN_STATE, TaskState
-from carrel.domain.units import GIB
-from carrel.server.home import LabHome
-from carrel.server.lending import broker_config, charges_of, kept_for_cells, read_faults, state_of
-from carrel.server.settings import read_settings
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.node import Node
+from carrel.core.domain.placement import UNKNOWN_STATE, TaskState
+from carrel.core.domain.units import GIB
+from carrel.lab.server.home import LabHome
+from carrel.lab.server.lending import broker_config, charges_of, kept_for_cells, read_faults, state_of
+from carrel.lab.server.settings import read_settings
+from carrel.node.broker.config import BrokerConfig
 
 pytestmark = pytest.mark.quick
 

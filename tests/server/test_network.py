@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from carrel.domain.errors import Invalid, TooMany
-from carrel.gateway.hosts import host_name
-from carrel.gateway.rates import Rates
+from carrel.core.domain.errors import Invalid, TooMany
+from carrel.lab.gateway.hosts import host_name
+from carrel.lab.gateway.rates import Rates
+from carrel.lab.server.network import names, warnings
+from carrel.lab.server.settings import read_settings
+from carrel.lab.server.tls import Certificate
 from carrel.notebooks.address import make_certificate
-from carrel.server.network import names, warnings
-from carrel.server.settings import read_settings
-from carrel.server.tls import Certificate
 from carrel.testing.lab_process import start_lab
 from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE

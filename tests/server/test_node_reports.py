@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from carrel.leases.report import Report, read_report, report_bytes, report_key
-from carrel.server.node_reports import STALE_SECONDS, NodeReports
+from carrel.lab.server.node_reports import STALE_SECONDS, NodeReports
+from carrel.node.leases.report import Report, read_report, report_bytes, report_key
 from carrel.testing.waiting import wait_until
 
 pytestmark = pytest.mark.quick

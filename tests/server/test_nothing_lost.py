@@ -18,8 +18,8 @@ import pytest
 
 from carrel import Client
 from carrel.client.transport import LabUnreachable
-from carrel.domain.errors import StorageFull, Unavailable
-from carrel.spool import Spool, read_claim
+from carrel.core.domain.errors import StorageFull, Unavailable
+from carrel.core.spool import Spool, read_claim
 from carrel.testing.builders import wait_until
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.ports import kept_port

@@ -18,12 +18,12 @@ from cryptography import x509
 from carrel import Client
 from carrel.client.transport import Untrusted
 from carrel.client.trust import trust
-from carrel.domain.authority import check_fingerprint, fingerprint
-from carrel.domain.errors import Denied, Invalid, Unavailable
-from carrel.server import authority as authorities
-from carrel.server.authority import Authority
-from carrel.server.network import certified
-from carrel.server.settings import read_settings
+from carrel.core.domain.authority import check_fingerprint, fingerprint
+from carrel.core.domain.errors import Denied, Invalid, Unavailable
+from carrel.lab.server import authority as authorities
+from carrel.lab.server.authority import Authority
+from carrel.lab.server.network import certified
+from carrel.lab.server.settings import read_settings
 from carrel.testing.fork_server import run_carrel
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.namespaces import why_no_namespaces

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.errors import Invalid
-from carrel.server.packages import ABILITIES, without_missing
-from carrel.server.settings import SETTINGS, read_settings
+from carrel.core.domain.errors import Invalid
+from carrel.lab.server.packages import ABILITIES, without_missing
+from carrel.lab.server.settings import SETTINGS, read_settings
 
 pytestmark = pytest.mark.quick
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from carrel.credentials.oidc.fetch import Fetch
-from carrel.credentials.oidc.id_token import ALGORITHMS, SKEW
-from carrel.credentials.passwords import LONGEST, SHORTEST
-from carrel.domain.job import REASONS, JobState
-from carrel.domain.qos import JobKind
-from carrel.domain.units import parse_duration, parse_size
-from carrel.portal.oidc import BACK
-from carrel.server.oidc_settings import OIDC
-from carrel.server.settings import SETTINGS, read_settings
-from carrel.server.sign_in_settings import PAM
-from carrel.store.credentials import MOST_PASSKEYS
+from carrel.core.domain.job import REASONS, JobState
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.units import parse_duration, parse_size
+from carrel.lab.credentials.oidc.fetch import Fetch
+from carrel.lab.credentials.oidc.id_token import ALGORITHMS, SKEW
+from carrel.lab.credentials.passwords import LONGEST, SHORTEST
+from carrel.lab.portal.oidc import BACK
+from carrel.lab.server.oidc_settings import OIDC
+from carrel.lab.server.settings import SETTINGS, read_settings
+from carrel.lab.server.sign_in_settings import PAM
+from carrel.lab.store.credentials import MOST_PASSKEYS
 
 pytestmark = pytest.mark.quick
 

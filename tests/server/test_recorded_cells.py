@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from carrel import Client
-from carrel.domain.errors import Denied
+from carrel.core.domain.errors import Denied
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.waiting import wait_until

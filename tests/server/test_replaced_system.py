@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.domain.errors import CarrelError, Invalid, NotFound
+from carrel.core.domain.errors import CarrelError, Invalid, NotFound
 from carrel.testing.lab_process import LabProcess
 from carrel.testing.waiting import PATIENCE
 from carrel.wire.v1 import JobDetail, ResourceRequest

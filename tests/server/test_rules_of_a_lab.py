@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.domain.errors import Denied, Impossible, Invalid
+from carrel.core.domain.errors import Denied, Impossible, Invalid
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import ResourceRequest, SessionRequest

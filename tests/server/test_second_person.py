@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from carrel.client import Client
-from carrel.domain.errors import Conflict
+from carrel.core.domain.errors import Conflict
 from carrel.testing.lab_process import start_lab
 from carrel.testing.namespaces import why_no_namespaces
 from carrel.testing.waiting import PATIENCE, wait_until

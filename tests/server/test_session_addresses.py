@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.qos import JobKind
-from carrel.domain.resources import Resources
+from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.spool import Spool
+from carrel.lab.server.addresses import SessionAddresses, read_from
 from carrel.notebooks.address import TlsAddress, UnixAddress, make_certificate, write_address
-from carrel.server.addresses import SessionAddresses, read_from
-from carrel.spool import Spool
 
 
 class Clock:

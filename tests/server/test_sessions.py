@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from carrel import Client
-from carrel.domain.errors import NotFound
+from carrel.core.domain.errors import NotFound
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until

@@ -20,7 +20,7 @@ import pytest
 from websockets.exceptions import WebSocketException
 
 from carrel import Client
-from carrel.domain.errors import CarrelError
+from carrel.core.domain.errors import CarrelError
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import Kernel, SessionBrowser
 from carrel.testing.waiting import PATIENCE, wait_until
@@ -245,7 +245,9 @@ def _command_lines() -> dict[int, tuple[str, ...]]:
 
 def _broker_pids(home: Path) -> list[int]:
     return [
-        pid for pid, words in _command_lines().items() if "carrel.broker" in words and any(str(home) in word for word in words)
+        pid
+        for pid, words in _command_lines().items()
+        if "carrel.node.broker" in words and any(str(home) in word for word in words)
     ]
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.errors import Invalid
-from carrel.domain.qos import JobKind, PreemptMode
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.qos import JobKind, PreemptMode
 from carrel.engines.slurm.partition import SlurmPartition, slurm_of
 from carrel.engines.slurm.site import site_options
-from carrel.server.settings import SETTINGS, read_settings
+from carrel.lab.server.settings import SETTINGS, read_settings
 
 pytestmark = pytest.mark.quick
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from carrel.server.sign_in import Party, party_of
+from carrel.lab.server.sign_in import Party, party_of
 from carrel.testing.fork_server import run_carrel
 from carrel.testing.lab_process import start_lab
 from carrel.testing.waiting import PATIENCE

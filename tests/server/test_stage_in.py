@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from carrel.client import Client
-from carrel.spool import read_claim
+from carrel.core.spool import read_claim
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE, wait_until

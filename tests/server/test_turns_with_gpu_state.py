@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.server.preload import find_library
+from carrel.lab.server.preload import find_library
 from carrel.testing.fake_driver import FakeDriver, build, find_compiler
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.waiting import PATIENCE, wait_until

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.errors import Denied, Invalid
-from carrel.server.identity import read_identity
-from carrel.server.settings import Settings, read_settings
-from carrel.server.whose_code import WhoseCode, check_safe
+from carrel.core.domain.errors import Denied, Invalid
+from carrel.lab.server.identity import read_identity
+from carrel.lab.server.settings import Settings, read_settings
+from carrel.lab.server.whose_code import WhoseCode, check_safe
 
 pytestmark = pytest.mark.quick
 CLUSTER = '[partitions.gpu]\nengine = "slurm"\n'

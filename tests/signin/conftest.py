@@ -19,8 +19,8 @@ from oidc_site import OidcSite, an_oidc_site
 from portal_site import Clock, Site
 from real_provider import RealProvider, a_provider
 
-from carrel.credentials.oidc import Client
-from carrel.portal import Portal
+from carrel.lab.credentials.oidc import Client
+from carrel.lab.portal import Portal
 
 MakeSite = Callable[..., OidcSite]
 

@@ -18,7 +18,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 from oidc_site import OidcSite
 
-from carrel.portal.oidc import BACK
+from carrel.lab.portal.oidc import BACK
 
 Answer = tuple[int, Mapping[str, str], bytes]
 ALL = ["none", "HS256", "RS256", "PS256", "ES256", "Ed25519", "EdDSA", "RS384"]

@@ -15,17 +15,17 @@ from gateway_lab import Rig, a_lab, client, serve
 from local_site import QUICK
 from portal_site import Clock, Site
 
-from carrel.audit import AuditFilter
-from carrel.credentials import LocalSignIn
-from carrel.credentials.oidc import Client, OidcSignIn, Provider
-from carrel.credentials.oidc.fetch import Fetch
-from carrel.credentials.passkeys import Passkeys
-from carrel.credentials.passwords import Hashes
-from carrel.domain.account import Account
-from carrel.domain.user import User
-from carrel.portal import Portal
-from carrel.portal.local import LocalPages
-from carrel.portal.oidc import BACK, BEGIN, OidcPage
+from carrel.core.domain.account import Account
+from carrel.core.domain.user import User
+from carrel.lab.audit import AuditFilter
+from carrel.lab.credentials import LocalSignIn
+from carrel.lab.credentials.oidc import Client, OidcSignIn, Provider
+from carrel.lab.credentials.oidc.fetch import Fetch
+from carrel.lab.credentials.passkeys import Passkeys
+from carrel.lab.credentials.passwords import Hashes
+from carrel.lab.portal import Portal
+from carrel.lab.portal.local import LocalPages
+from carrel.lab.portal.oidc import BACK, BEGIN, OidcPage
 
 INCIDENT = re.compile(r"\b[0-9a-f]{12}\b")
 

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from carrel.credentials.oidc import Client
+from carrel.lab.credentials.oidc import Client
 from carrel.testing.waiting import PATIENCE
 
 FILES = Path(__file__).parent / "provider"

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-from carrel.credentials.oidc import Membership, Naming
-from carrel.credentials.oidc.failures import ProviderFailed, Rejected
-from carrel.credentials.oidc.id_token import Expected, Keys, check_id_token
-from carrel.credentials.oidc.people import NAME, claim_of
-from carrel.credentials.oidc.provider import read_metadata
-from carrel.domain.errors import Denied
-from carrel.domain.provider import is_provider_address
-from carrel.domain.user import Role
+from carrel.core.domain.errors import Denied
+from carrel.core.domain.provider import is_provider_address
+from carrel.core.domain.user import Role
+from carrel.lab.credentials.oidc import Membership, Naming
+from carrel.lab.credentials.oidc.failures import ProviderFailed, Rejected
+from carrel.lab.credentials.oidc.id_token import Expected, Keys, check_id_token
+from carrel.lab.credentials.oidc.people import NAME, claim_of
+from carrel.lab.credentials.oidc.provider import read_metadata
 
 pytestmark = pytest.mark.quick
 

@@ -15,7 +15,7 @@ from gateway_lab import client
 from portal_site import Site
 from programs import DEVICE_GRANT, REDIRECT, VERIFIER, Program, authorize, brought, decide, error_of, form_secret
 
-from carrel.domain.user import User
+from carrel.core.domain.user import User
 
 HOUR, DAY = 3600.0, 86400.0
 V1 = "/api/v1"

@@ -24,7 +24,7 @@ from programs import Program, decide, error_of
 
 from carrel.client import Client
 from carrel.client.stored_tokens import token_file
-from carrel.domain.errors import Unauthenticated
+from carrel.core.domain.errors import Unauthenticated
 from carrel.testing.waiting import PATIENCE, wait_until
 
 #: What a person's browser does with the address that it is opened with: sign in, look, press a button, go where it is sent.

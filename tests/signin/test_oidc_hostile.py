@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from joserfc.jwk import OKPKey, RSAKey
 from oidc_site import INCIDENT, OidcSite, an_oidc_site
 
-from carrel.credentials.oidc import Client, Membership, Naming
-from carrel.credentials.oidc.fetch import Fetch
-from carrel.domain.user import Role
-from carrel.portal.oidc import BACK, OidcPage
+from carrel.core.domain.user import Role
+from carrel.lab.credentials.oidc import Client, Membership, Naming
+from carrel.lab.credentials.oidc.fetch import Fetch
+from carrel.lab.portal.oidc import BACK, OidcPage
 from carrel.testing.waiting import PATIENCE
 
 METADATA = "/.well-known/openid-configuration"
@@ -258,7 +258,7 @@ def test_answers_that_are_not_for_this_sign_in(
     assert found == status
     assert "<script>alert" not in text
     assert "<b>" not in text
-    assert not any("\n" in record.getMessage() for record in caplog.records if record.name == "carrel.credentials")
+    assert not any("\n" in record.getMessage() for record in caplog.records if record.name == "carrel.lab.credentials")
     assert [asked for asked in hostile.asked if asked[0] == "/token"] == []
 
 

@@ -9,7 +9,7 @@ from oidc_site import OidcSite
 from playwright.sync_api import Browser, expect
 from real_provider import RealProvider
 
-from carrel.portal.oidc import BACK
+from carrel.lab.portal.oidc import BACK
 from carrel.testing.chromium import a_chromium
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("oidc-provider")]

@@ -15,10 +15,10 @@ from oidc_site import INCIDENT, OidcSite, open_accounts
 from programs import Program, decide
 from real_provider import RealProvider
 
-from carrel.credentials.oidc import Membership, Naming
-from carrel.credentials.oidc.id_token import ALGORITHMS
-from carrel.domain.user import Role, UserState
-from carrel.portal.oidc import BACK
+from carrel.core.domain.user import Role, UserState
+from carrel.lab.credentials.oidc import Membership, Naming
+from carrel.lab.credentials.oidc.id_token import ALGORITHMS
+from carrel.lab.portal.oidc import BACK
 from carrel.testing.fork_server import run_carrel
 from carrel.testing.lab_process import start_lab
 from carrel.testing.ports import kept_port

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from carrel.domain.errors import Invalid
-from carrel.domain.user import Role
-from carrel.server.settings import read_settings
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.user import Role
+from carrel.lab.server.settings import read_settings
 
 pytestmark = pytest.mark.quick
 

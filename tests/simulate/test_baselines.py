@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.baselines import BASELINES, Piece, simulate_baseline
 from carrel.simulate.baselines.packing import Nodes, Placement
 from carrel.simulate.outcome import Outcome, Run

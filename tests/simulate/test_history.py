@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from carrel.domain.errors import Invalid
-from carrel.domain.qos import JobKind, QoS
-from carrel.domain.rules import LabRules
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.rules import LabRules
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.lab.machines import nodes_of
 from carrel.simulate.trace import Cluster, TraceJob

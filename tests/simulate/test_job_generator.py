@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.generator import FITTED, FittedJobs, fit_jobs, generate_jobs
 from carrel.simulate.generator.arrivals import HOUR, HOURS, WEEK, Arrivals, fit_arrivals
 from carrel.simulate.generator.people import People, fit_people

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.account import Account
-from carrel.domain.job import Preemption
-from carrel.domain.launch import Launch
-from carrel.domain.node import Node
-from carrel.domain.qos import JobKind, PreemptMode, QoS
-from carrel.domain.rules import BACKFILL_TIMES, LabRules
+from carrel.core.domain.account import Account
+from carrel.core.domain.job import Preemption
+from carrel.core.domain.launch import Launch
+from carrel.core.domain.node import Node
+from carrel.core.domain.qos import JobKind, PreemptMode, QoS
+from carrel.core.domain.rules import BACKFILL_TIMES, LabRules
 from carrel.simulate.lab import simulate_lab, simulation
 from carrel.simulate.lab.machines import VirtualMachines, nodes_of
 from carrel.simulate.lab.simulation import nodes_for

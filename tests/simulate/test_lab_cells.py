@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.cells import RecordedCell
-from carrel.domain.errors import Invalid
+from carrel.core.domain.cells import RecordedCell
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.notebooks.forming import named_sessions
 from carrel.simulate.traces import read_trace
 from carrel.simulate.traces.cells import names_sessions

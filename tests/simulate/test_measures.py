@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.baselines import Piece, simulate_baseline
 from carrel.simulate.equal_part import completions_alone
 from carrel.simulate.measures import as_json, bounded_slowdown, distribution, measure, together, utilisation_over_time

@@ -4,7 +4,7 @@ from math import log
 
 import pytest
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.notebooks.fit import HOURS, WEEK, fit
 from carrel.simulate.notebooks.fitted_week import FITTED_WEEK
 from carrel.simulate.notebooks.forming import NotebookCell, NotebookSession, named_sessions

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
-from carrel.domain.lease import LendingRules
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.lease import LendingRules
 from carrel.simulate.notebooks.forming import NotebookCell, NotebookSession
 from carrel.simulate.notebooks.generator import generate_sessions
 from carrel.simulate.notebooks.modes import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.notebooks.forming import Join, NotebookCell, NotebookSession, form_sessions, named_sessions
 from carrel.simulate.trace import TraceJob
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.baselines import Piece, simulate_baseline
 from carrel.simulate.measures import measure
 from carrel.simulate.notebooks.forming import NotebookCell, NotebookSession

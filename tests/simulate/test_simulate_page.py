@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from carrel.cli.main import main
-from carrel.domain.lease import LendingRules
-from carrel.domain.qos import QoS
-from carrel.domain.rules import LabRules
+from carrel.core.domain.lease import LendingRules
+from carrel.core.domain.qos import QoS
+from carrel.core.domain.rules import LabRules
 from carrel.simulate.generator import generate_jobs
 from carrel.simulate.generator.fitted_philly import FITTED
 from carrel.simulate.lab.walltime import USUAL

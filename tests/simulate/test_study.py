@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from carrel.domain.errors import Invalid
-from carrel.domain.node import Node
-from carrel.domain.qos import JobKind, QoS
-from carrel.domain.rules import LabRules
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.node import Node
+from carrel.core.domain.qos import JobKind, QoS
+from carrel.core.domain.rules import LabRules
 from carrel.simulate.generator import generate_jobs
 from carrel.simulate.lab.machines import nodes_of
 from carrel.simulate.notebooks.forming import form_sessions, named_sessions

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
-from carrel.domain.lease import LendingRules
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.lease import LendingRules
 from carrel.simulate.notebooks.forming import NotebookCell, NotebookSession, named_sessions
 from carrel.simulate.notebooks.generator import generate_sessions, generate_week
 from carrel.simulate.report import as_json, page

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.trace import Cluster, TraceJob
 from carrel.simulate.traces import FORMS, read_muri, read_trace
 

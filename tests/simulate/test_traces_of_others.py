@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.notebooks.forming import named_sessions
 from carrel.simulate.trace import TraceJob
 from carrel.simulate.traces import read_trace

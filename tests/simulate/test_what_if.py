@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
-from carrel.domain.node import Device, Node
-from carrel.domain.qos import JobKind
-from carrel.server.rules import read_lab_rules
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.node import Device, Node
+from carrel.core.domain.qos import JobKind
+from carrel.lab.server.rules import read_lab_rules
 from carrel.simulate.what_if import WhatIf, read_what_if, with_gpus
 
 

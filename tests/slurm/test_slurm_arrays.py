@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from slurm_lab import Lab, go_on
 
-from carrel.domain.array import ArrayElement, read_array
-from carrel.domain.job import JobState
-from carrel.domain.launch import Launch, Preparing
-from carrel.domain.ports import Attempt
+from carrel.core.domain.array import ArrayElement, read_array
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Launch, Preparing
+from carrel.core.domain.ports import Attempt
 from carrel.engines.attempts import Watched
 from carrel.engines.slurm.arrays import Gathering, Pieces
 from carrel.engines.slurm.commands import SlurmCommands

@@ -21,15 +21,15 @@ import sys
 scope = {{"__name__": "boot"}}
 exec(open({boot.__file__!r}).read(), scope)
 print(scope["use"](sys.argv[1]))
-import carrel.runner.main, inspect, ipaddress, json
+import carrel.node.runner.main, inspect, ipaddress, json
 from bz2 import compress
 from dataclasses import replace
-from carrel.domain.resources import Resources
-from carrel.domain.serial import from_plain, to_plain
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.serial import from_plain, to_plain
 made = Resources(gpus=2, memory=2**30)
 facts = {{
-    "loaders": sorted({{type(sys.modules[name].__loader__).__name__ for name in ("carrel.runner.main", "json", "dataclasses")}}),
-    "file": carrel.runner.main.__file__,
+    "loaders": sorted({{type(sys.modules[name].__loader__).__name__ for name in ("carrel.node.runner.main", "json",
+    "dataclasses")}}), "file": carrel.node.runner.main.__file__,
     "prefix": sys.prefix,
     "repr": repr(made),
     "same": [from_plain(Resources, to_plain(made)) == made, hash(replace(made, gpus=2)) == hash(made)],
@@ -54,8 +54,8 @@ def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[s
 
 
 def test_what_comes_from_the_file_is_what_would_be_imported(code: Path) -> None:
-    from carrel.domain.resources import Resources
-    from carrel.runner import main
+    from carrel.core.domain.resources import Resources
+    from carrel.node.runner import main
 
     used, facts = run("-c", PROBE, code).stdout.splitlines()
     assert used == "True"

@@ -14,9 +14,9 @@ import pytest
 
 from carrel import Client
 from carrel.client.transport import LabUnreachable
-from carrel.domain.array import ArrayElement
-from carrel.domain.errors import Unavailable
-from carrel.domain.ports import Attempt
+from carrel.core.domain.array import ArrayElement
+from carrel.core.domain.errors import Unavailable
+from carrel.core.domain.ports import Attempt
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
 from carrel.testing.builders import EngineListener, LabHome, make_launch

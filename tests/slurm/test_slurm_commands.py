@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 from carrel.engines.slurm.commands import Garbage, SlurmCommands, SlurmDown, SlurmEmpty, SlurmFailed, SlurmRefused, SlurmSlow
 from carrel.engines.slurm.listing import find
 from carrel.engines.slurm.states import end_of, is_live

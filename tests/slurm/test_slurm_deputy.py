@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.array import ArrayElement
-from carrel.domain.errors import NotFound, Unavailable
-from carrel.domain.job import JobState
-from carrel.domain.launch import Preparing
-from carrel.domain.ports import Attempt
+from carrel.core.domain.array import ArrayElement
+from carrel.core.domain.errors import NotFound, Unavailable
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Preparing
+from carrel.core.domain.ports import Attempt
+from carrel.core.spool import AttemptDirectory, Spool
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.deputy.trial import try_deputy
 from carrel.engines.slurm.commands import SlurmCommands, SlurmDown
 from carrel.engines.slurm.engine import options_for
 from carrel.engines.slurm.shared import SharedListing
-from carrel.server.home import LabHome as Home
-from carrel.server.signing import LabKey
-from carrel.spool import AttemptDirectory, Spool
+from carrel.lab.server.home import LabHome as Home
+from carrel.lab.server.signing import LabKey
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.slurm_site import USERS

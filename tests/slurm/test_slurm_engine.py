@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.domain.job import JobState
-from carrel.domain.launch import Preparing, Started
-from carrel.domain.ports import Attempt
-from carrel.domain.resources import Resources
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Preparing, Started
+from carrel.core.domain.ports import Attempt
+from carrel.core.domain.resources import Resources
+from carrel.core.spool import read_claim
 from carrel.engines.attempts import Watched, write_launch
 from carrel.engines.slurm import follower, reconciler
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
-from carrel.spool import read_claim
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.slurm_faults import SlurmFaults

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from test_slurm_deputy import DeputyHome, command_of, deputies, deputy_engine
 
-from carrel.containment.attacks import ATTACKS_AS_USER
-from carrel.domain.job import JobState
+from carrel.core.domain.job import JobState
+from carrel.node.containment.attacks import ATTACKS_AS_USER
 from carrel.testing.builders import EngineListener, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.escapes import read_table, victims

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from slurm_lab import Lab
 
-from carrel.domain.job import JobState
-from carrel.domain.launch import Preparing
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Preparing
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.engine import SlurmEngine, options_for
 from carrel.engines.slurm.faults import SiteFaults, elsewhere, fault_of, may_be_the_sites, was_held

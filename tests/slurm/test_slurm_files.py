@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.job import JobState, Reason
-from carrel.domain.launch import Claimed, Ended, Started
-from carrel.domain.qos import JobKind
-from carrel.domain.resources import Resources
+from carrel.core.domain.job import JobState, Reason
+from carrel.core.domain.launch import Claimed, Ended, Started
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.spool import AttemptDirectory, append_entry, read_entries, take_claim
 from carrel.engines.attempts import Watched
 from carrel.engines.slurm.batch import allocated
 from carrel.engines.slurm.engine import node_of
@@ -19,7 +20,6 @@ from carrel.engines.slurm.immediate import may_be_immediate, short_or_session, s
 from carrel.engines.slurm.listing import parse_granted
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.states import SlurmEnd
-from carrel.spool import AttemptDirectory, append_entry, read_entries, take_claim
 from carrel.testing.builders import LabHome, make_launch
 
 pytestmark = pytest.mark.quick

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from carrel import Client
-from carrel.domain.errors import Denied, Impossible, Invalid, NotFound
+from carrel.core.domain.errors import Denied, Impossible, Invalid, NotFound
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import Kernel, SessionBrowser
 from carrel.testing.slurm_site import USERS, SlurmSite

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from slurm_lab import RULES, Lab, go_on
 
-from carrel.domain.errors import Impossible
+from carrel.core.domain.errors import Impossible
 from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import wait_until
 from carrel.wire.v1 import ResourceRequest, SessionRequest

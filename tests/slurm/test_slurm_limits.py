@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.limits import FIELDS, QosLimits, allows, in_words, limit_of, parse_limits, value_of
 from carrel.engines.slurm.listing import SlurmJob

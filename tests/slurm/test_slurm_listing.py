@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.job import REASONS, JobState
+from carrel.core.domain.job import REASONS, JobState
 from carrel.engines.slurm.listing import (
     SACCT_FIELDS,
     Garbage,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.engines.slurm.environ import MODULES, command_environ, read_environ
 from carrel.engines.slurm.immediate import srun_arguments
 from carrel.engines.slurm.options import Notice, SlurmOptions, sbatch_arguments, slurm_memory, slurm_time
@@ -54,7 +54,7 @@ def arguments(options):
 
 @pytest.mark.parametrize(("name", "options"), [("everything", EVERYTHING), ("nothing", SlurmOptions())])
 def test_arguments_and_script_are_those_of_the_golden_files(name, options):
-    script = batch_script(["/opt/carrel/bin/python", "-m", "carrel.runner.batch", "/spool/7/1 x"], options)
+    script = batch_script(["/opt/carrel/bin/python", "-m", "carrel.node.runner.batch", "/spool/7/1 x"], options)
     assert "\n".join([*arguments(options), ""]) == (GOLDEN / f"{name}.arguments").read_text()
     assert script == (GOLDEN / f"{name}.sh").read_text()
 

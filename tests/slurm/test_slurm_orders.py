@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 
 from carrel.cli.main import main
-from carrel.domain.errors import Denied, Invalid
-from carrel.domain.job import JobState
-from carrel.domain.launch import Ended, Launch, LaunchWalls
-from carrel.domain.serial import to_plain
+from carrel.core.domain.errors import Denied, Invalid
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Ended, Launch, LaunchWalls
+from carrel.core.domain.serial import to_plain
+from carrel.core.spool import AttemptDirectory, read_entries
+from carrel.core.spool.seal import check_launch, is_signed, opening_of, read_order, signed_by
 from carrel.engines.attempts import Watched, is_written, write_launch
 from carrel.engines.slurm import boot
 from carrel.engines.slurm.batch import FOR, SIGNED
-from carrel.server.home import LabHome as Home
-from carrel.server.signing import LabKey
-from carrel.spool import AttemptDirectory, read_entries
-from carrel.spool.seal import check_launch, is_signed, opening_of, read_order, signed_by
+from carrel.lab.server.home import LabHome as Home
+from carrel.lab.server.signing import LabKey
 from carrel.testing.builders import LabHome, make_launch
 from carrel.testing.waiting import PATIENCE
 
@@ -285,7 +285,7 @@ def test_an_order_that_was_cut_or_garbled_makes_no_sense_or_is_not_signed(home: 
 
 
 def test_a_launch_is_the_same_after_a_deputy_has_read_it(home: LabHome) -> None:
-    from carrel.domain.serial import from_plain
+    from carrel.core.domain.serial import from_plain
 
     plain = json.loads(json.dumps(to_plain(make_launch(home, "true", variables={"A": "ü"}))))
     assert json.loads(json.dumps(to_plain(from_plain(Launch, plain)))) == plain

@@ -12,10 +12,10 @@ from carrel.engines.deputy.configuration import read_configuration
 from carrel.engines.slurm.partition import slurm_of
 from carrel.engines.slurm.passed import PASSED
 from carrel.engines.slurm.states import STATES
-from carrel.server.identity import FORMS, deputy_command
-from carrel.server.settings import read_settings
-from carrel.server.slurm_partitions import KEYS
-from carrel.server.whose_code import check_safe
+from carrel.lab.server.identity import FORMS, deputy_command
+from carrel.lab.server.settings import read_settings
+from carrel.lab.server.slurm_partitions import KEYS
+from carrel.lab.server.whose_code import check_safe
 
 pytestmark = pytest.mark.quick
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.job import JobState
-from carrel.domain.launch import Started
-from carrel.domain.ports import Attempt
-from carrel.domain.qos import JobKind
-from carrel.domain.resources import Resources
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Started
+from carrel.core.domain.ports import Attempt
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.spool import read_claim
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
-from carrel.spool import read_claim
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN, EngineContract
 from carrel.testing.waiting import wait_until

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.array import ArrayElement
-from carrel.domain.errors import CarrelError, Invalid
-from carrel.domain.job import JobState
+from carrel.core.domain.array import ArrayElement
+from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.job import JobState
 from carrel.engines.deputy.configuration import read_configuration
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.slurm import rest

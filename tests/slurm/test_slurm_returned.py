@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.ports import Attempt
-from carrel.domain.resources import Resources
+from carrel.core.domain.ports import Attempt
+from carrel.core.domain.resources import Resources
+from carrel.core.spool import take_claim
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
-from carrel.spool import take_claim
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.slurm_faults import SlurmFaults

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from slurm_lab import Lab, go_on
 
-from carrel.domain.job import JobState
-from carrel.domain.launch import Ended
-from carrel.domain.ports import Attempt
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Ended
+from carrel.core.domain.ports import Attempt
 from carrel.engines.attempts import Watched, write_launch
 from carrel.engines.slurm.commands import SlurmCommands, SlurmFull
 from carrel.engines.slurm.engine import SlurmEngine

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from carrel import Client
-from carrel.control.hub import REQUIRED
-from carrel.domain.errors import Impossible, Invalid
+from carrel.core.control.hub import REQUIRED
+from carrel.core.domain.errors import Impossible, Invalid
 from carrel.testing.lab_process import LabProcess, start_lab
 from carrel.testing.notebook_client import SessionBrowser
 from carrel.testing.slurm_site import SlurmSite
@@ -351,7 +351,7 @@ def test_a_task_of_the_cluster_gives_its_gpu_to_cells_for_a_part_of_its_time(lab
 
 def library() -> str:
     """The residency library in the Python of these tests, as a lab finds it; "" without one. Other tests compile their own."""
-    program = "from carrel.server.preload import find_library; print(find_library()[0])"
+    program = "from carrel.lab.server.preload import find_library; print(find_library()[0])"
     return subprocess.run([sys.executable, "-P", "-c", program], check=True, capture_output=True, text=True).stdout.strip()
 
 

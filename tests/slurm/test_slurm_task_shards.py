@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from carrel.domain.node import Device, Node
-from carrel.domain.resources import Resources
-from carrel.domain.slurm import SlurmRequest
-from carrel.domain.task import Launcher, TaskSpec
+from carrel.core.domain.node import Device, Node
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.slurm import SlurmRequest
+from carrel.core.domain.task import Launcher, TaskSpec
 from carrel.engines.slurm.task_shards import task_shards
 
 pytestmark = pytest.mark.quick

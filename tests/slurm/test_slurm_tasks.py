@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from slurm_lab import Lab, go_on
 
-from carrel.domain.errors import Impossible, Invalid
+from carrel.core.domain.errors import Impossible, Invalid
 from carrel.testing.slurm_site import SlurmSite
 from carrel.testing.waiting import PATIENCE, wait_until
 from carrel.wire.v1 import ResourceRequest, SlurmRequest

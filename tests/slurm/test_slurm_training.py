@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from test_slurm_groups import LONG, group
 
-from carrel.devices import DeviceLocks, this_node
-from carrel.domain.job import JobState
-from carrel.domain.resources import Resources
-from carrel.domain.task import Launcher
+from carrel.core.domain.job import JobState
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import Launcher
 from carrel.engines.local import LocalEngine
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
+from carrel.node.devices import DeviceLocks, this_node
 from carrel.testing.builders import EngineListener, LabHome
 from carrel.testing.engine_contract import TOKEN
 from carrel.testing.slurm_site import SlurmSite

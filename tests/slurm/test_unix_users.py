@@ -32,7 +32,7 @@ def test_a_checkout_that_others_cannot_enter_is_no_obstacle() -> None:
             [sys.executable, "-c", MAKE, ground / "python"],
             env={**os.environ, "PYTHONPATH": str(private)}, capture_output=True, text=True, check=True,
         )  # fmt: skip
-        look = "import carrel.server.up, carrel.testing.unix_users, sys; print(carrel.__file__, *sys.path)"
+        look = "import carrel.lab.server.up, carrel.testing.unix_users, sys; print(carrel.__file__, *sys.path)"
         seen = subprocess.run(
             [*run_as("nobody"), made.stdout.strip(), "-P", "-c", look], cwd="/", capture_output=True, text=True, check=True
         ).stdout

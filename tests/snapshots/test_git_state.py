@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.snapshots import git_state
-from carrel.snapshots.git import without_credentials
+from carrel.core.snapshots import git_state
+from carrel.core.snapshots.git import without_credentials
 
 
 def git(directory: Path, *arguments: str) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.errors import CarrelError
-from carrel.snapshots import pack
-from carrel.snapshots.extraction import extract
+from carrel.core.domain.errors import CarrelError
+from carrel.core.snapshots import pack
+from carrel.core.snapshots.extraction import extract
 
 
 def hostile(chance: random.Random, good: bytes) -> bytes:

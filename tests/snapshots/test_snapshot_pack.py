@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Conflict, Invalid
-from carrel.snapshots import Kind, SnapshotStore, pack
+from carrel.core.domain.errors import Conflict, Invalid
+from carrel.core.snapshots import Kind, SnapshotStore, pack
 from carrel.testing.examples import examples
 
 

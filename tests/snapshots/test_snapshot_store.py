@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.errors import CarrelError, Conflict, Invalid, NotFound, StorageFull
-from carrel.snapshots import Entry, Kind, SnapshotStore, extract, manifest_digest, pack
+from carrel.core.domain.errors import CarrelError, Conflict, Invalid, NotFound, StorageFull
+from carrel.core.snapshots import Entry, Kind, SnapshotStore, extract, manifest_digest, pack
 from carrel.testing.examples import examples
 from carrel.testing.waiting import PATIENCE
 

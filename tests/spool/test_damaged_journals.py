@@ -7,9 +7,9 @@ import zlib
 
 import pytest
 
-from carrel.control.news import OFTEN, interpret
-from carrel.domain.job import Job, JobState, Reason, check_transition
-from carrel.domain.launch import (
+from carrel.core.control.news import OFTEN, interpret
+from carrel.core.domain.job import Job, JobState, Reason, check_transition
+from carrel.core.domain.launch import (
     Claimed,
     Damaged,
     Ended,
@@ -24,12 +24,21 @@ from carrel.domain.launch import (
     Suspended,
     Usage,
 )
-from carrel.domain.qos import JobKind
-from carrel.domain.resources import Resources
-from carrel.domain.serial import to_plain
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.serial import to_plain
+from carrel.core.spool import (
+    AttemptDirectory,
+    Journal,
+    append_entry,
+    entry_to_plain,
+    note_begun,
+    read_claim,
+    read_entries,
+    take_claim,
+)
 from carrel.engines.attempts import Watched
 from carrel.engines.slurm.followed import write_end
-from carrel.spool import AttemptDirectory, Journal, append_entry, entry_to_plain, note_begun, read_claim, read_entries, take_claim
 
 ENDS = [
     Ended(state=JobState.COMPLETED, reason=Reason(code="Completed", message="Exit code 0."), exit_code=0),

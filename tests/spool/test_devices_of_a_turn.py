@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.node import Device
-from carrel.spool import present_devices, write_devices
+from carrel.core.domain.node import Device
+from carrel.core.spool import present_devices, write_devices
 
 
 def device(uuid: str, *, simulated: bool = True) -> Device:

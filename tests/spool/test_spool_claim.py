@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from carrel.domain.job import JobState, Reason
-from carrel.domain.launch import Claimed, Ended, Preparing
-from carrel.spool import Journal, read_claim, read_entries, take_claim
+from carrel.core.domain.job import JobState, Reason
+from carrel.core.domain.launch import Claimed, Ended, Preparing
+from carrel.core.spool import Journal, read_claim, read_entries, take_claim
 
 _CLAIMANT = """
 import os, sys
 from pathlib import Path
-from carrel.spool import take_claim
+from carrel.core.spool import take_claim
 fd = take_claim(Path(sys.argv[1]), os.getpid())
 print("mine" if fd is not None else "taken", flush=True)
 sys.stdin.read()

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from carrel.spool import LogWriter, read_log
+from carrel.core.spool import LogWriter, read_log
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.errors import Denied, Unavailable
-from carrel.spool.strict import open_trusted, trusted_directory
+from carrel.core.domain.errors import Denied, Unavailable
+from carrel.core.spool.strict import open_trusted, trusted_directory
 from carrel.testing.unix_users import common_ground
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")

@@ -12,10 +12,10 @@ import fsspec
 import pytest
 from test_staging_web import digest, say, serving
 
-from carrel.domain.task import InputSpec
-from carrel.staging.cache import InputCache, open_cache
-from carrel.staging.failed import InputFailed
-from carrel.staging.fetching import stage_inputs
+from carrel.core.domain.task import InputSpec
+from carrel.node.staging.cache import InputCache, open_cache
+from carrel.node.staging.failed import InputFailed
+from carrel.node.staging.fetching import stage_inputs
 
 CONTENT = b"rows\n" * 1000
 Stage = Callable[..., bytes]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.task import InputSpec
-from carrel.staging.download import Most
-from carrel.staging.failed import InputFailed
-from carrel.staging.fetching import stage_inputs
+from carrel.core.domain.task import InputSpec
+from carrel.node.staging.download import Most
+from carrel.node.staging.failed import InputFailed
+from carrel.node.staging.fetching import stage_inputs
 
 pytestmark = pytest.mark.quick
 

@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from carrel.domain.launch import InputsReady
-from carrel.domain.task import InputSpec
-from carrel.staging import git as staging_git
-from carrel.staging.cache import InputCache, open_cache
-from carrel.staging.download import Most, News
-from carrel.staging.failed import InputFailed
-from carrel.staging.fetching import Closed, check_uri, fetch, stage_in, stage_inputs
+from carrel.core.domain.launch import InputsReady
+from carrel.core.domain.task import InputSpec
+from carrel.node.staging import git as staging_git
+from carrel.node.staging.cache import InputCache, open_cache
+from carrel.node.staging.download import Most, News
+from carrel.node.staging.failed import InputFailed
+from carrel.node.staging.fetching import Closed, check_uri, fetch, stage_in, stage_inputs
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
 

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from test_staging_web import say, serving
 
-from carrel.containment.walls import Bind, Walls
-from carrel.domain.errors import Invalid
-from carrel.domain.launch import LaunchRucio
-from carrel.domain.task import InputSpec
-from carrel.server.rucio import rucio_of
-from carrel.server.settings import read_settings
-from carrel.staging import rucio
-from carrel.staging.apart import stage_apart
-from carrel.staging.failed import InputFailed
-from carrel.staging.fetching import Closed, check_uri, stage_inputs
-from carrel.staging.lab import LabFiles
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.launch import LaunchRucio
+from carrel.core.domain.task import InputSpec
+from carrel.lab.server.rucio import rucio_of
+from carrel.lab.server.settings import read_settings
+from carrel.node.containment.walls import Bind, Walls
+from carrel.node.staging import rucio
+from carrel.node.staging.apart import stage_apart
+from carrel.node.staging.failed import InputFailed
+from carrel.node.staging.fetching import Closed, check_uri, stage_inputs
+from carrel.node.staging.lab import LabFiles
 from carrel.testing.namespaces import why_no_namespaces
 
 TOKEN, RULE = "token-of-alice", "0123456789abcdef"

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.staging import doi, web
-from carrel.staging.download import News
-from carrel.staging.failed import InputFailed
-from carrel.staging.fetching import check_uri, fetch
-from carrel.staging.lab import LabFiles
+from carrel.node.staging import doi, web
+from carrel.node.staging.download import News
+from carrel.node.staging.failed import InputFailed
+from carrel.node.staging.fetching import check_uri, fetch
+from carrel.node.staging.lab import LabFiles
 
 CONTENT = bytes(range(256)) * 64
 Respond = Callable[[BaseHTTPRequestHandler, list[dict[str, str]]], None]

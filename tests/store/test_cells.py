@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.control.cells import Cells
-from carrel.control.ports import NewJob
-from carrel.domain.cells import RecordedCell
-from carrel.domain.errors import Denied, Unavailable
-from carrel.domain.qos import JobKind
-from carrel.domain.resources import Resources
-from carrel.domain.task import TaskSpec
-from carrel.domain.user import Caller, Role, User
-from carrel.store import Database, Store
+from carrel.core.control.cells import Cells
+from carrel.core.control.ports import NewJob
+from carrel.core.domain.cells import RecordedCell
+from carrel.core.domain.errors import Denied, Unavailable
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import TaskSpec
+from carrel.core.domain.user import Caller, Role, User
+from carrel.lab.store import Database, Store
 
 CELL = RecordedCell(
     broker="b",

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from carrel.control.token_port import NewToken
-from carrel.credentials.port import Identity
-from carrel.domain.user import Role, User, UserState
-from carrel.store import Database, Store
+from carrel.core.control.token_port import NewToken
+from carrel.core.domain.user import Role, User, UserState
+from carrel.lab.credentials.port import Identity
+from carrel.lab.store import Database, Store
 
 HERE, THERE = "https://id.example.org", "https://id.example.net"
 

@@ -11,12 +11,12 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.exc import IntegrityError
 
-import carrel.store.schema as schema
-from carrel.control.token_port import NewToken
-from carrel.domain.errors import Conflict
-from carrel.domain.user import Role, User
-from carrel.store import Database, Store
-from carrel.store.tables import metadata
+import carrel.lab.store.schema as schema
+from carrel.core.control.token_port import NewToken
+from carrel.core.domain.errors import Conflict
+from carrel.core.domain.user import Role, User
+from carrel.lab.store import Database, Store
+from carrel.lab.store.tables import metadata
 
 
 def test_migrations_give_the_schema_of_the_tables(database_url: str) -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.domain.user import Role, User
-from carrel.signin.port import AuthorizationRequest, Code, Decision, Device, NewSignIn, Renewal
-from carrel.store import Database, Store
+from carrel.core.domain.user import Role, User
+from carrel.lab.signin.port import AuthorizationRequest, Code, Decision, Device, NewSignIn, Renewal
+from carrel.lab.store import Database, Store
 
 ASKED = AuthorizationRequest(client="carrel-cli", scopes=("read", "submit"), host="the-laptop", address="10.0.0.7")
 DEVICE = Device(asked=ASKED, created_at=100.0, expires_at=700.0, interval=5)

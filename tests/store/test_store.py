@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from carrel.control.news import interpret
-from carrel.control.ports import AttemptChange, JobFilter, NewEvent, NewJob, OutboxEntry, PreemptOrder, StartOrder
-from carrel.control.token_port import NewToken
-from carrel.domain.array import read_array
-from carrel.domain.errors import Conflict, StorageFull
-from carrel.domain.job import Job, JobState, Preemption, Reason
-from carrel.domain.launch import Ended, Journaled, JournalRecord, Observation, Resumed, Started, StoredFile, Suspended, Usage
-from carrel.domain.node import Drain
-from carrel.domain.qos import JobKind, PreemptMode
-from carrel.domain.resources import Resources
-from carrel.domain.task import GitState, TaskSpec
-from carrel.domain.user import Role, User, UserState
-from carrel.store import Database, Store
+from carrel.core.control.news import interpret
+from carrel.core.control.ports import AttemptChange, JobFilter, NewEvent, NewJob, OutboxEntry, PreemptOrder, StartOrder
+from carrel.core.control.token_port import NewToken
+from carrel.core.domain.array import read_array
+from carrel.core.domain.errors import Conflict, StorageFull
+from carrel.core.domain.job import Job, JobState, Preemption, Reason
+from carrel.core.domain.launch import Ended, Journaled, JournalRecord, Observation, Resumed, Started, StoredFile, Suspended, Usage
+from carrel.core.domain.node import Drain
+from carrel.core.domain.qos import JobKind, PreemptMode
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import GitState, TaskSpec
+from carrel.core.domain.user import Role, User, UserState
+from carrel.lab.store import Database, Store
 
 ALICE, BOB = User(subject="alice", name="Alice", role=Role.ADMIN), User(subject="bob", name="Bob")
 TASK = TaskSpec(

@@ -10,12 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.cli.main import load
-from carrel.domain.errors import Invalid
-from carrel.domain.slurm import SlurmRequest
-from carrel.submission import Kind, ResourceOptions, SlurmOptions, TaskArguments, TaskOptions, engine_options, option, options_of
-from carrel.submission.kinds import COUNT, DURATION
-from carrel.tasks.backend_config import SLURM_KEYS
-from carrel.tasks.section import RESOURCE_KEYS, SECTION_KEYS, SLURM_TABLE_KEYS
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.slurm import SlurmRequest
+from carrel.core.submission import (
+    Kind,
+    ResourceOptions,
+    SlurmOptions,
+    TaskArguments,
+    TaskOptions,
+    engine_options,
+    option,
+    options_of,
+)
+from carrel.core.submission.kinds import COUNT, DURATION
+from carrel.core.tasks.backend_config import SLURM_KEYS
+from carrel.core.tasks.section import RESOURCE_KEYS, SECTION_KEYS, SLURM_TABLE_KEYS
 from carrel.wire.v1 import ResourceRequest, TaskRequest
 from carrel.wire.v1 import SlurmRequest as SentToSlurm
 from carrel.wire.v1.base import request_of

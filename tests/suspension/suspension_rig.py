@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from carrel.suspension import CudaSuspender, Deadlines, DriverState, Moved, Target
-from carrel.suspension.specimen import Specimen
+from carrel.node.suspension import CudaSuspender, Deadlines, DriverState, Moved, Target
+from carrel.node.suspension.specimen import Specimen
 from carrel.testing.fake_driver import FakeDriver, build, start_specimen
 from carrel.testing.waiting import wait_until
 

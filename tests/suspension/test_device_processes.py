@@ -10,8 +10,8 @@ from typing import Any
 
 from suspension_rig import MIB, SIZE, fake_driver
 
-from carrel.devices.driver import driver_facts
-from carrel.devices.processes import DeviceProcesses
+from carrel.node.devices.driver import driver_facts
+from carrel.node.devices.processes import DeviceProcesses
 from carrel.testing.fake_driver import FakeDriver, FakeGpu, start_specimen
 from carrel.testing.waiting import PATIENCE
 
@@ -19,8 +19,8 @@ PROCESSES = "nvmlDeviceGetComputeRunningProcesses_v3"
 
 
 def ask(driver: FakeDriver, program: str) -> Any:
-    prelude = "import dataclasses, json, sys\nfrom carrel.devices.processes import DeviceProcesses\n"
-    prelude += "from carrel.devices.driver import driver_facts\n"
+    prelude = "import dataclasses, json, sys\nfrom carrel.node.devices.processes import DeviceProcesses\n"
+    prelude += "from carrel.node.devices.driver import driver_facts\n"
     words = [sys.executable, "-c", f"{prelude}\nprint(json.dumps({program}))"]
     done = subprocess.run(words, env=driver.environment(), capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr

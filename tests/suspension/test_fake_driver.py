@@ -9,7 +9,7 @@ import pytest
 from driver_programs import run
 from suspension_rig import MIB, SIZE, fake_driver
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 from carrel.testing.fake_driver import FakeGpu, build, start_specimen
 
 

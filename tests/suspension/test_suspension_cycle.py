@@ -8,7 +8,7 @@ from pathlib import Path
 
 from suspension_rig import MIB, SIZE, blocks, rig
 
-from carrel.suspension import DriverState, Ending, Target, start_of
+from carrel.node.suspension import DriverState, Ending, Target, start_of
 
 
 def test_state_leaves_the_device_and_comes_back_as_it_was(tmp_path: Path) -> None:

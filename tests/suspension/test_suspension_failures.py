@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from suspension_rig import MIB, PATIENT, SIZE, await_fault, blocks, hung, once, rig
 
-from carrel.suspension import CudaSuspender, DriverState, Ending, Target, start_of
-from carrel.suspension.specimen import Specimen
+from carrel.node.suspension import CudaSuspender, DriverState, Ending, Target, start_of
+from carrel.node.suspension.specimen import Specimen
 from carrel.testing.waiting import PATIENCE
 
 LOCK = "cuCheckpointProcessLock"
@@ -487,7 +487,7 @@ def _busy_helper(suspender: CudaSuspender) -> int:
     """The helper that is not idle."""
     idle = {helper.conversation.pid for helper in suspender._pool._idle}
     children = Path(f"/proc/self/task/{threading.main_thread().native_id}/children").read_text().split()
-    helpers = [int(pid) for pid in children if b"carrel.suspension.helper" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    helpers = [int(pid) for pid in children if b"carrel.node.suspension.helper" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     (found,) = [pid for pid in helpers if pid not in idle]
     return found
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from suspension_rig import MIB, PATIENT, Rig, fake_driver, hung, rig
 
-from carrel.devices.driver import DriverFacts, GpuFacts
-from carrel.domain.lease import Tier
-from carrel.suspension import CudaSuspender
-from carrel.suspension.probe import Bench, has_open_module, probe, refusal
+from carrel.core.domain.lease import Tier
+from carrel.node.devices.driver import DriverFacts, GpuFacts
+from carrel.node.suspension import CudaSuspender
+from carrel.node.suspension.probe import Bench, has_open_module, probe, refusal
 from carrel.testing.fake_driver import FakeGpu
 from carrel.testing.waiting import PATIENCE
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from suspension_rig import rig
 
-from carrel.suspension import DriverState, Ending
-from carrel.suspension.specimen import Specimen
+from carrel.node.suspension import DriverState, Ending
+from carrel.node.suspension.specimen import Specimen
 from carrel.testing.examples import examples
 
 #: Errors that a call may answer without having done anything.

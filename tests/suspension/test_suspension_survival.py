@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.suspension.survival import LIBRARIES, WORDS, staying_libraries, staying_modules
+from carrel.node.suspension.survival import LIBRARIES, WORDS, staying_libraries, staying_modules
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.array import LARGEST_INDEX, MOST_ELEMENTS, ArrayElement, read_array
-from carrel.domain.errors import Invalid
+from carrel.core.domain.array import LARGEST_INDEX, MOST_ELEMENTS, ArrayElement, read_array
+from carrel.core.domain.errors import Invalid
 
 #: First, last and step of a part; a step of None is not written.
 PARTS = st.lists(

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from carrel.domain.errors import Invalid
-from carrel.domain.slurm import SlurmRequest
-from carrel.submission import ResourceOptions, TaskOptions
-from carrel.tasks import BackendConfig, read_backend_config
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.slurm import SlurmRequest
+from carrel.core.submission import ResourceOptions, TaskOptions
+from carrel.core.tasks import BackendConfig, read_backend_config
 
 GIB = 1024**3
 MIB = 1024**2

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.errors import CarrelError, Invalid
-from carrel.domain.task import EnvironmentKind, EnvironmentRecipe
-from carrel.tasks import describe
-from carrel.tasks.environment import resolved_as_of
+from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.task import EnvironmentKind, EnvironmentRecipe
+from carrel.core.tasks import describe
+from carrel.core.tasks.environment import resolved_as_of
 from carrel.testing.examples import examples
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.errors import CarrelError, Invalid, Unavailable
-from carrel.tasks import describe, fetch_project
-from carrel.tasks.fetch import is_remote
+from carrel.core.domain.errors import CarrelError, Invalid, Unavailable
+from carrel.core.tasks import describe, fetch_project
+from carrel.core.tasks.fetch import is_remote
 
 
 def git(directory: Path, *arguments: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.tasks import describe
+from carrel.core.tasks import describe
 
 pytestmark = pytest.mark.slow
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
-from carrel.domain.resources import Resources
-from carrel.domain.task import Launcher
-from carrel.submission.kinds import read_launcher
-from carrel.tasks import describe
-from carrel.tasks.shape import MAX_TASKS_PER_NODE, one_of_gpus, tasks_on_each_node
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import Launcher
+from carrel.core.submission.kinds import read_launcher
+from carrel.core.tasks import describe
+from carrel.core.tasks.shape import MAX_TASKS_PER_NODE, one_of_gpus, tasks_on_each_node
 
 PROJECT = "entry_points: {main: {command: python train.py}}\ncarrel:\n"
 

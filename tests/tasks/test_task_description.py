@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carrel.domain.errors import CarrelError, Invalid
-from carrel.domain.resources import Resources
-from carrel.domain.task import EnvironmentKind, InputSpec
-from carrel.snapshots import SnapshotStore, pack
-from carrel.submission import ResourceOptions, TaskOptions
-from carrel.tasks import TaskDescription, describe
+from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import EnvironmentKind, InputSpec
+from carrel.core.snapshots import SnapshotStore, pack
+from carrel.core.submission import ResourceOptions, TaskOptions
+from carrel.core.tasks import TaskDescription, describe
 from carrel.testing.examples import examples
 
 
@@ -349,7 +349,7 @@ def test_overrides() -> None:
 
 def test_reading_needs_neither_mlflow_nor_the_server() -> None:
     heavy = {"mlflow", "pydantic", "fastapi", "pathspec", "httpx"}
-    code = f"import sys, carrel.tasks, carrel.snapshots; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, carrel.core.tasks, carrel.core.snapshots; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip() == "[]"
 
 

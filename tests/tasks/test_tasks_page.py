@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from carrel.tasks import describe, read_backend_config
-from carrel.tasks.backend_config import MLFLOW_KEYS, SLURM_KEYS
-from carrel.tasks.environment import PYTHON_ENV_KEYS, SOURCES
-from carrel.tasks.mlproject import ENTRY_POINT_KEYS, PROJECT_KEYS
-from carrel.tasks.parameters import ParameterType
-from carrel.tasks.section import INPUT_KEYS, RESOURCE_KEYS, SECTION_KEYS, SLURM_TABLE_KEYS
+from carrel.core.tasks import describe, read_backend_config
+from carrel.core.tasks.backend_config import MLFLOW_KEYS, SLURM_KEYS
+from carrel.core.tasks.environment import PYTHON_ENV_KEYS, SOURCES
+from carrel.core.tasks.mlproject import ENTRY_POINT_KEYS, PROJECT_KEYS
+from carrel.core.tasks.parameters import ParameterType
+from carrel.core.tasks.section import INPUT_KEYS, RESOURCE_KEYS, SECTION_KEYS, SLURM_TABLE_KEYS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tracking_support import Tracking, authenticate, serve
 
-from carrel.tracking.proxy import TrackingProxy, by_token
-from carrel.tracking.server import TrackingServer
+from carrel.lab.tracking.proxy import TrackingProxy, by_token
+from carrel.lab.tracking.server import TrackingServer
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tracking_support import Tracking
 
-from carrel.staging.failed import InputFailed
-from carrel.staging.fetching import fetch
-from carrel.staging.lab import LabFiles
-from carrel.tracking.tenancy import workspace_of
+from carrel.lab.tracking.tenancy import workspace_of
+from carrel.node.staging.failed import InputFailed
+from carrel.node.staging.fetching import fetch
+from carrel.node.staging.lab import LabFiles
 
 API = "/api/2.0/mlflow"
 

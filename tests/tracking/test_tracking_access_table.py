@@ -14,7 +14,7 @@ import httpx
 import pytest
 from tracking_support import Tracking
 
-from carrel.tracking.tenancy import Kind, kind_of, workspace_of
+from carrel.lab.tracking.tenancy import Kind, kind_of, workspace_of
 
 pytestmark = pytest.mark.mlflow
 

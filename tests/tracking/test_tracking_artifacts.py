@@ -10,9 +10,9 @@ import httpx
 import pytest
 from tracking_support import Tracking
 
-from carrel.tracking.artifacts import ArtifactStore
-from carrel.tracking.server import default_database
-from carrel.tracking.tenancy import workspace_of
+from carrel.lab.tracking.artifacts import ArtifactStore
+from carrel.lab.tracking.server import default_database
+from carrel.lab.tracking.tenancy import workspace_of
 
 pytestmark = pytest.mark.mlflow
 API = "/api/2.0/mlflow"

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from carrel.control.news import interpret
-from carrel.control.ports import OutboxEntry
-from carrel.domain.array import ArrayElement
-from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.launch import Ended, EnvironmentReady, Journaled, JournalRecord, Observation, Sampled, Started, Usage
-from carrel.domain.qos import JobKind
-from carrel.domain.resources import Resources
-from carrel.domain.task import GitState, TaskSpec, TrackingTarget
-from carrel.domain.user import User
-from carrel.spool.layout import Spool
-from carrel.tracking.describe import Describer
-from carrel.tracking.outbox import KINDS
-from carrel.tracking.status import status_of
+from carrel.core.control.news import interpret
+from carrel.core.control.ports import OutboxEntry
+from carrel.core.domain.array import ArrayElement
+from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.domain.launch import Ended, EnvironmentReady, Journaled, JournalRecord, Observation, Sampled, Started, Usage
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import GitState, TaskSpec, TrackingTarget
+from carrel.core.domain.user import User
+from carrel.core.spool.layout import Spool
+from carrel.lab.tracking.describe import Describer
+from carrel.lab.tracking.outbox import KINDS
+from carrel.lab.tracking.status import status_of
 
 pytestmark = pytest.mark.quick
 

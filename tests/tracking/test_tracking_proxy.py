@@ -16,8 +16,8 @@ import httpx
 import pytest
 from tracking_support import Tracking
 
+from carrel.lab.tracking.tenancy import workspace_of
 from carrel.testing.waiting import wait_until
-from carrel.tracking.tenancy import workspace_of
 
 pytestmark = pytest.mark.mlflow
 API = "/api/2.0/mlflow"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.domain.errors import Unavailable
-from carrel.tracking.artifacts import ArtifactStore
+from carrel.core.domain.errors import Unavailable
+from carrel.lab.tracking.artifacts import ArtifactStore
 
 pytestmark = pytest.mark.quick
 

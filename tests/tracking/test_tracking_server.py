@@ -18,10 +18,10 @@ import httpx
 import pytest
 from tracking_support import Tracking, authenticate, serve
 
+from carrel.lab.tracking.proxy import TrackingProxy, by_token
+from carrel.lab.tracking.rest import MlflowRest
+from carrel.lab.tracking.server import ServerState, ServerStatus, TrackingServer
 from carrel.testing.waiting import PATIENCE
-from carrel.tracking.proxy import TrackingProxy, by_token
-from carrel.tracking.rest import MlflowRest
-from carrel.tracking.server import ServerState, ServerStatus, TrackingServer
 
 API = "/api/2.0/mlflow"
 
@@ -76,7 +76,7 @@ LAB = """
 import sys
 from pathlib import Path
 from typing import Any
-from carrel.tracking.server import TrackingServer
+from carrel.lab.tracking.server import TrackingServer
 server = TrackingServer(Path(sys.argv[1]), python=sys.executable)
 server.start()
 if sys.argv[2] == "ready":

@@ -12,14 +12,14 @@ import httpx
 import pytest
 from tracking_support import Tracking
 
+from carrel.lab.tracking.artifacts import ArtifactStore
+from carrel.lab.tracking.batch import batches, call_arguments, entries_of
+from carrel.lab.tracking.outbox import MemoryItem, MemoryOutbox
+from carrel.lab.tracking.rest import MlflowRest, Refused
+from carrel.lab.tracking.server import TrackingServer
+from carrel.lab.tracking.shipper import Shipper
+from carrel.lab.tracking.tenancy import workspace_of
 from carrel.testing.waiting import PATIENCE
-from carrel.tracking.artifacts import ArtifactStore
-from carrel.tracking.batch import batches, call_arguments, entries_of
-from carrel.tracking.outbox import MemoryItem, MemoryOutbox
-from carrel.tracking.rest import MlflowRest, Refused
-from carrel.tracking.server import TrackingServer
-from carrel.tracking.shipper import Shipper
-from carrel.tracking.tenancy import workspace_of
 
 API = "/api/2.0/mlflow"
 QUICK = (0.05, 0.1, 0.2)

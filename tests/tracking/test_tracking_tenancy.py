@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.domain.errors import Invalid
-from carrel.tracking.tenancy import Kind, kind_of, understand_body, understand_query, workspace_of
+from carrel.core.domain.errors import Invalid
+from carrel.lab.tracking.tenancy import Kind, kind_of, understand_body, understand_query, workspace_of
 
 pytestmark = pytest.mark.quick
 

@@ -12,11 +12,11 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from carrel.domain.errors import Unauthenticated
-from carrel.domain.user import Caller, Role, User
+from carrel.core.domain.errors import Unauthenticated
+from carrel.core.domain.user import Caller, Role, User
+from carrel.lab.tracking.proxy import TrackingProxy
+from carrel.lab.tracking.server import TrackingServer
 from carrel.testing.waiting import PATIENCE
-from carrel.tracking.proxy import TrackingProxy
-from carrel.tracking.server import TrackingServer
 
 PEOPLE = {
     "alice-token": Caller(user=User(subject="alice", name="Alice")),

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from streams import cut, cuts, lines
 
-from carrel.transport.channel import Channel, Dropped, Silent, peer_credentials
-from carrel.transport.framing import Closed, Ended, Lines, TooLong, Torn
-from carrel.transport.reactor import Reactor
+from carrel.core.transport.channel import Channel, Dropped, Silent, peer_credentials
+from carrel.core.transport.framing import Closed, Ended, Lines, TooLong, Torn
+from carrel.core.transport.reactor import Reactor
 
 #: Seconds that are enough on any machine.
 PATIENCE = 60.0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streams import LIMIT, cut, cuts, lines, one_line
 
-from carrel.transport.framing import Garbled, Incoming, Lines, TooLong, object_line, object_of
+from carrel.core.transport.framing import Garbled, Incoming, Lines, TooLong, object_line, object_of
 
 
 @given(lines, cuts, st.binary(max_size=LIMIT).map(one_line))

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from carrel.transport.reactor import Reactor
+from carrel.core.transport.reactor import Reactor
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from carrel.engines.deputy.frames import FrameReader, NotAFrame, frame
-from carrel.leases.protocol import decode, encode
+from carrel.node.leases.protocol import decode, encode
 
 
 def test_messages_of_leases() -> None:

@@ -9,7 +9,7 @@ from carrel.cli import words
 from carrel.cli.endings import INTERRUPTED, OK
 from carrel.cli.follow import task_exit_code
 from carrel.cli.screen import STATE_STYLES, clean, paint, print_json
-from carrel.domain.errors import CarrelError
+from carrel.core.domain.errors import CarrelError
 
 if TYPE_CHECKING:
     from carrel.client import Client

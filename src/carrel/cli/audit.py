@@ -12,7 +12,7 @@ import typer
 
 from carrel.cli.endings import OK, OTHER
 from carrel.cli.options import AsJson, Home, open_client
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from carrel import Client
@@ -100,7 +100,7 @@ def verify(
     from carrel.cli.screen import print_json
 
     if file is not None:
-        from carrel.audit import check_lines
+        from carrel.lab.audit import check_lines
 
         with file.open("rb") as lines:
             found = check_lines(line.rstrip(b"\n") for line in lines)

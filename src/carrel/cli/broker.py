@@ -14,8 +14,8 @@ import typer
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home
 from carrel.client.locate import default_home
-from carrel.domain.errors import Invalid
-from carrel.domain.node import Node
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.node import Node
 
 
 def broker_command(
@@ -37,9 +37,9 @@ def broker_command(
     One runs on each node, for all sessions that Slurm starts there; where none does, a session keeps its share from start to end.
     Its socket is the setting slurm_broker. See docs/slurm.md.
     """
-    from carrel.server.home import LabHome
-    from carrel.server.node_broker import run_broker
-    from carrel.server.settings import read_settings
+    from carrel.lab.server.home import LabHome
+    from carrel.lab.server.node_broker import run_broker
+    from carrel.lab.server.settings import read_settings
 
     place = LabHome((home or default_home(os.environ)).expanduser().absolute())
     settings = read_settings(place.settings, os.environ, {})

@@ -10,7 +10,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 #: By shell: each asks `carrel completion words` for what may follow, and falls back to names of files.
 _SCRIPTS = {

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from carrel.domain.errors import CarrelError, Conflict, Denied, Invalid, NotFound, Unauthenticated, Unavailable
+from carrel.core.domain.errors import CarrelError, Conflict, Denied, Invalid, NotFound, Unauthenticated, Unavailable
 
 OK = 0
 OTHER = 1

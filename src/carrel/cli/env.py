@@ -16,11 +16,11 @@ from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
 from carrel.cli.words import size as size_text
 from carrel.client.locate import default_home
-from carrel.domain.errors import CarrelError, NotFound
-from carrel.domain.units import format_duration, parse_duration
+from carrel.core.domain.errors import CarrelError, NotFound
+from carrel.core.domain.units import format_duration, parse_duration
 
 if TYPE_CHECKING:
-    from carrel.environments import EnvironmentInfo, EnvironmentStore
+    from carrel.node.environments import EnvironmentInfo, EnvironmentStore
     from carrel.wire import v1
 
 env_command = typer.Typer(
@@ -101,7 +101,7 @@ def collect(
 
 
 def _store(home: Path | None) -> EnvironmentStore:
-    from carrel.environments import EnvironmentStore
+    from carrel.node.environments import EnvironmentStore
 
     place = _place(home)
     if not place.is_dir():

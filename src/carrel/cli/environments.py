@@ -10,7 +10,7 @@ import typer
 
 from carrel.cli.endings import INTERRUPTED, OK
 from carrel.cli.options import AsJson, Home, open_client
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -224,8 +224,8 @@ def _subjects(view: v1.NamedEnvironmentView) -> str:
 
 def _requirements(file: Path) -> dict[str, Any]:
     """The lines of a requirements file with all that it includes, so that the lab needs nothing else of this machine."""
-    from carrel.tasks.environment import read_requirements
-    from carrel.tasks.files import DirectoryFiles
+    from carrel.core.tasks.environment import read_requirements
+    from carrel.core.tasks.files import DirectoryFiles
 
     if not file.is_file():
         raise Invalid(f"{file} is no file.", remedy="Name a requirements file.")
@@ -239,8 +239,8 @@ def _requirements(file: Path) -> dict[str, Any]:
 
 
 def _project(directory: Path) -> dict[str, str]:
-    from carrel.domain.units import MIB
-    from carrel.tasks.files import DirectoryFiles, read_text
+    from carrel.core.domain.units import MIB
+    from carrel.core.tasks.files import DirectoryFiles, read_text
 
     files = DirectoryFiles.open(directory)
     if files.kind("pyproject.toml") != "file":

@@ -15,8 +15,8 @@ from carrel.cli import words
 from carrel.cli.endings import INTERRUPTED, OK, OTHER, TIMED_OUT
 from carrel.cli.screen import STATE_STYLES, StatusLine, clean, paint, print_json
 from carrel.cli.transcript import Transcript
-from carrel.domain.errors import CarrelError
-from carrel.domain.job import ENDED, JobState
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.job import ENDED, JobState
 
 if TYPE_CHECKING:
     from carrel.client import Client

@@ -8,7 +8,7 @@ import typer
 
 from carrel.cli.endings import OK, OTHER
 from carrel.cli.options import AsJson, Home, open_client
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import CollectionView, StorageView

@@ -92,7 +92,7 @@ def _age(node: NodeLendingView) -> str:
 
 def _print_machine(lending: Lending, now: float, *, history: bool) -> None:
     from carrel.cli.screen import paint, print_table
-    from carrel.domain.units import format_size
+    from carrel.core.domain.units import format_size
 
     if not lending.devices:
         print("No GPU.")
@@ -135,7 +135,7 @@ def _print_machine(lending: Lending, now: float, *, history: bool) -> None:
 def _print_memory(lending: Lending) -> None:
     from carrel.cli.gpus_history import memory_bar
     from carrel.cli.screen import print_table
-    from carrel.domain.units import format_size
+    from carrel.core.domain.units import format_size
 
     used = [device for device in lending.devices if device.by]
     if used:
@@ -160,7 +160,7 @@ def _print_memory(lending: Lending) -> None:
 
 def _print_moves(lending: Lending, now: float) -> None:
     from carrel.cli.screen import print_table
-    from carrel.domain.units import format_size
+    from carrel.core.domain.units import format_size
 
     if not lending.moves:
         return
@@ -227,7 +227,7 @@ def _way(tenant: TenantView) -> str:
 
 def _context(tenant: TenantView) -> str:
     """Where the CUDA contexts of a process are whose state has left the device: "on the GPU (0.5G)"."""
-    from carrel.domain.units import format_size
+    from carrel.core.domain.units import format_size
 
     where = {"device": "on the GPU", "leaving": "is leaving", "away": "away too"}.get(tenant.context, "")
     return f"{where} ({format_size(tenant.context_bytes)})" if where and tenant.context_bytes else where
@@ -248,6 +248,6 @@ def _job(job: int | None, owner: str) -> str:
 
 
 def _span(seconds: float) -> str:
-    from carrel.domain.units import format_duration
+    from carrel.core.domain.units import format_duration
 
     return format_duration(max(0, round(seconds)))

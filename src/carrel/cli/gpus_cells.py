@@ -8,8 +8,8 @@ from pathlib import Path
 
 from carrel.cli.endings import OK
 from carrel.cli.options import open_client
-from carrel.domain.errors import Invalid
-from carrel.domain.units import parse_duration
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.units import parse_duration
 
 
 def print_cells(home: Path | None, *, cells: bool, names: bool, as_json: bool, last: str | None, now: Sequence[str]) -> int:

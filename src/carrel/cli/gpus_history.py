@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from carrel.domain.units import format_duration, format_size
+from carrel.core.domain.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import LentDevice, StretchView, TenantView

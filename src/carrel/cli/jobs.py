@@ -12,8 +12,8 @@ import typer
 
 from carrel.cli.endings import OK, exit_code, report
 from carrel.cli.options import AsJson, Home, JobId, JobName, find_job, job_name, open_client, simulated_jobs
-from carrel.domain.errors import CarrelError, Invalid
-from carrel.domain.job import ENDED, HOLDING, JobState
+from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.job import ENDED, HOLDING, JobState
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -69,7 +69,7 @@ def _state(text: str) -> str:
     known = {state.value: state.value for state in JobState}
     word = text.upper().replace("-", "_")
     if word not in known:
-        from carrel.domain.suggest import suggest
+        from carrel.core.domain.suggest import suggest
 
         raise Invalid(f'There is no state "{text}".', remedy=suggest(word, list(known), what="States"))
     return known[word]
@@ -204,7 +204,7 @@ def _devices(devices: Sequence[str], *, simulated: bool) -> str:
 def _print_attempts(attempts: Sequence[AttemptView], now: datetime) -> None:
     from carrel.cli import words
     from carrel.cli.screen import STATE_STYLES, print_table
-    from carrel.domain.units import format_duration, format_size
+    from carrel.core.domain.units import format_duration, format_size
 
     rows = [
         (

@@ -38,7 +38,7 @@ def nodes_command(home: Home = None, as_json: AsJson = False) -> int:
 def _print_node(node: NodeView) -> None:
     from carrel.cli.screen import clean, paint, print_table
     from carrel.cli.words import count
-    from carrel.domain.units import format_size
+    from carrel.core.domain.units import format_size
 
     free = f"{node.cpus_free} of {count(node.cpus, 'CPU')} and {format_size(node.memory_free)} of {format_size(node.memory)} free"
     print(f"{paint(clean(node.name), 'bold')}  {free}{f'  drained: {clean(node.drained)}' if node.drained else ''}")
@@ -54,7 +54,7 @@ def _print_node(node: NodeView) -> None:
 
 def _print_cluster(nodes: Sequence[ClusterNodeView]) -> None:
     from carrel.cli.screen import clean, print_table
-    from carrel.domain.units import format_size
+    from carrel.core.domain.units import format_size
 
     rows = [
         (
@@ -157,7 +157,7 @@ def undrain_command(
 
 def _print_lab(lab: LabView, url: str) -> None:
     from carrel.cli.screen import print_fields, print_table
-    from carrel.domain.units import format_duration
+    from carrel.core.domain.units import format_duration
 
     tracking = " ".join(part for part in (lab.tracking, lab.tracking_message, lab.tracking_url or "") if part)
     caller = lab.caller

@@ -60,7 +60,7 @@ def logout_command(url: Url = None, as_json: AsJson = False) -> int:
     from carrel.cli.screen import print_json
     from carrel.client.locate import kept_credential
     from carrel.client.stored_tokens import alone, forget
-    from carrel.domain.errors import Conflict, Unauthenticated, Unavailable
+    from carrel.core.domain.errors import Conflict, Unauthenticated, Unavailable
 
     address = _address(url)
     revoked = True
@@ -86,7 +86,7 @@ def logout_command(url: Url = None, as_json: AsJson = False) -> int:
 def _address(url: str | None) -> str:
     from carrel.client.locate import check_address
     from carrel.client.stored_tokens import usual_lab
-    from carrel.domain.errors import Invalid
+    from carrel.core.domain.errors import Invalid
 
     found = url or os.environ.get("CARREL_URL") or usual_lab(os.environ)
     if not found:
@@ -95,7 +95,7 @@ def _address(url: str | None) -> str:
 
 
 def _one_way(*, device: bool, typed: bool, invited: bool) -> None:
-    from carrel.domain.errors import Invalid
+    from carrel.core.domain.errors import Invalid
 
     if device + typed + invited > 1:
         raise Invalid("--device, --token and --invitation are three ways to sign in.", remedy="Leave out all but one.")
@@ -127,7 +127,7 @@ def _keep(address: str, credential: Credential) -> str:
     """Keep it, and end the sign-in whose place it takes: nobody has that any more."""
     from carrel.client.locate import kept_credential
     from carrel.client.stored_tokens import alone, keep
-    from carrel.domain.errors import CarrelError
+    from carrel.core.domain.errors import CarrelError
 
     with alone(address, os.environ):
         try:
@@ -158,7 +158,7 @@ def _revoke(address: str, credential: Credential) -> None:
 def _typed(address: str) -> str:
     import getpass
 
-    from carrel.domain.errors import Unauthenticated
+    from carrel.core.domain.errors import Unauthenticated
 
     # Not an argument: those can be read by every user of a machine.
     token = getpass.getpass(f"Token for {address}: ") if sys.stdin.isatty() else sys.stdin.readline()

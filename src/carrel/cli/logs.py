@@ -9,7 +9,7 @@ import typer
 
 from carrel.cli.endings import INTERRUPTED, OK
 from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from carrel.client import Client

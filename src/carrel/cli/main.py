@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from carrel.cli.endings import INTERRUPTED, OK, OTHER, USAGE, report, report_bug, report_usage, wants_json
-from carrel.domain.errors import CarrelError, Invalid, StorageFull
+from carrel.core.domain.errors import CarrelError, Invalid, StorageFull
 
 #: Command -> module under `carrel.cli`, in the order in which the help shows them. Each has `<command>` or `<command>_` in it.
 COMMANDS: dict[str, str] = {

@@ -32,7 +32,7 @@ Expires = Annotated[
 
 def lifetime(text: str | None) -> int | None:
     """Seconds for which a token is to hold, 0 for "never"; None where the lab is to say."""
-    from carrel.domain.units import parse_duration
+    from carrel.core.domain.units import parse_duration
 
     return None if text is None else 0 if text.strip().lower() == "never" else parse_duration(text)
 

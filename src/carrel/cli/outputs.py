@@ -11,7 +11,7 @@ import typer
 
 from carrel.cli.endings import OK, exit_code
 from carrel.cli.options import AsJson, Home, JobId, find_job, open_client
-from carrel.domain.errors import CarrelError, Invalid
+from carrel.core.domain.errors import CarrelError, Invalid
 
 if TYPE_CHECKING:
     from carrel.client import Client

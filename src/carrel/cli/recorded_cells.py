@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from carrel.cli.options import open_client
-from carrel.domain.errors import Invalid
-from carrel.domain.units import format_duration
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from carrel.client import Client
-    from carrel.domain.cells import RecordedCell
+    from carrel.core.domain.cells import RecordedCell
     from carrel.simulate.notebooks.forming import NotebookSession
     from carrel.simulate.trace import Trace
     from carrel.wire import v1
@@ -95,7 +95,7 @@ def _when(views: Sequence[v1.CellView]) -> str:
 
 
 def _cell(view: v1.CellView) -> RecordedCell:
-    from carrel.domain.cells import RecordedCell
+    from carrel.core.domain.cells import RecordedCell
 
     return RecordedCell(
         broker=view.broker,

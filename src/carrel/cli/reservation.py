@@ -9,7 +9,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import ReservationView
@@ -58,7 +58,7 @@ def create(
     One of the same name is replaced. With --weeks they are called NAME-1, NAME-2 and so on.
     """
     from carrel.cli.screen import print_json
-    from carrel.domain.units import parse_duration
+    from carrel.core.domain.units import parse_duration
     from carrel.wire.v1 import ReservationRequest
 
     first, length = _moment(begin), timedelta(seconds=parse_duration(duration))
@@ -89,7 +89,7 @@ def list_reservations(home: Home = None, as_json: AsJson = False) -> int:
     """List reservations that are in force and those to come."""
     from carrel.cli.screen import print_json, print_table
     from carrel.cli.words import local
-    from carrel.domain.units import format_duration
+    from carrel.core.domain.units import format_duration
 
     with open_client(home) as client:
         found = client.reservations()
@@ -130,7 +130,7 @@ def delete(name: Name, home: Home = None, as_json: AsJson = False) -> int:
 
 def _moment(text: str) -> datetime:
     """A moment as people write it, on this machine's clock."""
-    from carrel.domain.units import parse_duration
+    from carrel.core.domain.units import parse_duration
 
     if text == "now":
         return datetime.now().astimezone()
@@ -148,7 +148,7 @@ def _moment(text: str) -> datetime:
 
 def _sentence(one: ReservationView) -> str:
     from carrel.cli.words import local
-    from carrel.domain.units import format_duration
+    from carrel.core.domain.units import format_duration
 
     length = format_duration((one.end - one.begin).total_seconds())
     return f"{one.name}: {', '.join(one.nodes)} from {local(one.begin)} for {length}, for {_whose(one)}."

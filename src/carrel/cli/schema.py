@@ -8,7 +8,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 
 def schema_command(
@@ -22,11 +22,11 @@ def schema_command(
     from carrel.cli.screen import print_json
 
     if file.lower() == "mlproject":
-        from carrel.tasks.schema import task_schema
+        from carrel.core.tasks.schema import task_schema
 
         print_json(task_schema())
     elif file == "carrel.toml":
-        from carrel.server.schema import settings_schema
+        from carrel.lab.server.schema import settings_schema
 
         print_json(settings_schema())
     else:

@@ -10,7 +10,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 secret_command = typer.Typer(
     add_completion=False,
@@ -34,7 +34,7 @@ def set_secret(
     It cannot be given as an argument: everybody on a machine sees those. A newline at its end does not count.
     """
     from carrel.cli.screen import print_json
-    from carrel.domain.secret import check_secret_name, check_secret_value
+    from carrel.core.domain.secret import check_secret_name, check_secret_value
 
     check_secret_name(name)
     value = _value(name, file)

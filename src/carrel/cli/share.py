@@ -29,7 +29,7 @@ def share_command(home: Home = None, as_json: AsJson = False) -> int:
 
 def _print(share: ShareView) -> None:
     from carrel.cli.screen import print_table
-    from carrel.domain.units import format_duration
+    from carrel.core.domain.units import format_duration
 
     rows = [
         (

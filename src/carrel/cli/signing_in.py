@@ -13,7 +13,7 @@ from carrel.client import issuer
 from carrel.client.locate import default_home, trusted
 from carrel.client.loopback import Loopback
 from carrel.client.transport import explained, open_http
-from carrel.domain.errors import Unauthenticated
+from carrel.core.domain.errors import Unauthenticated
 
 if TYPE_CHECKING:
     import webbrowser

@@ -12,7 +12,7 @@ from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home
 
 if TYPE_CHECKING:
-    from carrel.server.home import LabHome
+    from carrel.lab.server.home import LabHome
 
 signing_key_command = typer.Typer(
     add_completion=False,
@@ -33,7 +33,7 @@ def show(home: Home = None, as_json: AsJson = False) -> int:
 @signing_key_command.command("next")
 def make_next(home: Home = None, as_json: AsJson = False) -> int:
     """Make the next key. Nothing is signed with it before `use-next`."""
-    from carrel.server.signing import LabKey
+    from carrel.lab.server.signing import LabKey
 
     place = _home(home)
     LabKey(place, following=True)
@@ -52,7 +52,7 @@ def use_next(home: Home = None, as_json: AsJson = False) -> int:
 
 def _home(home: Path | None) -> LabHome:
     from carrel.client.locate import default_home
-    from carrel.server.home import LabHome
+    from carrel.lab.server.home import LabHome
 
     place = LabHome((home or default_home(os.environ)).expanduser().absolute())
     place.create()
@@ -61,8 +61,8 @@ def _home(home: Path | None) -> LabHome:
 
 def _print(place: LabHome, as_json: bool, then: str) -> None:
     from carrel.cli.screen import print_json
-    from carrel.server.home import NEXT_SIGNING_KEY
-    from carrel.server.signing import LabKey
+    from carrel.lab.server.home import NEXT_SIGNING_KEY
+    from carrel.lab.server.signing import LabKey
 
     keys = [LabKey(place).public]
     if (place.path / NEXT_SIGNING_KEY).exists():

@@ -12,7 +12,7 @@ import typer
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home
 from carrel.cli.simulated import Asked, TaskRules, check_report, check_together
-from carrel.domain.units import parse_duration, parse_size
+from carrel.core.domain.units import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from carrel.simulate.report import Comparison

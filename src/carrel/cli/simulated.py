@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from carrel.cli.options import open_client
 from carrel.client.locate import default_home
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 if TYPE_CHECKING:
     from carrel.client import Client
-    from carrel.domain.node import Node
-    from carrel.domain.rules import LabRules
+    from carrel.core.domain.node import Node
+    from carrel.core.domain.rules import LabRules
     from carrel.simulate.notebooks.forming import NotebookSession
     from carrel.simulate.report import Comparison
     from carrel.simulate.study import Progress
@@ -204,8 +204,8 @@ class Asked:
             return trace, tuple(_node(node) for node in client.nodes())
 
     def _rules(self, changes: Mapping[str, object] | None = None) -> LabRules:
-        from carrel.server.rules import read_lab_rules
-        from carrel.server.settings import read_settings
+        from carrel.lab.server.rules import read_lab_rules
+        from carrel.lab.server.settings import read_settings
 
         if self.rules is not None and not self.rules.is_file():
             raise Invalid(f"There is no file {self.rules}.", remedy="Name a carrel.toml, or leave the option out.")
@@ -295,7 +295,7 @@ def _cluster(text: str) -> tuple[int, int]:
 
 
 def _recorded(client: Client, owner: str) -> Iterator[Recorded]:
-    from carrel.domain.qos import JobKind
+    from carrel.core.domain.qos import JobKind
     from carrel.simulate.traces.history import Recorded
 
     for job in client.jobs(owner=owner, limit=None):
@@ -321,7 +321,7 @@ def _recorded(client: Client, owner: str) -> Iterator[Recorded]:
 
 
 def _node(view: v1.NodeView) -> Node:
-    from carrel.domain.node import Device, Node
+    from carrel.core.domain.node import Device, Node
 
     devices = tuple(
         Device(uuid=device.uuid, index=device.index, type=device.type, name=device.name, memory=device.memory)

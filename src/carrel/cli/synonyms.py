@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 _PS = "carrel ps lists jobs; carrel show ID shows one."
 _CANCEL = "carrel cancel ID ends a job; records and outputs stay."

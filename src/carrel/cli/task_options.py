@@ -1,6 +1,6 @@
 """The options of a task for `carrel run` and `carrel submit`; typer reads them from signatures.
 
-The options are those of `carrel.submission`; here stands where the code comes from, and what is written differently on a
+The options are those of `carrel.core.submission`; here stands where the code comes from, and what is written differently on a
 command line than elsewhere.
 """
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from carrel.domain.errors import Invalid
-from carrel.domain.slurm import ENGINE
-from carrel.submission import Option, ResourceOptions, TaskOptions, engine_options, options_of
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.slurm import ENGINE
+from carrel.core.submission import Option, ResourceOptions, TaskOptions, engine_options, options_of
 
 if TYPE_CHECKING:
     from carrel.wire.v1 import ResourceRequest, SlurmRequest
@@ -158,8 +158,8 @@ def _sources(
 
 
 def _slurm(options: Sequence[str], modules: Sequence[str]) -> SlurmRequest | None:
-    from carrel.domain.serial import to_plain
-    from carrel.domain.slurm import read_options
+    from carrel.core.domain.serial import to_plain
+    from carrel.core.domain.slurm import read_options
     from carrel.wire.v1 import SlurmRequest
 
     if not options and not modules:

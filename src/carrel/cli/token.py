@@ -51,7 +51,7 @@ def token(
 def _print_variables(scopes: list[str], seconds: int | None, home: Path | None) -> None:
     import socket
 
-    from carrel.domain.errors import Conflict
+    from carrel.core.domain.errors import Conflict
 
     with open_client(home) as client:
         made = client.create_token(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 
 if TYPE_CHECKING:
     from carrel.client import Client

@@ -12,8 +12,8 @@ import typer
 
 from carrel.cli.options import AsJson, Home
 from carrel.client.locate import default_home
-from carrel.domain.errors import Invalid, Unavailable
-from carrel.server.settings import SETTINGS
+from carrel.core.domain.errors import Invalid, Unavailable
+from carrel.lab.server.settings import SETTINGS
 
 _HELP = {setting.name: setting.help for setting in SETTINGS}
 
@@ -65,8 +65,8 @@ def up_command(
         "default_qos": default_qos,
     }
     try:
-        from carrel.server.home_location import Answer
-        from carrel.server.up import run
+        from carrel.lab.server.home_location import Answer
+        from carrel.lab.server.up import run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "carrel":
             raise

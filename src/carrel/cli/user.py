@@ -75,7 +75,7 @@ def invite(
     """Invite somebody: they turn a code, once, into a token that nobody else has seen."""
     from carrel.cli.screen import print_json
     from carrel.cli.words import until
-    from carrel.domain.units import parse_duration
+    from carrel.core.domain.units import parse_duration
 
     with open_client(home) as client:
         held = None if expires is None else parse_duration(expires)
@@ -148,7 +148,7 @@ class _Address:
         self.url = client.url
         self.trust = ""
         if client.authority is not None:
-            from carrel.domain.authority import fingerprint
+            from carrel.core.domain.authority import fingerprint
 
             self.trust = f" --trust {fingerprint(client.authority.read_text())}"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from carrel.domain.units import format_duration, format_size
+from carrel.core.domain.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from carrel.wire import v1

@@ -25,14 +25,14 @@ from carrel.client.people import PeopleCalls
 from carrel.client.secrets import SecretCalls
 from carrel.client.storage import StorageCalls
 from carrel.client.transport import LabUnreachable, Transport, plain, read_events
-from carrel.domain.errors import NotFound, Unavailable
-from carrel.domain.serial import to_plain
+from carrel.core.domain.errors import NotFound, Unavailable
+from carrel.core.domain.serial import to_plain
 from carrel.wire import v1
 
 if TYPE_CHECKING:
     from carrel.client.travelling import Travelling
-    from carrel.snapshots import Packed
-    from carrel.submission import TaskArguments
+    from carrel.core.snapshots import Packed
+    from carrel.core.submission import TaskArguments
 
 T = TypeVar("T")
 #: Seconds of patience with a lab that has not answered once: it is more likely gone than starting again.
@@ -44,7 +44,7 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
     """A lab, as one user sees it.
 
     Without arguments it finds the lab as the command line does: CARREL_URL and CARREL_TOKEN, or the home directory of a lab on
-    this machine. Methods raise the errors of `carrel.domain.errors`: the lab's own words, with what can be done.
+    this machine. Methods raise the errors of `carrel.core.domain.errors`: the lab's own words, with what can be done.
     """
 
     def __init__(
@@ -201,14 +201,14 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
         A bare script outside of projects and git repositories travels with the modules that it imports and the files that
         `arguments` and `parameters` name; `include` adds files and directories. `packed` is called with what travels before it
         is sent; without it, what stays behind although the code names it is logged as a warning.
-        `options` are those of `carrel.submission.TaskOptions`, as people write them (``time`` and what else a job has on a node
-        is in `resources`). `engines` has, by the name of an engine, options that it alone understands. Of an array the first job
-        is returned; the others are found with `array`.
+        `options` are those of `carrel.core.submission.TaskOptions`, as people write them (``time`` and what else a job has on a
+        node is in `resources`). `engines` has, by the name of an engine, options that it alone understands. Of an array the
+        first job is returned; the others are found with `array`.
         `key` makes the submission idempotent beyond this call; within it, a lost connection never makes a second job.
         """
         from carrel.client.code import code_of
         from carrel.client.travelling import Travelling
-        from carrel.snapshots import git_state, pack
+        from carrel.core.snapshots import git_state, pack
 
         if secret_names:
             warnings.warn("secret_names is called secrets now.", DeprecationWarning, stacklevel=2)
@@ -255,7 +255,7 @@ class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, P
 
     def upload(self, directory: Path) -> str:
         """Pack a directory, send it if the lab lacks it, and return its digest."""
-        from carrel.snapshots import pack
+        from carrel.core.snapshots import pack
 
         return self._upload(pack(directory))
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from carrel.client.companions import find_companions
-from carrel.domain.errors import CarrelError, Invalid, NotFound
-from carrel.tasks import fetch_project
-from carrel.tasks.environment import find_recipe
-from carrel.tasks.fetch import is_remote
-from carrel.tasks.files import DirectoryFiles
+from carrel.core.domain.errors import CarrelError, Invalid, NotFound
+from carrel.core.tasks import fetch_project
+from carrel.core.tasks.environment import find_recipe
+from carrel.core.tasks.fetch import is_remote
+from carrel.core.tasks.files import DirectoryFiles
 
 #: Files that make a directory a project, in small letters: one that has nothing of it is only a place where a script lies.
 _PROJECT = frozenset({"mlproject", "pyproject.toml", "setup.py"})

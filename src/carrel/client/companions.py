@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from carrel.snapshots import never_travels
+from carrel.core.snapshots import never_travels
 
 #: Larger files are taken along, but not searched for imports.
 _READABLE = 4 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
-from carrel.domain.errors import Unauthenticated
+from carrel.core.domain.errors import Unauthenticated
 
 #: Seconds before its end at which an access token is renewed: longer than any request waits for its answer.
 _EARLY = 300.0

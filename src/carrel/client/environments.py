@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from carrel.client.problems import error_of_problem
 from carrel.client.transport import Transport, read_lines
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 from carrel.wire import v1
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from carrel.domain.job import ENDED
+from carrel.core.domain.job import ENDED
 from carrel.wire.v1 import EventView
 
 #: Seconds between two looks for a lab that is away.

@@ -15,7 +15,7 @@ import httpx
 
 from carrel.client.credential import Credential
 from carrel.client.problems import error_of
-from carrel.domain.errors import CarrelError, Denied, Unauthenticated, Unavailable
+from carrel.core.domain.errors import CarrelError, Denied, Unauthenticated, Unavailable
 
 #: By which the lab knows this program.
 CLIENT_ID = "carrel-cli"

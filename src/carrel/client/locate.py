@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from carrel.client.credential import Credential
 from carrel.client.stored_tokens import authority_file, kept, usual_lab
-from carrel.domain.errors import Invalid, Unauthenticated, Unavailable
+from carrel.core.domain.errors import Invalid, Unauthenticated, Unavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
-from carrel.domain.errors import Denied, Unauthenticated
+from carrel.core.domain.errors import Denied, Unauthenticated
 
 #: The path that the lab knows for `carrel-cli`.
 PATH = "/signed-in"

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 from carrel.client.transport import LabUnreachable, Transport
-from carrel.domain.errors import CarrelError, Invalid, StorageFull, Unavailable
+from carrel.core.domain.errors import CarrelError, Invalid, StorageFull, Unavailable
 from carrel.wire import v1
 
 #: Seconds that the lab may take to store outputs.

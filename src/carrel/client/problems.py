@@ -1,4 +1,4 @@
-"""What a lab answers when something is wrong, as the errors of `carrel.domain.errors` (RFC 9457)."""
+"""What a lab answers when something is wrong, as the errors of `carrel.core.domain.errors` (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from carrel.domain import errors
+from carrel.core.domain import errors
 from carrel.wire.v1 import Problem
 
 _ERRORS: Mapping[str, type[errors.CarrelError]] = {

@@ -15,7 +15,7 @@ from carrel.client.credential import Credential
 from carrel.client.issuer import BUSY, CLIENT_ID, oauth_error, read_tokens
 from carrel.client.locate import kept_credential
 from carrel.client.problems import error_of
-from carrel.domain.errors import CarrelError, Denied, Unauthenticated
+from carrel.core.domain.errors import CarrelError, Denied, Unauthenticated
 
 #: Seconds between tries at a lab that is asked too often, by all who share our address.
 _PAUSES = (0.5, 1.0, 2.0, 4.0)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 
 T = TypeVar("T")
 

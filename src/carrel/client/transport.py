@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from carrel.client.locate import Lab
 from carrel.client.problems import error_of
 from carrel.client.renewing import Fixed, Renewing
-from carrel.domain import errors
+from carrel.core.domain import errors
 from carrel.wire.v1 import API, STORAGE_HEADER, HealthView
 
 M = TypeVar("M", bound=BaseModel)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carrel.client.code import Code
-from carrel.domain.units import format_size
-from carrel.snapshots import Packed
+from carrel.core.domain.units import format_size
+from carrel.core.snapshots import Packed
 
 #: Names in one sentence; there may be thousands.
 _SHOWN = 8

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 
 from carrel.client.stored_tokens import keep_authority
-from carrel.domain.authority import LONGEST, check_fingerprint, fingerprint
-from carrel.domain.errors import Denied, Invalid, Unavailable, in_words
+from carrel.core.domain.authority import LONGEST, check_fingerprint, fingerprint
+from carrel.core.domain.errors import Denied, Invalid, Unavailable, in_words
 
 #: Seconds for an answer.
 _PATIENCE = 30.0

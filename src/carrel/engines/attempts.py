@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from carrel.domain.errors import StorageFull, Unavailable
-from carrel.domain.launch import Claimed, Ended, EnvironmentReady, InputsReady, Journaled, Launch, Observation, Preparing
-from carrel.domain.serial import to_plain
-from carrel.runner.prepare import remove_temporary
-from carrel.runner.walls import remove_private
-from carrel.spool import AttemptDirectory, read_claim, read_entries
-from carrel.spool.disk import full_at, is_full
-from carrel.spool.seal import SignedOrder
+from carrel.core.domain.errors import StorageFull, Unavailable
+from carrel.core.domain.launch import Claimed, Ended, EnvironmentReady, InputsReady, Journaled, Launch, Observation, Preparing
+from carrel.core.domain.serial import to_plain
+from carrel.core.spool import AttemptDirectory, read_claim, read_entries
+from carrel.core.spool.disk import full_at, is_full
+from carrel.core.spool.seal import SignedOrder
+from carrel.node.runner.prepare import remove_temporary
+from carrel.node.runner.walls import remove_private
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 from carrel.engines.attempts import Key
 
 #: Longest path that a socket address holds (unix(7): 108 bytes with the final zero).

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from carrel.spool import AttemptDirectory, read_claim
+from carrel.core.spool import AttemptDirectory, read_claim
 
 #: Rounds of looking and killing; each finds what was forked during the one before.
 _ROUNDS = 20

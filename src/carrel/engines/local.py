@@ -10,25 +10,25 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from carrel.devices.locks import DeviceLocks
-from carrel.domain.errors import CarrelError
-from carrel.domain.job import Preemption
-from carrel.domain.launch import Launch, Observation
-from carrel.domain.node import Node
-from carrel.domain.placement import GpuState
-from carrel.domain.ports import Attempt, Clock
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.job import Preemption
+from carrel.core.domain.launch import Launch, Observation
+from carrel.core.domain.node import Node
+from carrel.core.domain.placement import GpuState
+from carrel.core.domain.ports import Attempt, Clock
+from carrel.core.spool import Spool, read_claim, write_devices, write_preempt
 from carrel.engines.attempts import Key, Watched, clear, discard_launch, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells
 from carrel.engines.nursery import Nursery
 from carrel.engines.observer import Observer
-from carrel.spool import Spool, read_claim, write_devices, write_preempt
+from carrel.node.devices.locks import DeviceLocks
 
 #: Seconds for which it is remembered which devices others hold.
 _WITHHELD_FOR = 2.0
 
 
 class LocalEngine:
-    """`carrel.domain.ports.Engine` for this machine.
+    """`carrel.core.domain.ports.Engine` for this machine.
 
     Nothing that matters is in its memory: the spool has it, so a new engine on the same spool and run directory goes on
     where another one was killed. There must be one at a time (the lab's lock sees to that).

@@ -1,4 +1,4 @@
-"""The engine's end of a nursery (`carrel.runner.nursery`)."""
+"""The engine's end of a nursery (`carrel.node.runner.nursery`)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from carrel.devices.locks import DeviceLocks
-from carrel.domain.errors import Unavailable
-from carrel.domain.node import Device
-from carrel.domain.ports import Clock
-from carrel.runner.nursery import MESSAGE
+from carrel.core.domain.errors import Unavailable
+from carrel.core.domain.node import Device
+from carrel.core.domain.ports import Clock
+from carrel.node.devices.locks import DeviceLocks
+from carrel.node.runner.nursery import MESSAGE
 
 #: Seconds between two starts of a nursery.
 _PAUSE = 1.0
@@ -69,7 +69,7 @@ class NurseryLink:
         try:
             with theirs, open(log, "ab") as messages:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "carrel.runner.nursery", *options],
+                    [sys.executable, "-P", "-m", "carrel.node.runner.nursery", *options],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=messages,

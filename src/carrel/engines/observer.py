@@ -12,16 +12,16 @@ import threading
 from collections.abc import Callable, Sequence, Set
 from functools import partial
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.launch import Observation
-from carrel.domain.ports import Clock
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.launch import Observation
+from carrel.core.domain.ports import Clock
+from carrel.core.spool import take_claim
+from carrel.core.spool.disk import full_at, is_full
+from carrel.core.transport.reactor import Reactor
 from carrel.engines.attempts import ClaimState, Key, Watched, find_runner, write_launch
 from carrel.engines.doorbells import Doorbells
 from carrel.engines.leftovers import kill_leftovers
 from carrel.engines.nursery import Answer, Nursery
-from carrel.spool import take_claim
-from carrel.spool.disk import full_at, is_full
-from carrel.transport.reactor import Reactor
 
 #: Seconds between two looks at everything.
 TICK = 5.0

@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.job import JobState, Preemption, Reason
-from carrel.domain.launch import Ended, Journaled, Launch, Observation
-from carrel.domain.node import Node
-from carrel.domain.placement import GpuState
-from carrel.domain.ports import Attempt, Clock, Engine
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.job import JobState, Preemption, Reason
+from carrel.core.domain.launch import Ended, Journaled, Launch, Observation
+from carrel.core.domain.node import Node
+from carrel.core.domain.placement import GpuState
+from carrel.core.domain.ports import Attempt, Clock, Engine
 from carrel.engines.attempts import Key
 
 
@@ -20,7 +20,7 @@ def all_admitted(_launch: Launch) -> None:
 
 
 class Router:
-    """`carrel.domain.ports.Engine` over engines with names. One is made when the first attempt goes there.
+    """`carrel.core.domain.ports.Engine` over engines with names. One is made when the first attempt goes there.
 
     So rules that name an engine may come while the lab runs, and jobs may be with one that the rules do not name any more.
     """

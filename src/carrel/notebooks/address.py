@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 #: Longest file that is read: its writer is the session's user.
 LONGEST = 65_536

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from carrel.domain.errors import CarrelError, Unavailable
+from carrel.core.domain.errors import CarrelError, Unavailable
 from carrel.notebooks.address import TlsAddress, make_certificate, read_ports, server_context, write_address
 
 #: Exit code when there is no way to listen: starting it again would not help.

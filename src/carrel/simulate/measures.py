@@ -12,7 +12,7 @@ from math import fsum
 from statistics import fmean
 from typing import Any
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.baselines import Piece
 from carrel.simulate.notebooks.result import percentile
 from carrel.simulate.outcome import Outcome, Run

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from carrel.domain.errors import Invalid
-from carrel.domain.node import Node
-from carrel.domain.qos import QoS
-from carrel.domain.rules import LabRules
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.node import Node
+from carrel.core.domain.qos import QoS
+from carrel.core.domain.rules import LabRules
 from carrel.simulate.baselines import BASELINES, Piece, simulate_baseline
 from carrel.simulate.lab import simulate_lab
 from carrel.simulate.outcome import Outcome

@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import expm1, log1p
 from random import Random
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 #: Where distributions are measured: closer together in the upper tail, which carries most of the GPU time.
 PROBABILITIES = (

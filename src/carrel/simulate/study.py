@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from carrel.domain.node import Node
-from carrel.domain.rules import LabRules
+from carrel.core.domain.node import Node
+from carrel.core.domain.rules import LabRules
 from carrel.simulate.baselines import Piece
 from carrel.simulate.equal_part import completions_alone
 from carrel.simulate.lab import simulate_lab

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from carrel.domain.errors import Invalid
-from carrel.domain.node import Device, Node
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.node import Device, Node
 
 _COUNT = re.compile(r"[+-]?\d{1,6}")
 

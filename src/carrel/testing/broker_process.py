@@ -27,23 +27,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from carrel.broker.client_authentication import node_token
-from carrel.broker.config import BrokerConfig, Simulation, write_config
-from carrel.broker.journal import read_lines
-from carrel.broker.process import listens
-from carrel.control.launching import job_token
-from carrel.devices.discover import discover
-from carrel.domain.launch import Launch, LaunchPaths
-from carrel.domain.lease import LendingRules
-from carrel.domain.node import Device
-from carrel.domain.qos import JobKind
-from carrel.domain.resources import Resources
-from carrel.domain.serial import to_plain
-from carrel.domain.session import SessionSpec
-from carrel.domain.task import TaskSpec
-from carrel.domain.units import GIB
-from carrel.leases.protocol import OBSERVER, VERSION, decode, encode
-from carrel.spool import Spool, take_claim
+from carrel.core.control.launching import job_token
+from carrel.core.domain.launch import Launch, LaunchPaths
+from carrel.core.domain.lease import LendingRules
+from carrel.core.domain.node import Device
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.serial import to_plain
+from carrel.core.domain.session import SessionSpec
+from carrel.core.domain.task import TaskSpec
+from carrel.core.domain.units import GIB
+from carrel.core.spool import Spool, take_claim
+from carrel.node.broker.client_authentication import node_token
+from carrel.node.broker.config import BrokerConfig, Simulation, write_config
+from carrel.node.broker.journal import read_lines
+from carrel.node.broker.process import listens
+from carrel.node.devices.discover import discover
+from carrel.node.leases.protocol import OBSERVER, VERSION, decode, encode
 from carrel.testing.still_broker import VARIABLE
 from carrel.testing.waiting import PATIENCE, wait_until
 
@@ -64,7 +64,7 @@ class FakeJob:
 
 @dataclass(slots=True)
 class BrokerProcess:
-    """`python -m carrel.broker` as a child process. `kill` is SIGKILL."""
+    """`python -m carrel.node.broker` as a child process. `kill` is SIGKILL."""
 
     directory: Path
     config: BrokerConfig
@@ -181,7 +181,7 @@ class BrokerProcess:
                 [
                     sys.executable,
                     "-m",
-                    "carrel.testing.still_broker" if still else "carrel.broker",
+                    "carrel.testing.still_broker" if still else "carrel.node.broker",
                     "--config",
                     str(self.directory / "config.json"),
                     "--socket",
@@ -289,7 +289,7 @@ def start_broker(
 ) -> BrokerProcess:
     """Start a broker that lends `devices` (a number: simulated ones of `memory` bytes) and wait until it listens.
 
-    `rate`, `state`, `faults` and `seed` are those of `carrel.broker.config.Simulation`; `options` are further fields of
+    `rate`, `state`, `faults` and `seed` are those of `carrel.node.broker.config.Simulation`; `options` are further fields of
     `BrokerConfig` (hold_time, never_suspend, …); `environment` are variables of the broker's process. With `still`, no time goes
     by for it but with `advance`.
     """

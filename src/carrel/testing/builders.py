@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from carrel.domain.errors import Unavailable
-from carrel.domain.launch import Ended, JournalRecord, Launch, LaunchLimits, LaunchPaths, Observation
-from carrel.domain.ports import Engine
-from carrel.domain.qos import JobKind
-from carrel.domain.resources import Resources
-from carrel.domain.task import TaskSpec
-from carrel.snapshots.archive import END, Entry, Kind, header, manifest_digest, padding
-from carrel.spool import AttemptDirectory, Spool
+from carrel.core.domain.errors import Unavailable
+from carrel.core.domain.launch import Ended, JournalRecord, Launch, LaunchLimits, LaunchPaths, Observation
+from carrel.core.domain.ports import Engine
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import TaskSpec
+from carrel.core.snapshots.archive import END, Entry, Kind, header, manifest_digest, padding
+from carrel.core.spool import AttemptDirectory, Spool
 from carrel.testing.waiting import PATIENCE
 from carrel.testing.waiting import wait_until as wait_until
 

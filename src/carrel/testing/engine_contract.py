@@ -22,13 +22,13 @@ from functools import partial
 
 import pytest
 
-from carrel.domain.job import JobState, Preemption
-from carrel.domain.launch import Claimed, JournalRecord, Launch, Preparing, Resumed, Started, Suspended
-from carrel.domain.ports import Attempt, Engine
-from carrel.domain.qos import PreemptMode
-from carrel.domain.resources import Resources
-from carrel.domain.task import InputSpec
-from carrel.spool import read_claim
+from carrel.core.domain.job import JobState, Preemption
+from carrel.core.domain.launch import Claimed, JournalRecord, Launch, Preparing, Resumed, Started, Suspended
+from carrel.core.domain.ports import Attempt, Engine
+from carrel.core.domain.qos import PreemptMode
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.task import InputSpec
+from carrel.core.spool import read_claim
 from carrel.testing.builders import AttemptEvents, EngineListener, LabHome, make_launch
 from carrel.testing.waiting import wait_until
 

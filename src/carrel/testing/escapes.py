@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from carrel.containment.attacks import KINDS, NOTHING
-from carrel.containment.trial import outside
+from carrel.node.containment.attacks import KINDS, NOTHING
+from carrel.node.containment.trial import outside
 from carrel.testing.waiting import wait_until
 
 #: Attempts that each place must at least have made.

@@ -26,7 +26,7 @@ from carrel.cli.main import COMMANDS
 #: What a command or a lab imports on its way: it would be for each anew.
 _PRELOADED = (
     *(f"carrel.cli.{module}" for module in dict.fromkeys(COMMANDS.values())),
-    "carrel.server.up",
+    "carrel.lab.server.up",
     "alembic.command",
     "sqlalchemy.dialects.sqlite",
     "uvicorn.protocols.http.h11_impl",

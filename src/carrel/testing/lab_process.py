@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from carrel.client import Client
-from carrel.domain.job import ACTIVE
+from carrel.core.domain.job import ACTIVE
 from carrel.testing.fork_server import ForkedCarrel
 from carrel.testing.ports import kept_port
 from carrel.testing.waiting import PATIENCE

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from carrel.environments.mirrors import read_mirrors
+from carrel.node.environments.mirrors import read_mirrors
 
 #: What people have in the environments of their notebooks: a gigabyte.
 PACKAGES = (

@@ -1,6 +1,6 @@
 """The broker's side of a conversation with the residency library, for tests and benchmarks: they say what it gets.
 
-`carrel.leases.protocol`, "A process with the residency library".
+`carrel.node.leases.protocol`, "A process with the residency library".
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from carrel.leases.protocol import LONGEST, encode
-from carrel.transport.channel import MOST_FILES, Channel, peer_credentials
-from carrel.transport.framing import Ended, Lines, object_of
+from carrel.core.transport.channel import MOST_FILES, Channel, peer_credentials
+from carrel.core.transport.framing import Ended, Lines, object_of
+from carrel.node.leases.protocol import LONGEST, encode
 
 #: Seconds after which something that is waited for will never happen.
 LIMIT = 120.0

@@ -12,4 +12,4 @@ env -0 > modules.environ
 export GREETING='it'"'"'s $HOME; `date`
 end'
 export SEED=7
-exec /opt/carrel/bin/python -m carrel.runner.batch '/spool/7/1 x'
+exec /opt/carrel/bin/python -m carrel.node.runner.batch '/spool/7/1 x'

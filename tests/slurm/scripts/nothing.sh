@@ -1,3 +1,3 @@
 #!/bin/bash
 set -e
-exec /opt/carrel/bin/python -m carrel.runner.batch '/spool/7/1 x'
+exec /opt/carrel/bin/python -m carrel.node.runner.batch '/spool/7/1 x'

@@ -18,7 +18,7 @@ from carrel.cli.doctor.cluster import slurm_checks
 from carrel.cli.endings import OK, OTHER
 from carrel.cli.options import AsJson, Home
 from carrel.client.locate import default_home
-from carrel.domain.errors import CarrelError
+from carrel.core.domain.errors import CarrelError
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from carrel.cli.doctor.check import Check
-from carrel.domain.errors import CarrelError
+from carrel.core.domain.errors import CarrelError
 
 if TYPE_CHECKING:
     from carrel.engines.deputy.trial import Trial
-    from carrel.server.home import LabHome
-    from carrel.server.settings import Settings
-    from carrel.server.signing import LabKey
+    from carrel.lab.server.home import LabHome
+    from carrel.lab.server.settings import Settings
+    from carrel.lab.server.signing import LabKey
 
 
 def attack_check(settings: Settings, home: LabHome, trial: Trial, key: LabKey, patience: float) -> Check:
     """Have a job of the user whose deputy was tried attack the lab; fail with what got through."""
     from carrel.engines.slurm.partition import slurm_of
-    from carrel.server.identity import deputy_command
-    from carrel.server.self_attack import attack
+    from carrel.lab.server.identity import deputy_command
+    from carrel.lab.server.self_attack import attack
 
     partitions = [part for one in settings.rules.partitions.values() if (part := slurm_of(one)) is not None]
     if not partitions:

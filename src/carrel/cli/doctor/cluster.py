@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 from carrel.cli.doctor import program
 from carrel.cli.doctor.check import Check
-from carrel.domain.errors import CarrelError
+from carrel.core.domain.errors import CarrelError
 
 if TYPE_CHECKING:
-    from carrel.server.home import LabHome
-    from carrel.server.settings import Settings
+    from carrel.lab.server.home import LabHome
+    from carrel.lab.server.settings import Settings
 
 #: Seconds that a lab on this machine has for taking a connection.
 _ANSWER = 5.0
@@ -27,15 +27,15 @@ def slurm_checks(place: Path, patience: float, person: str | None) -> Iterator[C
     if missing:
         yield Check("server", "fail", f"{', '.join(missing)} not installed.", 'pip install "carrel[server]"')
         return
-    from carrel.domain.qos import JobKind
+    from carrel.core.domain.qos import JobKind
+    from carrel.core.policy.partitions import partitions_for
     from carrel.engines.slurm.commands import SlurmCommands
     from carrel.engines.slurm.rest import rest_of
     from carrel.engines.slurm.survey import Survey
-    from carrel.policy.partitions import partitions_for
-    from carrel.server.home import LabHome
-    from carrel.server.settings import read_settings
-    from carrel.server.slurm import missing_programs
-    from carrel.server.whose_code import check_safe
+    from carrel.lab.server.home import LabHome
+    from carrel.lab.server.settings import read_settings
+    from carrel.lab.server.slurm import missing_programs
+    from carrel.lab.server.whose_code import check_safe
 
     home = LabHome(place)
     try:
@@ -88,8 +88,8 @@ def _identity(settings: Settings, person: str | None, home: LabHome, patience: f
     """Who jobs run as, whether that works for `person`, and what a job of theirs could do to others."""
     from carrel.cli.doctor.attack import attack_check
     from carrel.engines.deputy.trial import changeable, try_deputy
-    from carrel.server.identity import UnixUsers, deputy_command, read_identity
-    from carrel.server.signing import LabKey
+    from carrel.lab.server.identity import UnixUsers, deputy_command, read_identity
+    from carrel.lab.server.signing import LabKey
 
     identity, template = read_identity(settings.slurm_identity), settings.slurm_deputy
     yield Check("identity", "ok", identity.describe())

@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 
 from carrel.cli.doctor.check import Check
-from carrel.domain.errors import Unavailable
-from carrel.domain.units import format_size
+from carrel.core.domain.errors import Unavailable
+from carrel.core.domain.units import format_size
 
 
 def gpus() -> Check:
     """Which GPUs there are."""
-    from carrel.devices import discover
+    from carrel.node.devices import discover
 
     found = discover(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not found:
@@ -27,8 +27,8 @@ def gpus() -> Check:
 
 def residency() -> Check:
     """By which way GPU state moves."""
-    from carrel.devices.machine import shares_huge_pages
-    from carrel.server.preload import find_library
+    from carrel.lab.server.preload import find_library
+    from carrel.node.devices.machine import shares_huge_pages
 
     path, why = find_library()
     if path:
@@ -40,10 +40,10 @@ def residency() -> Check:
 
 def states(place: Path) -> Check:
     """Whether GPU states can go to the disk, where the lab's settings have room for some."""
-    from carrel.broker.boot_key import find_place
-    from carrel.domain.units import format_size
-    from carrel.server.home import LabHome
-    from carrel.server.settings import read_settings
+    from carrel.core.domain.units import format_size
+    from carrel.lab.server.home import LabHome
+    from carrel.lab.server.settings import read_settings
+    from carrel.node.broker.boot_key import find_place
 
     room = read_settings(LabHome(place).settings, os.environ, {}).state_disk
     if not room:
@@ -57,7 +57,7 @@ def states(place: Path) -> Check:
 
 def memory() -> Check:
     """Whether the kernel holds a job's memory limit."""
-    from carrel.runner.cgroups import find_parent
+    from carrel.node.runner.cgroups import find_parent
 
     parent = find_parent()
     if parent is None:
@@ -97,7 +97,7 @@ def nursery() -> Check:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.close()
         with theirs:
-            command = [sys.executable, "-P", "-m", "carrel.runner.nursery"]
+            command = [sys.executable, "-P", "-m", "carrel.node.runner.nursery"]
             done = subprocess.run(command, stdin=theirs.fileno(), stderr=said, stdout=subprocess.DEVNULL, timeout=60, check=False)
         said.seek(0)
         lines = said.read().strip().splitlines()
@@ -108,12 +108,12 @@ def nursery() -> Check:
 
 def isolation(place: Path) -> Check:
     """Whether jobs here are kept apart from the lab; where they are, by trying to get out."""
-    from carrel.containment.trial import try_walls
-    from carrel.containment.walls import Isolation
-    from carrel.domain.network import Network
-    from carrel.server.home import LabHome
-    from carrel.server.isolation import attack_walls
-    from carrel.server.settings import read_settings
+    from carrel.core.domain.network import Network
+    from carrel.lab.server.home import LabHome
+    from carrel.lab.server.isolation import attack_walls
+    from carrel.lab.server.settings import read_settings
+    from carrel.node.containment.trial import try_walls
+    from carrel.node.containment.walls import Isolation
 
     home = LabHome(place)
     settings = read_settings(home.settings, os.environ, {})
@@ -144,9 +144,9 @@ def isolation(place: Path) -> Check:
 
 def images() -> Check:
     """Whether tasks can run in images."""
-    from carrel.containment.trial import try_walls
-    from carrel.environments.errors import EnvironmentFailed
-    from carrel.environments.images import find_image_tools
+    from carrel.node.containment.trial import try_walls
+    from carrel.node.environments.errors import EnvironmentFailed
+    from carrel.node.environments.images import find_image_tools
 
     trial = try_walls()
     if trial.why_not:

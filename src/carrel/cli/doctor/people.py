@@ -10,9 +10,9 @@ from carrel.cli.doctor.check import Check
 
 def sign_in(place: Path) -> Check:
     """By what people sign in."""
-    from carrel.server.home import LabHome
-    from carrel.server.settings import read_settings
-    from carrel.server.sign_in import describe
+    from carrel.lab.server.home import LabHome
+    from carrel.lab.server.settings import read_settings
+    from carrel.lab.server.sign_in import describe
 
     home = LabHome(place)
     status, message, remedy = describe(read_settings(home.settings, os.environ, {}), home.read_address())
@@ -21,9 +21,9 @@ def sign_in(place: Path) -> Check:
 
 def provider(place: Path) -> Check:
     """Whether people can sign in through the provider that the lab's settings name."""
-    from carrel.server.home import LabHome
-    from carrel.server.settings import read_settings
-    from carrel.server.sign_in import describe_provider
+    from carrel.lab.server.home import LabHome
+    from carrel.lab.server.settings import read_settings
+    from carrel.lab.server.sign_in import describe_provider
 
     home = LabHome(place)
     status, message, remedy = describe_provider(read_settings(home.settings, os.environ, {}), home.read_address())

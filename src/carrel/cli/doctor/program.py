@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from carrel.cli.doctor.check import Check
-from carrel.domain.errors import Unavailable
-from carrel.domain.units import GIB, format_size
-from carrel.server.packages import is_installed
+from carrel.core.domain.errors import Unavailable
+from carrel.core.domain.units import GIB, format_size
+from carrel.lab.server.packages import is_installed
 
 #: Below these many free bytes in the home directory it warns, and fails.
 _LITTLE, _TOO_LITTLE = 10 * GIB, 1 * GIB
@@ -22,7 +22,7 @@ _SERVER = ("alembic", "fastapi", "fsspec", "jinja2", "sqlalchemy", "uvicorn")
 
 def backends() -> Check:
     """Whether `mlflow run --backend slurm` comes to the lab, too."""
-    from carrel.tracking.plugins import rivals
+    from carrel.lab.tracking.plugins import rivals
 
     others = rivals("slurm")
     if not others:

@@ -9,12 +9,12 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
-from carrel.domain.errors import CarrelError, Conflict, NotFound, StorageFull, Unavailable
-from carrel.domain.serial import from_plain, to_plain
+from carrel.core.domain.errors import CarrelError, Conflict, NotFound, StorageFull, Unavailable
+from carrel.core.domain.serial import from_plain, to_plain
+from carrel.core.spool import AttemptDirectory
 from carrel.engines.attempts import Key
-from carrel.runner.collecting import collect_outputs
-from carrel.runner.outputs import StoredOutputs
-from carrel.spool import AttemptDirectory
+from carrel.node.runner.collecting import collect_outputs
+from carrel.node.runner.outputs import StoredOutputs
 
 #: Seconds that a deputy may take.
 _PATIENCE = 3600.0

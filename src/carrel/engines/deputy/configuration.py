@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from carrel.domain.errors import CarrelError, Denied, Invalid
+from carrel.core.domain.errors import CarrelError, Denied, Invalid
+from carrel.core.spool.strict import open_trusted
 from carrel.engines.slurm.rest_http import read_address
-from carrel.spool.strict import open_trusted
 
 #: Where deputies keep their files when nothing else is said.
 DIRECTORY = "~/.carrel/jobs"

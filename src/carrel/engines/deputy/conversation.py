@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
+from carrel.core.transport.channel import Channel
+from carrel.core.transport.framing import Ended
+from carrel.core.transport.reactor import Reactor
 from carrel.engines.deputy.frames import FrameReader
-from carrel.transport.channel import Channel
-from carrel.transport.framing import Ended
-from carrel.transport.reactor import Reactor
 
 #: Seconds after which `is_over` is asked although nothing has happened.
 _LOOK = 30.0

@@ -13,13 +13,16 @@ from queue import Empty, Queue
 from typing import Any
 
 import carrel
-from carrel.domain.errors import CarrelError, StorageFull, Unavailable
-from carrel.domain.job import Preemption
-from carrel.domain.launch import Launch, Observation
-from carrel.domain.node import Node
-from carrel.domain.placement import GpuState
-from carrel.domain.ports import Attempt, Clock
-from carrel.domain.serial import to_plain
+from carrel.core.domain.errors import CarrelError, StorageFull, Unavailable
+from carrel.core.domain.job import Preemption
+from carrel.core.domain.launch import Launch, Observation
+from carrel.core.domain.node import Node
+from carrel.core.domain.placement import GpuState
+from carrel.core.domain.ports import Attempt, Clock
+from carrel.core.domain.serial import to_plain
+from carrel.core.spool import Spool
+from carrel.core.spool.disk import full_at, is_full
+from carrel.core.spool.seal import opening_of, order_of
 from carrel.engines.attempts import Key
 from carrel.engines.deputy.collecting import Collections
 from carrel.engines.deputy.conversation import Conversation
@@ -36,10 +39,7 @@ from carrel.engines.deputy.mirror import Mirror
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilots import no_time
 from carrel.engines.slurm.shared import Listing
-from carrel.runner.outputs import StoredOutputs
-from carrel.spool import Spool
-from carrel.spool.disk import full_at, is_full
-from carrel.spool.seal import opening_of, order_of
+from carrel.node.runner.outputs import StoredOutputs
 
 #: Seconds before a deputy that could not be started, or that ended, is started again: at first, and at most.
 _AGAIN, _AGAIN_AT_MOST = 2.0, 60.0
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 class DeputyEngine:
-    """`carrel.domain.ports.Engine` over a deputy of one Unix user.
+    """`carrel.core.domain.ports.Engine` over a deputy of one Unix user.
 
     Everything returns at once: a user whose files hang keeps nobody waiting but themselves. The deputy may be killed at any
     moment; the next one takes up what it followed.

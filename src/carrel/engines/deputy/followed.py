@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from carrel.domain.job import JobState, Preemption, Reason
-from carrel.domain.launch import Ended, Journaled, Launch, Observation, Preparing
-from carrel.domain.serial import to_plain
+from carrel.core.domain.job import JobState, Preemption, Reason
+from carrel.core.domain.launch import Ended, Journaled, Launch, Observation, Preparing
+from carrel.core.domain.serial import to_plain
+from carrel.core.spool import Spool
 from carrel.engines.attempts import Key
-from carrel.spool import Spool
 
 #: What sudo (sudo(8)) and `carrel-deputy` say to who is not, or who has not been, let in.
 _REFUSAL = re.compile(

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.launch import Observation
-from carrel.spool import entry_from_plain, entry_to_plain
-from carrel.transport.framing import Garbled, Incoming, TooLong, object_line, object_of
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.launch import Observation
+from carrel.core.spool import entry_from_plain, entry_to_plain
+from carrel.core.transport.framing import Garbled, Incoming, TooLong, object_line, object_of
 
 #: The form of the conversation. Lab and deputy have to agree on it; after an update both are started anew.
 VERSION = 4

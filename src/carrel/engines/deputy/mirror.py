@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from carrel.domain.job import JobState
-from carrel.domain.launch import Ended, Launch, Observation
-from carrel.runner.outputs import BlobDraft
-from carrel.spool import Spool
+from carrel.core.domain.job import JobState
+from carrel.core.domain.launch import Ended, Launch, Observation
+from carrel.core.spool import Spool
+from carrel.node.runner.outputs import BlobDraft
 
 #: Bytes beyond the limits of logs and outputs: for notes, and for the lock of an environment.
 _BEYOND = 16 * 1024**2

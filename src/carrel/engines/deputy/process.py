@@ -20,12 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import carrel
-from carrel.domain.errors import CarrelError, Conflict, Invalid, Unavailable
-from carrel.domain.job import Preemption
-from carrel.domain.launch import Ended, EnvironmentReady, Launch, LaunchPaths, Observation
-from carrel.domain.ports import Attempt
-from carrel.domain.serial import from_plain
-from carrel.domain.task import TaskSpec
+from carrel.core.domain.errors import CarrelError, Conflict, Invalid, Unavailable
+from carrel.core.domain.job import Preemption
+from carrel.core.domain.launch import Ended, EnvironmentReady, Launch, LaunchPaths, Observation
+from carrel.core.domain.ports import Attempt
+from carrel.core.domain.serial import from_plain
+from carrel.core.domain.task import TaskSpec
+from carrel.core.spool import Spool
+from carrel.core.spool.seal import SignedOrder, is_signed, opening_of, signed_by
+from carrel.core.spool.strict import trusted_directory
 from carrel.engines.attempts import Key
 from carrel.engines.deputy.collecting import CollectingDeputy
 from carrel.engines.deputy.configuration import DeputyConfiguration, Forbidden, read_configuration
@@ -36,11 +39,8 @@ from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.rest import rest_of
 from carrel.engines.slurm.shared import LabsListing
-from carrel.runner.collecting import remove_work
-from carrel.runner.outputs import sweep_drafts
-from carrel.spool import Spool
-from carrel.spool.seal import SignedOrder, is_signed, opening_of, signed_by
-from carrel.spool.strict import trusted_directory
+from carrel.node.runner.collecting import remove_work
+from carrel.node.runner.outputs import sweep_drafts
 
 #: Seconds for which an earlier deputy of the same user and lab may still be there.
 _PATIENCE = 10.0

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import carrel
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
+from carrel.core.spool.seal import opening_of
 from carrel.engines.deputy.frames import VERSION, FrameReader, NotAFrame, Signer, frame
-from carrel.spool.seal import opening_of
 
 
 @dataclass(frozen=True, slots=True)

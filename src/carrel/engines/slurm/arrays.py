@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from carrel.domain.ports import Clock
+from carrel.core.domain.ports import Clock
 from carrel.engines.attempts import Key
 from carrel.engines.slurm.followed import Followed
 

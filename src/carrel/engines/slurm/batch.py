@@ -21,20 +21,20 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from carrel.domain.errors import CarrelError, Denied
-from carrel.domain.job import JobState, Reason
-from carrel.domain.launch import Claimed, Ended, Launch
-from carrel.domain.node import Device
-from carrel.domain.serial import to_plain
+from carrel.core.domain.errors import CarrelError, Denied
+from carrel.core.domain.job import JobState, Reason
+from carrel.core.domain.launch import Claimed, Ended, Launch
+from carrel.core.domain.node import Device
+from carrel.core.domain.serial import to_plain
+from carrel.core.spool import AttemptDirectory, append_entry, read_claim, read_entries, take_claim
+from carrel.core.spool.seal import check_launch, read_order
+from carrel.core.spool.strict import trusted_directory
 from carrel.engines.slurm.environ import MODULES, command_environ, read_environ
-from carrel.runner.hardware import machine_facts
-from carrel.runner.main import RunnerContext, run_attempt
-from carrel.spool import AttemptDirectory, append_entry, read_claim, read_entries, take_claim
-from carrel.spool.seal import check_launch, read_order
-from carrel.spool.strict import trusted_directory
+from carrel.node.runner.hardware import machine_facts
+from carrel.node.runner.main import RunnerContext, run_attempt
 
 if TYPE_CHECKING:
-    from carrel.runner.group.plan import Allocation
+    from carrel.node.runner.group.plan import Allocation
 
 #: Passed on to the runner. What it makes of SIGTERM is in its cancel file. Slurm sends a step's signals to all its processes, so
 #: the engine sends SIGURG, which the command does not notice; the runner gets SIGTERM for it.

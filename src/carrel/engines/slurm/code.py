@@ -20,8 +20,8 @@ from carrel.engines.slurm import boot
 
 _log = logging.getLogger(__name__)
 
-#: Rooms of which a batch script needs something.
-_ROOMS = ("domain", "engines", "runner", "spool", "leases", "transport")
+#: Groups of which a batch script needs something.
+_GROUPS = ("core", "engines", "node")
 #: Seconds that making one may take, and after which one that nothing has been started with is removed.
 _PATIENCE, _OLD = 60.0, 30 * 86400.0
 _NAME = "boot.{}.code"
@@ -61,5 +61,5 @@ class BootCode:
 def _state(python: str) -> str:
     """A word for the interpreter and what it would import."""
     root = Path(carrel.__file__).parent
-    newest = max(path.stat().st_mtime_ns for room in _ROOMS for path in (root / room).rglob("*.py"))
+    newest = max(path.stat().st_mtime_ns for group in _GROUPS for path in (root / group).rglob("*.py"))
     return hashlib.sha256(f"{python}\n{sys.version}\n{root}\n{newest}".encode()).hexdigest()[:16]

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-from carrel.domain.errors import CarrelError, Invalid, Unavailable
-from carrel.domain.submit_limits import MAX_JOB_COUNT
+from carrel.core.domain.errors import CarrelError, Invalid, Unavailable
+from carrel.core.domain.submit_limits import MAX_JOB_COUNT
 from carrel.engines.slurm.keeper import NOT_STARTED, KeptAllocation, kept
 from carrel.engines.slurm.limits import FIELDS, parse_limits
 from carrel.engines.slurm.listing import (

@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from carrel.domain.errors import CarrelError, Invalid
-from carrel.domain.job import Preemption
-from carrel.domain.launch import Launch, Observation
-from carrel.domain.node import Device, Node
-from carrel.domain.placement import GpuState
-from carrel.domain.ports import Attempt, Clock
+from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.core.domain.job import Preemption
+from carrel.core.domain.launch import Launch, Observation
+from carrel.core.domain.node import Device, Node
+from carrel.core.domain.placement import GpuState
+from carrel.core.domain.ports import Attempt, Clock
+from carrel.core.spool import Spool, read_claim, write_preempt
+from carrel.core.spool.seal import SignedOrder
 from carrel.engines.attempts import Watched, clear, write_cancel, write_launch
 from carrel.engines.doorbells import Doorbells, NetworkDoorbells
 from carrel.engines.slurm.arrays import leave_array, sweep_arrays
@@ -32,9 +34,7 @@ from carrel.engines.slurm.pilots import Pilots, no_time
 from carrel.engines.slurm.reconciler import Reconciler
 from carrel.engines.slurm.shared import Listing
 from carrel.engines.slurm.transport import Transport
-from carrel.runner.lease import LONGEST_WAIT
-from carrel.spool import Spool, read_claim, write_preempt
-from carrel.spool.seal import SignedOrder
+from carrel.node.runner.lease import LONGEST_WAIT
 
 #: Seconds beyond a job's walltime that Slurm is asked for, so that the runner's own limit comes first.
 MARGIN = 60
@@ -67,7 +67,7 @@ def not_signed(_launch: Launch) -> SignedOrder | None:
 
 
 class SlurmEngine:
-    """`carrel.domain.ports.Engine` for a Slurm cluster whose nodes see the spool at the same path.
+    """`carrel.core.domain.ports.Engine` for a Slurm cluster whose nodes see the spool at the same path.
 
     Nothing that matters is in its memory: the spool has it, and Slurm has the jobs, whose comments hold the lab, the job and
     the attempt. The runner's claim on the attempt keeps it from running twice, also if Slurm starts it twice.
@@ -105,7 +105,7 @@ class SlurmEngine:
         allocation stays with its user for the next short task, 0 for none. `lab` tells labs apart that share a cluster. `user` is
         who owns the jobs ("": comments alone are believed). `host` is the name by which nodes reach this machine, so that runners
         can ring there ("": they cannot, and news are looked for). `python` is the interpreter with Carrel in it, at the same path
-        on all nodes. With `strict`, nodes run nothing that lies where other users could have put it (`carrel.spool.strict`).
+        on all nodes. With `strict`, nodes run nothing that lies where other users could have put it (`carrel.core.spool.strict`).
         Where `order` gives what the lab has signed, they run nothing that the holder of `key` has not ordered of the Unix user
         `ordered_of` ("": of the lab's own).
         `interval` is the seconds between two looks; while nothing is expected, every fourth asks Slurm.

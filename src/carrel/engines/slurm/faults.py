@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.job import JobState
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.job import JobState
 from carrel.engines.slurm.commands import SlurmDown, SlurmSlow
 from carrel.engines.slurm.environ import MODULES
 from carrel.engines.slurm.followed import Followed

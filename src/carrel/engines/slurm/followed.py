@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from carrel.domain.job import JobState, Reason
-from carrel.domain.launch import Ended, Preparing
+from carrel.core.domain.job import JobState, Reason
+from carrel.core.domain.launch import Ended, Preparing
+from carrel.core.spool import AttemptDirectory, append_entry, read_claim, take_claim
+from carrel.core.spool.lines import read_lines
 from carrel.engines.attempts import Watched
 from carrel.engines.slurm.batch import RELEASED, TERMINATED
 from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.numbers import shown
 from carrel.engines.slurm.states import SlurmEnd
-from carrel.spool import AttemptDirectory, append_entry, read_claim, take_claim
-from carrel.spool.lines import read_lines
 
 #: Signals with which Slurm ends a job (slurm.conf(5), KillWait), and the kernel one that has too little memory.
 _KILLS = (signal.SIGTERM, signal.SIGKILL)

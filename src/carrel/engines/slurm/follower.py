@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
-from carrel.domain.launch import Ended, Journaled, Observation, Preparing
-from carrel.domain.ports import Clock
+from carrel.core.domain.launch import Ended, Journaled, Observation, Preparing
+from carrel.core.domain.ports import Clock
+from carrel.core.transport.reactor import Reactor
 from carrel.engines.attempts import Key
 from carrel.engines.doorbells import Doorbells, NetworkDoorbells
 from carrel.engines.slurm.followed import Followed, explained, is_doubtful
-from carrel.transport.reactor import Reactor
 
 #: Seconds between two looks at all journals: the bell of the lab is not heard on other machines.
 POLL = 0.5

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.launch import Launch
-from carrel.domain.ports import Clock
-from carrel.domain.qos import JobKind
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.launch import Launch
+from carrel.core.domain.ports import Clock
+from carrel.core.domain.qos import JobKind
+from carrel.core.spool import AttemptDirectory, Spool, read_claim
 from carrel.engines.attempts import Key
 from carrel.engines.slurm.batch import DETACHED, GIVE_BACK, RELEASED, SCRIPT, WATCH
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
@@ -29,7 +30,6 @@ from carrel.engines.slurm.listing import SlurmJob, slurm_name
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import is_live
-from carrel.spool import AttemptDirectory, Spool, read_claim
 
 #: Seconds of walltime up to which a task is short.
 SHORT = 15 * 60

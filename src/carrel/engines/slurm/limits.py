@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.ports import Clock
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.ports import Clock
 
 #: What sacctmgr is asked for of each QoS, and what it is a limit of.
 FIELDS: Mapping[str, str] = {

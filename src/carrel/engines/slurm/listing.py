@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 from carrel.engines.slurm.numbers import read_numbers, shown
 
 

@@ -19,11 +19,11 @@ from carrel.engines.slurm import boot
 #: What the life of an ordinary attempt needs, with all that these import. What else is needed is imported as usual.
 WANTED = (
     "carrel.engines.slurm.batch",
-    "carrel.runner.endings",
-    "carrel.runner.limits",
-    "carrel.runner.outputs",
-    "carrel.runner.samples",
-    "carrel.runner.watch",
+    "carrel.node.runner.endings",
+    "carrel.node.runner.limits",
+    "carrel.node.runner.outputs",
+    "carrel.node.runner.samples",
+    "carrel.node.runner.watch",
     "hashlib",
     "signal",
     "socket",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.engines.slurm.passed import check_passed
 
 #: Seconds that `--signal` may name at most (sbatch(1)).

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from carrel.domain.partition import Capabilities, Partition
-from carrel.domain.qos import JobKind
-from carrel.domain.slurm import ENGINE
-from carrel.domain.units import format_duration
+from carrel.core.domain.partition import Capabilities, Partition
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.slurm import ENGINE
+from carrel.core.domain.units import format_duration
 
 #: Seconds for which an allocation of the cluster stays with its user after a short task, where nothing else is said.
 HOLD_TIME = 30

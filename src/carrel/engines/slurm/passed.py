@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 #: Options with a value.
 WITH_VALUE = frozenset(

@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from carrel.core.spool import AttemptDirectory
 from carrel.engines.slurm.batch import main as guard
 from carrel.engines.slurm.listing import slurm_name
-from carrel.spool import AttemptDirectory
 
 #: The program of the interpreter.
 START = "import gc, sys; gc.disable(); from carrel.engines.slurm.pilot import main; sys.exit(main(sys.argv[1:]))"
@@ -122,7 +122,7 @@ def _say(words: str) -> None:
 
 
 def _warm_up() -> None:
-    from carrel.runner.main import warm_up
+    from carrel.node.runner.main import warm_up
 
     warm_up()
 

@@ -21,10 +21,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.launch import Launch
-from carrel.domain.ports import Clock
-from carrel.domain.qos import JobKind
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.launch import Launch
+from carrel.core.domain.ports import Clock
+from carrel.core.domain.qos import JobKind
+from carrel.core.transport.channel import Channel
+from carrel.core.transport.framing import Ended, Lines
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.followed import Followed, runner_of
 from carrel.engines.slurm.immediate import SHORT, may_be_immediate, srun_arguments, watched
@@ -34,8 +36,6 @@ from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilot import BEAT, BEGINS, GO, OVER, is_locked
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import is_live
-from carrel.transport.channel import Channel
-from carrel.transport.framing import Ended, Lines
 
 #: What stands for the job in the names of allocations that are held.
 HOLD = "hold"

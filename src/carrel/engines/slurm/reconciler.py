@@ -15,10 +15,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.job import JobState, Reason
-from carrel.domain.launch import Ended, Launch
-from carrel.domain.ports import Clock
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.job import JobState, Reason
+from carrel.core.domain.launch import Ended, Launch
+from carrel.core.domain.ports import Clock
+from carrel.core.spool.checkpoint import wrote_checkpoint
 from carrel.engines.attempts import write_cancel
 from carrel.engines.slurm.faults import SiteFault, SiteFaults, was_held
 from carrel.engines.slurm.followed import Followed, cancelled, end_without_runner, never_to_run, runner_of, write_end
@@ -32,7 +33,6 @@ from carrel.engines.slurm.shared import Listing
 from carrel.engines.slurm.states import SlurmEnd, end_of, is_live, waits_for
 from carrel.engines.slurm.submitter import TIMES_AGAIN, Submitter
 from carrel.engines.slurm.transport import Transport
-from carrel.spool.checkpoint import wrote_checkpoint
 
 #: Seconds that the accounting database has for saying who cancelled a job, which squeue does not know.
 _SAYS_WHO = 10.0

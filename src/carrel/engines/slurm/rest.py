@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.ports import Clock
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.ports import Clock
 from carrel.engines.slurm.commands import SlurmCommands, SlurmDown, SlurmEmpty, SlurmFailed, SlurmSlow
 from carrel.engines.slurm.listing import Garbage, SlurmJob
 from carrel.engines.slurm.rest_answers import NotDone, read_ended, read_job, read_ping, read_submitted

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 from carrel.engines.slurm.commands import SlurmEmpty, trouble
 from carrel.engines.slurm.listing import Garbage, SlurmJob, parse_json
 

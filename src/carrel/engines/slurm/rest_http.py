@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from carrel.domain.errors import Invalid
-from carrel.domain.ports import Clock
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.ports import Clock
+from carrel.core.transport.channel import peer_credentials
 from carrel.engines.slurm.commands import SlurmDown, SlurmSlow
 from carrel.engines.slurm.listing import Garbage
 from carrel.engines.slurm.rest_answers import NotDone
-from carrel.transport.channel import peer_credentials
 
 #: Bytes of the largest answer that is read; those about one job have 4 KB.
 _LARGEST = 4 * 1024**2

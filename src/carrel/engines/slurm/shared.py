@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence, Set
 
-from carrel.domain.ports import Clock
+from carrel.core.domain.ports import Clock
 from carrel.engines.slurm.listing import SlurmJob
 
 #: Returns a listing that was begun at this moment (monotonic seconds, which all processes of a machine share) or later, and that

@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.launch import Launch
-from carrel.domain.node import Node
-from carrel.domain.partition import Partition
-from carrel.domain.ports import Clock
-from carrel.domain.slurm import SlurmRequest, read_options
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.launch import Launch
+from carrel.core.domain.node import Node
+from carrel.core.domain.partition import Partition
+from carrel.core.domain.ports import Clock
+from carrel.core.domain.slurm import SlurmRequest, read_options
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import node_of, options_for
 from carrel.engines.slurm.options import SlurmOptions

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from carrel.domain.job import JobState, Reason
+from carrel.core.domain.job import JobState, Reason
 from carrel.engines.slurm.limits import in_words
 from carrel.engines.slurm.listing import SlurmJob
 

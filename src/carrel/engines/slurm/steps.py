@@ -6,9 +6,9 @@ import re
 import subprocess
 from collections.abc import Mapping
 
-from carrel.domain.launch import Launch
-from carrel.domain.task import Launcher
-from carrel.runner.group.plan import Allocation
+from carrel.core.domain.launch import Launch
+from carrel.core.domain.task import Launcher
+from carrel.node.runner.group.plan import Allocation
 
 #: What srun may be asked to speak with the processes, the best first.
 _PMI = ("pmix", "pmi2")

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from carrel.domain.ports import Clock
+from carrel.core.domain.ports import Clock
 
 #: Account, QoS and partition: what limits of submitted jobs are limits of (sacctmgr(1)).
 Place = tuple[str, str, str]

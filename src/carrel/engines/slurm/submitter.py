@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.job import JobState, Reason
-from carrel.domain.launch import Ended, Launch
-from carrel.domain.ports import Clock
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.job import JobState, Reason
+from carrel.core.domain.launch import Ended, Launch
+from carrel.core.domain.ports import Clock
 from carrel.engines.attempts import is_written, write_launch
 from carrel.engines.slurm.arrays import Gathering, Pieces, index_of, leave_array, may_join, write_array
 from carrel.engines.slurm.commands import SlurmFull, SlurmMissing, SlurmRefused

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from carrel.domain.errors import CarrelError
-from carrel.domain.partition import Partition
-from carrel.domain.ports import Clock
-from carrel.domain.resources import Resources
-from carrel.domain.slurm import read_options
-from carrel.domain.task import TaskSpec
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.partition import Partition
+from carrel.core.domain.ports import Clock
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.slurm import read_options
+from carrel.core.domain.task import TaskSpec
 from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
 from carrel.engines.slurm.engine import node_of
 from carrel.engines.slurm.options import sbatch_arguments

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from carrel.domain.node import Node
-from carrel.domain.resources import Resources
-from carrel.domain.slurm import SlurmRequest
-from carrel.domain.task import Launcher, TaskSpec
+from carrel.core.domain.node import Node
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.slurm import SlurmRequest
+from carrel.core.domain.task import Launcher, TaskSpec
 
 
 def task_shards(resources: Resources, task: TaskSpec, nodes: Sequence[Node], site: SlurmRequest | None = None) -> int:

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from carrel.control.hub import check_service_url, check_variables
-from carrel.domain.errors import Invalid, Unavailable
+from carrel.core.control.hub import check_service_url, check_variables
+from carrel.core.domain.errors import Invalid, Unavailable
 from carrel.notebooks.identity import HEADER, HUB_PATH, read_identity
 from carrel.notebooks.jupyter.context import SessionContext
 

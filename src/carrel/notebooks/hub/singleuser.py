@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 from carrel.notebooks.hub.handover import HandoverServer
 from carrel.notebooks.jupyter.context import SessionContext
 

@@ -19,7 +19,7 @@ from traitlets import Callable as CallableTrait
 from traitlets import Dict, Unicode, Union, default
 
 from carrel.client import Client
-from carrel.domain.errors import CarrelError, Conflict, NotFound, Unauthenticated, Unavailable
+from carrel.core.domain.errors import CarrelError, Conflict, NotFound, Unauthenticated, Unavailable
 from carrel.notebooks.hub import form
 from carrel.notebooks.hub.request import session_request, variables_for
 from carrel.notebooks.hub.words import LabRefused, Step, ended, exit_code, refused, step

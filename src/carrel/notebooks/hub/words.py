@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tornado.web import HTTPError
 
-from carrel.domain import errors
+from carrel.core.domain import errors
 from carrel.wire import v1
 
 #: HTTP status for each class of error, the most special first. Below 500 a hub does not count it as a failure of its own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from carrel.domain.errors import CarrelError
+from carrel.core.domain.errors import CarrelError
 from carrel.notebooks.jupyter.context import SessionContext
 from carrel.notebooks.jupyter.launch import launch
 

@@ -1,4 +1,4 @@
-"""What a session finds in its environment variables; the runner sets them (`carrel.runner.variables`)."""
+"""What a session finds in its environment variables; the runner sets them (`carrel.node.runner.variables`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

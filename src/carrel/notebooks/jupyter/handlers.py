@@ -18,7 +18,7 @@ from jupyter_server.utils import url_path_join
 from tornado import web
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from carrel.domain.errors import CarrelError, Invalid, Unavailable
+from carrel.core.domain.errors import CarrelError, Invalid, Unavailable
 from carrel.notebooks.jupyter.activity import activity
 from carrel.notebooks.jupyter.context import SessionContext
 from carrel.notebooks.jupyter.facts import SessionFacts

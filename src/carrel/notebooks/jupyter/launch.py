@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from carrel.domain.errors import Unavailable, in_words
+from carrel.core.domain.errors import Unavailable, in_words
 from carrel.notebooks.hook.kernelspec import install
 from carrel.notebooks.jupyter.config import STATE, bash_start, page_config, server_config, variables
 from carrel.notebooks.jupyter.context import SessionContext

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from carrel.domain.errors import in_words
-from carrel.leases.protocol import LONGEST, OBSERVER, VERSION, Message, decode, encode
+from carrel.core.domain.errors import in_words
+from carrel.node.leases.protocol import LONGEST, OBSERVER, VERSION, Message, decode, encode
 
 #: Seconds between attempts to connect.
 _PAUSE = 2.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from carrel.domain.errors import Invalid, NotFound
+from carrel.core.domain.errors import Invalid, NotFound
 from carrel.notebooks.promote.findings import Findings, Severity
 from carrel.notebooks.promote.packages import Import, is_standard, matching, normal, nowhere, package_of
 
@@ -56,7 +56,7 @@ def installed(prefix: Path) -> tuple[str, str | None]:
 
     Raises `NotFound` when there is none. No process is started.
     """
-    from carrel.environments.named.changes import freeze, site_packages
+    from carrel.node.environments.named.changes import freeze, site_packages
 
     sites = list(site_packages(prefix))
     if not sites:
@@ -70,7 +70,7 @@ def installed_modules(prefix: Path) -> dict[str, str]:
     """Return which package brings each top-level module of an environment, as the installed files say (normal names)."""
     import importlib.metadata
 
-    from carrel.environments.named.changes import site_packages
+    from carrel.node.environments.named.changes import site_packages
 
     sites = list(site_packages(prefix))
     found: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 #: Faults that one error lists.
 _SHOWN = 12

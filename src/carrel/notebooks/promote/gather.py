@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from carrel.domain.task import InputSpec
-from carrel.domain.units import MIB, format_size
+from carrel.core.domain.task import InputSpec
+from carrel.core.domain.units import MIB, format_size
+from carrel.core.snapshots.ignore import NEVER
 from carrel.notebooks.promote.findings import Findings, Severity
 from carrel.notebooks.promote.mentions import Mention, Role, find_mentions, is_uri
 from carrel.notebooks.promote.packages import Import, find_imports, is_standard
-from carrel.snapshots.ignore import NEVER
 
 #: Files up to this size are copied with the code; larger ones are inputs.
 SMALL = 10 * MIB

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from carrel.domain.errors import Invalid, NotFound
-from carrel.domain.units import MIB, format_size
+from carrel.core.domain.errors import Invalid, NotFound
+from carrel.core.domain.units import MIB, format_size
 
 #: Outputs are in the file too; beyond this it is no longer read.
 LIMIT = 256 * MIB

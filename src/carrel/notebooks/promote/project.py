@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from carrel.domain.task import InputSpec
+from carrel.core.domain.task import InputSpec
 from carrel.notebooks.promote.environment import Environment
 from carrel.notebooks.promote.parameters import Parameter
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from carrel.domain.errors import Invalid
-from carrel.domain.task import InputSpec
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.task import InputSpec
 from carrel.notebooks.promote.environment import Environment, installed, installed_modules, plan_environment, read_lock
 from carrel.notebooks.promote.findings import Findings, Note, Severity
 from carrel.notebooks.promote.gather import GatheredFiles, Loader, Said

@@ -9,7 +9,7 @@ import symtable
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.notebooks.promote.cells import Converted, convert, python_of
 from carrel.notebooks.promote.findings import Findings, Severity
 from carrel.notebooks.promote.kept import kept_source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 _PART = re.compile(r"(?P<first>[0-9]{1,9})?\s*(?P<dash>-)?\s*(?P<last>[0-9]{1,9})?")
 _EXAMPLE = 'Write it like "3-9,12", "3-" or "-5"; cells of code count from 1.'

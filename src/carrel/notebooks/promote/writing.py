@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from carrel.domain.errors import CarrelError, Conflict, Invalid, StorageFull
+from carrel.core.domain.errors import CarrelError, Conflict, Invalid, StorageFull
 from carrel.notebooks.promote.findings import Findings, Severity
 
 
@@ -55,7 +55,7 @@ def write_directory(target: Path, texts: Mapping[str, str], copies: Mapping[str,
 
 def check_travels(target: Path, paths: set[str], findings: Findings) -> None:
     """Note which files of the task would stay behind when it is submitted."""
-    from carrel.snapshots.packing import pack
+    from carrel.core.snapshots.packing import pack
 
     try:
         behind = sorted(paths - {entry.path for entry in pack(target).files})
@@ -77,7 +77,7 @@ def _fill(directory: Path, texts: Mapping[str, str], copies: Mapping[str, Path])
 
 
 def _check_task(directory: Path) -> None:
-    from carrel.tasks import describe
+    from carrel.core.tasks import describe
 
     describe(directory)
 

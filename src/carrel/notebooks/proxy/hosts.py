@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from carrel.domain.ports import Clock
+from carrel.core.domain.ports import Clock
 from carrel.notebooks import identity
 from carrel.notebooks.proxy import pages, websocket
 from carrel.notebooks.proxy.headers import from_this_origin

@@ -9,8 +9,8 @@ import threading
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
-from carrel.domain.errors import Invalid
-from carrel.domain.ports import Clock
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.ports import Clock
 
 #: Seconds for which a ticket is good.
 LIFETIME = 60.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.baselines.attained import tiresias
 from carrel.simulate.baselines.pieces import Course, Piece
 from carrel.simulate.baselines.shortest import shortest_service, shortest_time

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from random import Random
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.quantiles import Quantiles, measure_quantiles
 
 HOUR = 3600.0

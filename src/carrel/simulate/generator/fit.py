@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.generator.arrivals import Arrivals, fit_arrivals
 from carrel.simulate.generator.people import People, fit_people
 from carrel.simulate.generator.walltimes import EVEN, fit_factors

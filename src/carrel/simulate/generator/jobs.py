@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import exp, fsum, inf
 from random import Random
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.generator.fit import FittedJobs, Size
 from carrel.simulate.generator.fitted_philly import FITTED
 from carrel.simulate.generator.walltimes import asked

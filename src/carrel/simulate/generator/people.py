@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import fsum, log
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.trace import TraceJob
 
 #: Users where a trace does not name them.

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from carrel.domain.job import JobState, Preemption, Reason
-from carrel.domain.launch import Ended, Journaled, Launch, Observation, Resumed, Started, Suspended
-from carrel.domain.node import Device, Node
-from carrel.domain.placement import GpuState
-from carrel.domain.ports import Attempt
-from carrel.domain.qos import PreemptMode
+from carrel.core.domain.job import JobState, Preemption, Reason
+from carrel.core.domain.launch import Ended, Journaled, Launch, Observation, Resumed, Started, Suspended
+from carrel.core.domain.node import Device, Node
+from carrel.core.domain.placement import GpuState
+from carrel.core.domain.ports import Attempt
+from carrel.core.domain.qos import PreemptMode
 from carrel.simulate.trace import Cluster
 
 #: What a node has for each of its GPUs, so that a trace which does not speak of them is not bound by them.
@@ -71,7 +71,7 @@ class JobHistory:
 
 
 class VirtualMachines:
-    """An engine (`carrel.domain.ports.Engine`) whose time stands in `now`.
+    """An engine (`carrel.core.domain.ports.Engine`) whose time stands in `now`.
 
     A job that is preempted ends or stops at once. One that is requeued begins anew: that it writes checkpoints is not assumed.
     One that was stopped has its GPUs for a while before it goes on.

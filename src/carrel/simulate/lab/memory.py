@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from carrel.control.news import after_stops
-from carrel.control.ports import AttemptChange, AttemptRow, NewEvent, PreemptOrder, StartOrder, Used
-from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.task import TaskSpec
+from carrel.core.control.news import after_stops
+from carrel.core.control.ports import AttemptChange, AttemptRow, NewEvent, PreemptOrder, StartOrder, Used
+from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.domain.task import TaskSpec
 
 #: What every job of a trace does.
 TASK = TaskSpec(entry_point="main", command="true", snapshot="")
@@ -16,7 +16,7 @@ _PLACED = Reason(code="Preparing", message="It has been given its devices.")
 
 
 class MemoryStore:
-    """Jobs and nothing else (`carrel.control.ports.SchedulerStore` and `EventLog`)."""
+    """Jobs and nothing else (`carrel.core.control.ports.SchedulerStore` and `EventLog`)."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, Job] = {}

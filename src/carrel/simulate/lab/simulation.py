@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil
 
-from carrel.control.inbox import News
-from carrel.control.launching import LaunchSettings
-from carrel.control.rules import RuleBook
-from carrel.control.scheduler import LoopSettings, Scheduler
-from carrel.domain.errors import CarrelError, Impossible
-from carrel.domain.job import Job, JobState, Reason
-from carrel.domain.launch import Ended, LaunchLimits, LaunchPaths
-from carrel.domain.node import Node
-from carrel.domain.placement import Wait
-from carrel.domain.qos import JobKind
-from carrel.domain.resources import Resources
-from carrel.domain.rules import LabRules
-from carrel.policy.feasible import feasible
+from carrel.core.control.inbox import News
+from carrel.core.control.launching import LaunchSettings
+from carrel.core.control.rules import RuleBook
+from carrel.core.control.scheduler import LoopSettings, Scheduler
+from carrel.core.domain.errors import CarrelError, Impossible
+from carrel.core.domain.job import Job, JobState, Reason
+from carrel.core.domain.launch import Ended, LaunchLimits, LaunchPaths
+from carrel.core.domain.node import Node
+from carrel.core.domain.placement import Wait
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.rules import LabRules
+from carrel.core.policy.feasible import feasible
 from carrel.simulate.lab.machines import VirtualMachines
 from carrel.simulate.lab.memory import MemoryStore
 from carrel.simulate.lab.walltime import usual_walltime
@@ -50,7 +50,7 @@ def simulate_lab(
 ) -> Outcome:
     """Run `trace` on `nodes` under `rules`, and name what comes out `policy`.
 
-    The scheduler is the server's (`carrel.control.scheduler`), one cycle for each moment at which something is submitted or
+    The scheduler is the server's (`carrel.core.control.scheduler`), one cycle for each moment at which something is submitted or
     ends. Nothing takes time but the jobs: no environments, no signals. A job that names no walltime asks for the next one that
     people write (`usual_walltime`) and is ended by it; one that the class of service for its kind of work does not let in goes
     to the first that does, as the lab's own refusal would have told its user, and to `Outcome.refused` when there is none.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from heapq import heappop, heappush
 
-from carrel.domain.lease import (
+from carrel.core.domain.lease import (
     DeviceRoom,
     LeaseState,
     Lending,
@@ -18,7 +18,7 @@ from carrel.domain.lease import (
     Suspend,
     Tenant,
 )
-from carrel.policy.lend import lend
+from carrel.core.policy.lend import lend
 from carrel.simulate.notebooks.forming import NotebookSession
 from carrel.simulate.notebooks.mode import PolicyMode
 from carrel.simulate.notebooks.result import CellRun, Held, ModeResult, Start

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.trace import TraceJob
 
 #: How long after its last cell a session is shut down when nothing is known about it: one hour.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from carrel.domain.errors import Invalid
-from carrel.domain.qos import JobKind
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.qos import JobKind
 from carrel.simulate.notebooks.fit import HOURS, Fitted
 from carrel.simulate.notebooks.fitted_week import FITTED_WEEK
 from carrel.simulate.notebooks.forming import LINGER, NotebookCell, NotebookSession

@@ -7,8 +7,8 @@ from enum import StrEnum
 from math import inf
 from typing import TypeAlias
 
-from carrel.domain.errors import Invalid
-from carrel.domain.lease import LendingRules
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.lease import LendingRules
 
 
 class IdleState(StrEnum):
@@ -38,7 +38,7 @@ class PoolMode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyMode:
-    """The broker's own policy (`carrel.policy.lend`) lends the GPUs of one node; each session has an owner of its own.
+    """The broker's own policy (`carrel.core.policy.lend`) lends the GPUs of one node; each session has an owner of its own.
 
     Unlike a pool, it brings a state back to the GPUs that it came from and, unless homes move, no others; it lets those pass who
     want other GPUs, and suspends cells in mid-flight when their time slice is over and others wait.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.notebooks.by_policy import PolicyRun
 from carrel.simulate.notebooks.forming import NotebookSession
 from carrel.simulate.notebooks.mode import CARREL, EAGER, LAZY, RESERVATION, Mode, PolicyMode, PoolMode, cull

@@ -8,7 +8,7 @@ from enum import StrEnum
 from math import ceil
 from statistics import fmean
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 
 
 class Start(StrEnum):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate import measures
 from carrel.simulate.baselines import Piece
 from carrel.simulate.notebooks.result import ModeResult, Waits

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.measures import Measures
 from carrel.simulate.outcome import Outcome
 from carrel.simulate.report import figures, markup, words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carrel.domain.units import format_duration
+from carrel.core.domain.units import format_duration
 
 #: What stands for a number that there is none of.
 NONE = "–"

@@ -8,7 +8,7 @@ from enum import IntEnum
 from heapq import heappop, heappush
 from random import Random
 
-from carrel.domain.lease import (
+from carrel.core.domain.lease import (
     DeviceRoom,
     LeaseState,
     Lending,
@@ -18,9 +18,9 @@ from carrel.domain.lease import (
     Suspend,
     Tenant,
 )
-from carrel.domain.lease import Lent as Lease
-from carrel.policy.lend import lend
-from carrel.policy.lend_tasks import owed_from
+from carrel.core.domain.lease import Lent as Lease
+from carrel.core.policy.lend import lend
+from carrel.core.policy.lend_tasks import owed_from
 from carrel.simulate.notebooks.forming import NotebookSession
 from carrel.simulate.together.line import Line
 from carrel.simulate.together.mode import MEMORY, Lent, States

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice
 
-from carrel.domain.node import Device, Node
-from carrel.domain.placement import Holding, Start, Waiting
-from carrel.domain.qos import QoS
-from carrel.domain.resources import Resources
-from carrel.policy.order import Order
-from carrel.policy.placer import Placer
+from carrel.core.domain.node import Device, Node
+from carrel.core.domain.placement import Holding, Start, Waiting
+from carrel.core.domain.qos import QoS
+from carrel.core.domain.resources import Resources
+from carrel.core.policy.order import Order
+from carrel.core.policy.placer import Placer
 from carrel.simulate.lab.machines import CPUS_PER_GPU, MEMORY_PER_GPU
 from carrel.simulate.lab.walltime import usual_walltime
 from carrel.simulate.together.mode import MEMORY

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from carrel.domain.errors import Invalid
-from carrel.domain.lease import LendingRules
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.lease import LendingRules
 
 GB = 1_000_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.notebooks.forming import NotebookSession
 from carrel.simulate.notebooks.modes import check
 from carrel.simulate.together.lent import LentRun

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from carrel.domain.errors import Invalid
-from carrel.domain.qos import JobKind
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.qos import JobKind
 from carrel.simulate.trace import Trace, TraceJob
 
 

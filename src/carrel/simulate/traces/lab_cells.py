@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from carrel.domain.cells import RecordedCell
+from carrel.core.domain.cells import RecordedCell
 from carrel.simulate.trace import TraceJob
 from carrel.simulate.traces.tiresias import COLUMNS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.trace import Cluster, Trace, TraceJob
 from carrel.simulate.traces.lines import first_line, rows_of, trace_of
 

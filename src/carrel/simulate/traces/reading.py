@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from carrel.domain.errors import Invalid
+from carrel.core.domain.errors import Invalid
 from carrel.simulate.trace import Trace
 from carrel.simulate.traces.cells import read_cells
 from carrel.simulate.traces.muri import is_muri, read_muri, read_muri_iterations

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from carrel.domain.errors import Unavailable
+from carrel.core.domain.errors import Unavailable
 
 #: Names the directory in which all processes on the fake driver meet.
 STATE_VARIABLE = "CARREL_FAKE_DRIVER"

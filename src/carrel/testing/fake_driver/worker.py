@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Literal
 
+from carrel.core.transport.channel import Channel
+from carrel.core.transport.framing import Ended, Lines
 from carrel.testing.fake_driver.build import FakeDriver
 from carrel.testing.waiting import PATIENCE
-from carrel.transport.channel import Channel
-from carrel.transport.framing import Ended, Lines
 
 #: Bytes of an answer at most.
 _LONGEST = 1 << 20

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from carrel.submission import Option, options_of
+from carrel.core.submission import Option, options_of
 
 
 class Request(BaseModel):
@@ -16,7 +16,8 @@ class Request(BaseModel):
 
 
 def request_of(declaration: type) -> type[Request]:
-    """Return a model that has the options of a dataclass (`carrel.submission`) as people write them; None: nothing is said."""
+    """Return a model that has the options of a dataclass (`carrel.core.submission`) as people write them; None: nothing is
+    said."""
     found: dict[str, Any] = {}
     for name, option in options_of(declaration).items():
         if option.in_requests:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from carrel.submission import ResourceOptions, SlurmOptions, TaskOptions
+from carrel.core.submission import ResourceOptions, SlurmOptions, TaskOptions
 from carrel.wire.v1.base import Request, Response, request_of
 
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from carrel.domain.job import JobState, Preemption, Reason
-from carrel.domain.launch import Ended, Journaled, JournalRecord, Launch, Observation, Preparing
-from carrel.domain.node import Node
-from carrel.domain.placement import GpuState
-from carrel.domain.ports import Attempt, Engine
-from carrel.spool import Spool
+from carrel.core.domain.job import JobState, Preemption, Reason
+from carrel.core.domain.launch import Ended, Journaled, JournalRecord, Launch, Observation, Preparing
+from carrel.core.domain.node import Node
+from carrel.core.domain.placement import GpuState
+from carrel.core.domain.ports import Attempt, Engine
+from carrel.core.spool import Spool
 
 #: Seconds between two looks at the water.
 LOOK = 0.05
@@ -21,7 +21,7 @@ Key = tuple[int, int]
 
 
 class TideEngine:
-    """`carrel.domain.ports.Engine`: an attempt starts when the mark of its quay is there."""
+    """`carrel.core.domain.ports.Engine`: an attempt starts when the mark of its quay is there."""
 
     def __init__(self, *, machine: Engine, spool: Spool, mark: Callable[[Launch], Path]) -> None:
         """`machine` runs what may start; `mark` is the file that says that the water is high enough for a job."""

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from carrel.control.launching import LaunchSettings
-from carrel.domain.errors import Invalid, Unavailable
-from carrel.domain.launch import Launch
-from carrel.domain.partition import Capabilities, Partition, read_cluster
-from carrel.domain.ports import Engine
-from carrel.domain.qos import JobKind
-from carrel.domain.task import EngineRequest
+from carrel.core.control.launching import LaunchSettings
+from carrel.core.domain.errors import Invalid, Unavailable
+from carrel.core.domain.launch import Launch
+from carrel.core.domain.partition import Capabilities, Partition, read_cluster
+from carrel.core.domain.ports import Engine
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.task import EngineRequest
+from carrel.core.spool import Spool
 from carrel.engines.local import LocalEngine
-from carrel.server.engine import LabContext, LabEngine
-from carrel.spool import Spool
+from carrel.lab.server.engine import LabContext, LabEngine
 from carrel_tide.engine import TideEngine
 from carrel_tide.options import QUAYS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from carrel.submission.kinds import number
-from carrel.submission.option import option
+from carrel.core.submission.kinds import number
+from carrel.core.submission.option import option
 
 #: A harbour has so many.
 QUAYS = 4

@@ -2,7 +2,7 @@
 
 This package is put in front of the user's own environment, of which nothing is expected but ipykernel (6.29 to 7.x) on Python
 3.9 or newer; it imports the standard library and what every kernel has, and of Carrel nothing. It speaks the protocol of
-``carrel.leases.protocol`` with the broker of its node.
+``carrel.node.leases.protocol`` with the broker of its node.
 
 When a cell needs a lease:
 

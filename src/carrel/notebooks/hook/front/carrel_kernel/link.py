@@ -1,4 +1,4 @@
-"""The connection to the broker of the node, in a thread of its own. It speaks the protocol of ``carrel.leases.protocol``."""
+"""The connection to the broker of the node, in a thread of its own. It speaks the protocol of ``carrel.node.leases.protocol``."""
 
 import json
 import os

@@ -1,0 +1,67 @@
+"""When cells of sessions had GPUs: what the node's broker tells is written down, and read by those who may."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from carrel.core.domain.cells import KeptCell, RecordedCell
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.user import Caller
+from carrel.core.policy.access import Action, Resource, allowed
+
+_log = logging.getLogger(__name__)
+
+
+class CellStore(Protocol):
+    """What is kept of cells."""
+
+    def add(self, found: Sequence[RecordedCell]) -> None:
+        """Write down what is not there yet."""
+        ...
+
+    def list(
+        self, *, owner: str | None = None, since: float | None = None, after: int = 0, limit: int = 1000
+    ) -> Sequence[KeptCell]:
+        """Those that were written down after `after`, in that order: of this `owner`, asked for at `since` or later."""
+        ...
+
+    def missing(self) -> int:
+        """How many brokers have told of no more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CellPage:
+    """Some of the cells that a caller may see."""
+
+    cells: Sequence[KeptCell]
+    #: How many are missing among everybody's, on the last page; else None.
+    missing: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """Thread-safe."""
+
+    store: CellStore
+
+    def keep(self, found: Sequence[RecordedCell]) -> bool:
+        """Write down what a broker tells; False when that cannot be done now, and the broker has to tell it again."""
+        try:
+            self.store.add(found)
+        except CarrelError as error:
+            _log.warning("When cells had GPUs cannot be written down now: %s", error)
+            return False
+        return True
+
+    def read(self, caller: Caller, *, everybody: bool, since: float | None, after: int, limit: int) -> CellPage:
+        """The caller's own cells, or everybody's."""
+        me = caller.user.subject
+        allowed(caller, Action.READ_CELLS, Resource(owner=None if everybody else me)).check()
+        found = self.store.list(owner=None if everybody else me, since=since, after=after, limit=limit)
+        # All are looked at for that: once is enough.
+        last = len(found) < limit
+        return CellPage(found, self.store.missing() if everybody and last else None)

@@ -1,0 +1,140 @@
+"""The control loop: news in, decisions out.
+
+One thread owns the queue. It sleeps until there is news (a submission, a cancellation, an observation), writes down what
+the news means, asks the placement policy once for all of it, writes down what it decided, and only then tells the engine.
+What is interrupted in between is picked up from the store: a start that was written down but not carried out is carried out by
+`Engine.adopt`, and an observation that was not written down is still in its journal.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from carrel.core.control.history import learn
+from carrel.core.control.inbox import Inbox
+from carrel.core.control.ports import EventLog, SchedulerStore
+from carrel.core.control.scheduler import RETRY_SECONDS, Describe, LoopSettings, Scheduler
+from carrel.core.control.usage import UsageBook
+from carrel.core.domain.errors import StorageFull, Unavailable
+from carrel.core.domain.expectation import Coverage
+from carrel.core.domain.job import Job, Reason
+from carrel.core.domain.launch import Launch, Observation
+from carrel.core.domain.placement import Holding, Wait
+from carrel.core.domain.ports import Attempt, Clock, Engine
+
+_log = logging.getLogger(__name__)
+
+
+class ControlLoop:
+    """Runs in a thread of its own between `start` and `stop`."""
+
+    def __init__(
+        self,
+        *,
+        jobs: SchedulerStore,
+        events: EventLog,
+        engine: Engine,
+        clock: Clock,
+        settings: LoopSettings,
+        describe: Describe | None = None,
+        history: Callable[[], Iterable[Job]] = tuple,
+        make_room: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`history` are jobs that have ended, oldest first: how long others will run is learned from them.
+
+        `make_room` is called when a disk is full; True when it may be tried again at once.
+        """
+        self._history = history
+        self._make_room = make_room
+        #: What was in the way last, by its class: it is logged once.
+        self._trouble: type[Unavailable] | None = None
+        self._engine = engine
+        self._clock = clock
+        self._scheduler = Scheduler(jobs=jobs, events=events, engine=engine, settings=settings, describe=describe)
+        self._inbox = Inbox()
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+        self._adopted: Sequence[tuple[Attempt, Launch, str]] = ()
+
+    @property
+    def use(self) -> UsageBook:
+        """Who has used what."""
+        return self._scheduler.use
+
+    # ---- what others call, from any thread
+
+    def start(self) -> None:
+        """Take up what an earlier server left, then begin."""
+        learn(self._scheduler.run_times, self._history())
+        self._adopted, wanted = self._scheduler.recover(self._clock())
+        self._inbox.put(jobs=wanted)
+        self._engine.observe(self.observed)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; jobs go on."""
+        self._inbox.stop()
+        if self._thread.is_alive():
+            self._thread.join(timeout=30)
+
+    def changed(self, *jobs: Job) -> None:
+        """The jobs were submitted or cancelled in the store."""
+        self._inbox.put(jobs=jobs)
+
+    def observed(self, observations: Sequence[Observation]) -> None:
+        """An engine has news."""
+        self._inbox.put(observations=observations)
+
+    def look_again(self) -> None:
+        """Devices may have become free that nobody reports on."""
+        self._inbox.put()
+
+    def wait_of(self, job_id: int) -> Wait | None:
+        """Where a waiting job stood when the last cycle looked, or None."""
+        return self._scheduler.queue_report.wait_of(job_id)
+
+    def kept_back(self, job_id: int) -> Reason | None:
+        """Why a job is not in line before its environment and inputs are here, and how far they are; or None."""
+        return self._scheduler.before_place.reason(job_id)
+
+    @property
+    def coverage(self) -> Coverage:
+        """How often the ranges of start times held that people saw."""
+        return self._scheduler.calibration.coverage
+
+    def holding(self) -> tuple[Holding, ...]:
+        """The jobs that hold resources now, for those who only look."""
+        return self._scheduler.holding()
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        self._engine.adopt(self._adopted)
+        self._adopted = ()
+        while (news := self._inbox.take(self._seconds_to_next)) is not None:
+            try:
+                self._scheduler.cycle(news, self._clock())
+                self._goes_on()
+            except Unavailable as error:
+                self._stuck(error)
+                self._inbox.give_back(news)
+                if not (isinstance(error, StorageFull) and self._make_room()):
+                    self._inbox.pause(RETRY_SECONDS)
+            except Exception:  # noqa: BLE001 - a defect must not take the lab down with it
+                _log.exception("A cycle of the control loop failed; it goes on with the next one.")
+                self._inbox.pause(RETRY_SECONDS)
+
+    def _stuck(self, error: Unavailable) -> None:
+        if self._trouble is not type(error):
+            self._trouble = type(error)
+            _log.error("The control loop cannot go on: %s It tries again every %g s until it can.", error, RETRY_SECONDS)
+
+    def _goes_on(self) -> None:
+        if self._trouble is not None:
+            self._trouble = None
+            _log.info("The control loop goes on.")
+
+    def _seconds_to_next(self) -> float | None:
+        moment = self._scheduler.next_at()
+        return None if moment is None else moment - self._clock()

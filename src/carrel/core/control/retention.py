@@ -1,0 +1,81 @@
+"""What users have on the lab's disk: how much is whose, what may go, and who may have no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from carrel.core.domain.errors import Conflict, StorageFull
+from carrel.core.domain.job import Job
+from carrel.core.domain.ports import Clock
+from carrel.core.domain.retention import Collected, Kind, StorageReport, Stored
+from carrel.core.domain.units import format_size
+from carrel.core.domain.user import Caller
+from carrel.core.policy.access import Action, allowed, of_job
+
+
+class RetentionStore(Protocol):
+    """What the lab remembers of what is stored."""
+
+    def stored(self, owner: str | None = None) -> Mapping[str, Stored]:
+        """What each user has stored, or only `owner`."""
+        ...
+
+    def drop_outputs_of(self, job_id: int, *, now: float) -> tuple[int, int]:
+        """The outputs of a job are not stored any more; return how many there were, and their bytes."""
+        ...
+
+
+class Collects(Protocol):
+    """Removes what the rules do not keep; `carrel.lab.retention.Collector` is one."""
+
+    def collect(self, kinds: Collection[Kind] = ..., *, dry_run: bool = False) -> Sequence[Collected]:
+        """Remove what the rules do not keep of these kinds; return what went, or with `dry_run` would go."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Everything that a caller can do about what the lab keeps. Thread-safe; raises the errors of `carrel.core.domain.errors`."""
+
+    store: RetentionStore
+    collector: Collects
+    #: Bytes that each user may have; None: no limit.
+    quota: Callable[[], int | None]
+    clock: Clock
+
+    def report(self, caller: Caller) -> StorageReport:
+        """How much the caller has; administrators see everybody's."""
+        me, everybody = caller.user.subject, bool(allowed(caller, Action.SEE_STORAGE))
+        found = self.store.stored(None if everybody else me)
+        return StorageReport(mine=found.get(me, Stored()), quota=self.quota(), users=found if everybody else {})
+
+    def check_room(self, caller: Caller) -> None:
+        """Raise `StorageFull` when the caller has as much as a user may have: what is asked for would only add to it."""
+        quota = self.quota()
+        if quota is None:
+            return
+        mine = self.store.stored(caller.user.subject).get(caller.user.subject, Stored())
+        if mine.total >= quota:
+            raise StorageFull(
+                f"You have {format_size(mine.total)} on the lab's disk, and {format_size(quota)} is what each user may have: "
+                f"{format_size(mine.outputs)} of outputs, {format_size(mine.logs)} of logs, {format_size(mine.code)} of code.",
+                remedy="`carrel outputs ID --remove` gives up what a job stored; an administrator can raise `user_quota`.",
+            )
+
+    def remove_outputs(self, caller: Caller, job: Job) -> tuple[int, int]:
+        """Give up what a job of the caller's stored; its record keeps names, sizes and digests.
+
+        Returns how many outputs there were, and their bytes; the disk has them back with the next collection. Raises
+        `Conflict` while the job goes on.
+        """
+        allowed(caller, Action.CHANGE_JOB, of_job(job)).check()
+        if not job.state.ended:
+            raise Conflict(f"Job {job.id} goes on.", remedy=f"Wait for its end, or `carrel cancel {job.id}`.")
+        return self.store.drop_outputs_of(job.id, now=self.clock())
+
+    def collect(self, caller: Caller, kinds: Collection[Kind], *, dry_run: bool) -> Sequence[Collected]:
+        """Remove what the lab's rules do not keep, now."""
+        allowed(caller, Action.COLLECT).check()
+        return self.collector.collect(kinds or tuple(Kind), dry_run=dry_run)

@@ -1,0 +1,58 @@
+"""What control needs remembered of access tokens; `carrel.lab.store` implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from carrel.core.domain.token import Token
+from carrel.core.domain.user import User
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken:
+    """A token before it has a number."""
+
+    digest: str
+    subject: str
+    name: str
+    scopes: tuple[str, ...]
+    created_by: str
+    account: str | None = None
+    expires_at: float | None = None
+
+
+class TokenStore(Protocol):
+    """Access tokens. Each method is one transaction."""
+
+    def add(self, new: NewToken, *, now: float) -> Token:
+        """Remember a token."""
+        ...
+
+    def find(self, digest: str) -> tuple[Token, User] | None:
+        """The token with this digest and whose it is, valid or not; or None."""
+        ...
+
+    def get(self, token_id: int) -> Token | None:
+        """The token with this number, or None."""
+        ...
+
+    def list(self, subject: str | None) -> Sequence[Token]:
+        """All tokens of a user, or of everybody, the oldest first."""
+        ...
+
+    def revoke(self, *, by: str, now: float, token_id: int | None = None, subject: str | None = None) -> int:
+        """Revoke one token, or all of a user; return how many that were."""
+        ...
+
+    def replace(self, new: NewToken, *, by: str, now: float, token_id: int | None = None) -> Token | None:
+        """Revoke one token (default: all of the new one's owner) and remember the new one, in one step.
+
+        With all tokens go password and passkeys. None, and nothing has changed, when that one token is revoked already.
+        """
+        ...
+
+    def used(self, moments: Mapping[int, float]) -> None:
+        """Remember when tokens were used last, by their numbers."""
+        ...

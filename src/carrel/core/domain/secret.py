@@ -1,0 +1,51 @@
+"""Secrets of users: values that their jobs need, and that nobody reads in a record, a log or a listing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from carrel.core.domain.errors import Invalid
+from carrel.core.domain.units import format_size
+
+#: Bytes of one value, and how many a user may have.
+LONGEST_SECRET = 64 * 1024
+MOST_SECRETS = 100
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+#: The lab's own variables.
+_RESERVED = "CARREL_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """What is known of a secret without its value."""
+
+    name: str
+    #: When it was set last, and when a job was given it last (None: never), in seconds.
+    set_at: float
+    used_at: float | None = None
+
+
+def check_secret_name(name: str) -> None:
+    """Raise `Invalid` for what cannot be the name of an environment variable of the user's."""
+    if not _NAME.fullmatch(name):
+        raise Invalid(
+            f'"{name[:80]}" cannot be the name of a secret.',
+            remedy="It becomes an environment variable: use letters, digits and _, at most 128, and no digit first.",
+        )
+    if name.upper().startswith(_RESERVED):
+        raise Invalid(f'"{name}" is a name of the lab\'s own.', remedy=f"Choose one that does not start with {_RESERVED}.")
+
+
+def check_secret_value(value: str) -> None:
+    """Raise `Invalid` for what cannot be the value of an environment variable. The message does not hold the value."""
+    if not value:
+        raise Invalid("The secret is empty.", remedy="Give a value, or remove the secret.")
+    if "\0" in value:
+        raise Invalid("The secret has a zero byte in it.", remedy="Encode it, for example with base64.")
+    size = len(value.encode(errors="surrogatepass"))
+    if size > LONGEST_SECRET:
+        raise Invalid(
+            f"The secret has {format_size(size)}.", remedy=f"At most {format_size(LONGEST_SECRET)}: put a file among the inputs."
+        )

@@ -1,0 +1,127 @@
+"""How often ranges held that people saw, and what follows for the next ones.
+
+A range of scenarios knows how long jobs may run. It does not know what is submitted later, whose standing changes, or that a
+model errs. All that shows in the end: each start is compared with what had been foreseen, and the quantiles of the errors move
+the ends of the next ranges out, or in (conformalized quantile regression: Y. Romano, E. Patterson and E. Candès, "Conformalized
+Quantile Regression", NeurIPS 2019; in logarithms here, because a wait of days is off by hours). Errors of the future need not be
+like those of the past, so the share that is left outside is moved as well, against what was missed (I. Gibbs and E. Candès,
+"Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021). Waits of one length learn from waits of that length alone:
+in a crowd that waits for days nobody starts in time to correct what the others saw, and errors of minutes must not do so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass
+from math import exp, log
+
+from carrel.core.domain.expectation import SHORTEST_WAIT, Correction, Corrections, Coverage, wait_length
+from carrel.core.domain.placement import Wait
+
+#: Starts that count, of waits of each length.
+NEWEST = 300
+#: So many starts at which the scenarios were right are taken to have been seen before the first.
+TRUST = 9
+#: The share that is to start before a range, and after it.
+OUTSIDE = 0.1
+#: How much one start changes the share that is aimed at, and between which two it stays.
+PACE, LEAST, MOST = 0.02, 0.01, 0.3
+#: Seconds by which a start may be outside of a range and still count as right.
+CLOSE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one owner saw. Unix seconds; `foreseen` is before the correction: lower end, middle, upper end."""
+
+    at: float
+    foreseen: tuple[float, float, float]
+    low: float
+    high: float
+
+
+class Calibration:
+    """Compares starts with what owners saw before, and says by what to correct it. Used by one thread; its results by any."""
+
+    def __init__(self) -> None:
+        #: What the next ranges are to be corrected by, and how often those of the newest starts held.
+        self.corrections = Corrections()
+        self.coverage = Coverage()
+        self._answers: dict[int, _Answer] = {}
+        self._sides: deque[int] = deque(maxlen=NEWEST)
+        self._lengths: dict[int, _Length] = {}
+
+    def told(self, wait: Wait, now: float) -> None:
+        """The owner of a job that waits saw this at `now` (Unix seconds). What they see first counts."""
+        if wait.foreseen is not None and wait.estimated_range is not None:
+            self._answers.setdefault(wait.job_id, _Answer(now, wait.foreseen, *wait.estimated_range))
+
+    def started(self, job_id: int, now: float) -> None:
+        """A job has started. One whose owner saw nothing teaches nothing."""
+        answer = self._answers.pop(job_id, None)
+        if answer is None:
+            return
+        side = (now > answer.high + CLOSE) - (now < answer.low - CLOSE)
+        self._sides.append(side)
+        self.coverage = Coverage(of=len(self._sides), early=self._sides.count(-1), late=self._sides.count(1))
+        number = wait_length(answer.foreseen[1] - answer.at)
+        length = self._lengths.setdefault(number, _Length())
+        length.learn(answer, now, side)
+        self.corrections = Corrections({**self.corrections.by_length, number: length.correction()})
+
+    def forget(self, job_id: int) -> None:
+        """A job is over that may never have started."""
+        self._answers.pop(job_id, None)
+
+
+class _Length:
+    """What is known of waits of one length."""
+
+    def __init__(self) -> None:
+        self._errors = (_Errors(), _Errors(), _Errors())
+        #: Shares that are aimed at, before a range and after it.
+        self._before = self._after = OUTSIDE
+
+    def learn(self, answer: _Answer, start: float, side: int) -> None:
+        """A job started then, before (-1), within (0) or after (1) the range that its owner saw."""
+        self._before = _steered(self._before, missed=side < 0)
+        self._after = _steered(self._after, missed=side > 0)
+        for errors, moment in zip(self._errors, answer.foreseen, strict=True):
+            errors.add(_log_wait(start - answer.at) - _log_wait(moment - answer.at))
+
+    def correction(self) -> Correction:
+        low, middle, high = self._errors
+        return Correction(
+            low=exp(low.quantile(self._before)), middle=exp(middle.quantile(0.5)), high=exp(high.quantile(1 - self._after))
+        )
+
+
+class _Errors:
+    """The newest of some errors, in the order in which they came and by size. Those that are taken on trust are 0."""
+
+    def __init__(self) -> None:
+        self._newest: deque[float] = deque()
+        self._ordered = [0.0] * TRUST
+
+    def add(self, error: float) -> None:
+        """Keep one; the oldest goes."""
+        self._newest.append(error)
+        insort(self._ordered, error)
+        if len(self._newest) > NEWEST:
+            del self._ordered[bisect_left(self._ordered, self._newest.popleft())]
+
+    def quantile(self, probability: float) -> float:
+        """Return the error that this share of all are at most, on a straight line between neighbours."""
+        rank = probability * (len(self._ordered) - 1)
+        below = min(int(rank), len(self._ordered) - 2)
+        low, high = self._ordered[below], self._ordered[below + 1]
+        return low + (high - low) * (rank - below)
+
+
+def _steered(aim: float, *, missed: bool) -> float:
+    return min(MOST, max(LEAST, aim + PACE * (OUTSIDE - missed)))
+
+
+def _log_wait(seconds: float) -> float:
+    return log(max(seconds, SHORTEST_WAIT))

@@ -1,0 +1,38 @@
+"""Whether an attempt has got on: whether what its job keeps from one attempt to the next is another than before it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from carrel.core.spool.layout import AttemptDirectory
+
+
+def note_checkpoint(directory: AttemptDirectory) -> None:
+    """Write down how the checkpoint directory is before the command starts."""
+    directory.checkpoint_before.write_text(_state(directory.checkpoint))
+
+
+def wrote_checkpoint(directory: AttemptDirectory) -> bool:
+    """Return whether the directory has changed since `note_checkpoint`. It has not where that was never called."""
+    try:
+        before = directory.checkpoint_before.read_text()
+    except OSError:
+        return False
+    return _state(directory.checkpoint) != before
+
+
+def _state(root: Path) -> str:
+    """Return a digest of the names, sizes and times of all files below `root`; what vanishes meanwhile counts as not there."""
+    import hashlib
+
+    found = []
+    for place, _, names in os.walk(root):
+        for name in names:
+            path = Path(place) / name
+            try:
+                facts = path.lstat()
+            except OSError:
+                continue
+            found.append(f"{path.relative_to(root)}\0{facts.st_size}\0{facts.st_mtime_ns}\0{facts.st_ino}")
+    return hashlib.sha256("\n".join(sorted(found)).encode(errors="surrogateescape")).hexdigest()

@@ -1,0 +1,70 @@
+"""The file that says that a job is preempted: the engine writes it for the runner, and removes it when the job may go on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from carrel.core.domain.job import Preemption
+from carrel.core.domain.node import Device
+from carrel.core.domain.qos import PreemptMode
+from carrel.core.domain.serial import from_plain, to_plain
+
+#: What is left of a word that met a full disk: what it has to do with the job can always be done.
+_UNREADABLE = Preemption(mode=PreemptMode.REQUEUE, by=0, qos="another", at=0.0, grace=60)
+
+
+def write_preempt(path: Path, preemption: Preemption) -> None:
+    """Leave the word; it is there whole or not at all. On a full disk it says to end and go back to the queue."""
+    _write(path, json.dumps(to_plain(preemption)))
+
+
+def write_devices(path: Path, devices: Sequence[str]) -> None:
+    """Say with which devices a job goes on that was stopped, before the file of its preemption is removed.
+
+    Raises `OSError` on a full disk: with others than these it must not go on.
+    """
+    _write(path, json.dumps(list(devices)), whole=True)
+
+
+def present_devices(path: Path, given: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Return the devices of an attempt that began with those `given`: others once it has gone on elsewhere.
+
+    What is on a real GPU stays there, so only simulated ones change.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return given
+    if not isinstance(found, list) or len(found) != len(given) or not all(device.simulated for device in given):
+        return given
+    return tuple(replace(device, uuid=str(uuid)) for device, uuid in zip(given, found, strict=True))
+
+
+def _write(path: Path, text: str, *, whole: bool = False) -> None:
+    """Raises `OSError` where the `whole` of it finds no room."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            os.write(fd, text.encode())
+        except OSError:
+            if whole:
+                raise
+        draft.rename(path)
+    finally:
+        os.close(fd)
+        draft.unlink(missing_ok=True)
+
+
+def read_preempt(path: Path) -> Preemption | None:
+    """Return the word, or None when there is none."""
+    try:
+        return from_plain(Preemption, json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError):
+        return _UNREADABLE

@@ -1,0 +1,108 @@
+"""What each address of the API is for, so that a token which is less than its person is stopped at the gate.
+
+Whether the person may do it with this very thing, the lab decides (`carrel.core.policy.access`). An address that is missing here
+answers only to tokens that are good for everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from carrel.core.policy.access import Action
+from carrel.wire.v1 import API
+
+#: Method and path, as in the OpenAPI document -> what it is for.
+ENDPOINTS: Mapping[tuple[str, str], Action] = {
+    ("GET", "/lab"): Action.LOOK,
+    ("POST", "/lab/reload"): Action.RELOAD,
+    ("GET", "/share"): Action.LOOK,
+    ("GET", "/nodes"): Action.LOOK,
+    ("POST", "/nodes/{name}/drain"): Action.DRAIN,
+    ("POST", "/nodes/{name}/undrain"): Action.DRAIN,
+    ("GET", "/reservations"): Action.LOOK,
+    ("PUT", "/reservations/{name}"): Action.RESERVE,
+    ("DELETE", "/reservations/{name}"): Action.RELEASE,
+    ("GET", "/secrets"): Action.LOOK,
+    ("PUT", "/secrets/{name}"): Action.CHANGE_SECRETS,
+    ("DELETE", "/secrets/{name}"): Action.CHANGE_SECRETS,
+    ("GET", "/jobs/{job_id}/secrets"): Action.READ_SECRETS,
+    ("GET", "/storage"): Action.LOOK,
+    ("POST", "/storage/collect"): Action.COLLECT,
+    ("GET", "/audit"): Action.READ_AUDIT,
+    ("GET", "/audit/check"): Action.READ_AUDIT,
+    ("GET", "/users"): Action.MANAGE_USERS,
+    ("POST", "/users"): Action.MANAGE_USERS,
+    ("POST", "/users/{subject}/revoke"): Action.MANAGE_USERS,
+    ("POST", "/users/{subject}/reset"): Action.MANAGE_USERS,
+    ("POST", "/users/{subject}/suspend"): Action.MANAGE_USERS,
+    ("POST", "/users/{subject}/resume"): Action.MANAGE_USERS,
+    ("DELETE", "/users/{subject}"): Action.MANAGE_USERS,
+    ("POST", "/invitations"): Action.MANAGE_USERS,
+    ("POST", "/invitations/current/redeem"): Action.ENTER,
+    ("GET", "/tokens"): Action.MANAGE_TOKENS,
+    ("POST", "/tokens"): Action.MANAGE_TOKENS,
+    ("DELETE", "/tokens/current"): Action.SIGN_OUT,
+    ("DELETE", "/tokens/{token_id}"): Action.MANAGE_TOKENS,
+    ("HEAD", "/snapshots/{digest}"): Action.LOOK,
+    ("PUT", "/snapshots/{digest}"): Action.UPLOAD_CODE,
+    ("POST", "/jobs"): Action.SUBMIT,
+    ("GET", "/jobs"): Action.LOOK,
+    ("GET", "/jobs/{job_id}"): Action.SEE_JOB,
+    ("POST", "/jobs/{job_id}/cancel"): Action.CANCEL_JOB,
+    ("POST", "/jobs/{job_id}/rerun"): Action.REPEAT_JOB,
+    ("GET", "/jobs/{job_id}/record"): Action.READ_JOB,
+    ("GET", "/jobs/{job_id}/run"): Action.SEE_JOB,
+    ("GET", "/jobs/{job_id}/log"): Action.READ_JOB,
+    ("GET", "/jobs/{job_id}/outputs"): Action.READ_JOB,
+    ("POST", "/jobs/{job_id}/outputs"): Action.CHANGE_JOB,
+    ("DELETE", "/jobs/{job_id}/outputs"): Action.CHANGE_JOB,
+    ("GET", "/jobs/{job_id}/outputs/{path}"): Action.READ_JOB,
+    ("GET", "/jobs/{job_id}/events"): Action.SEE_JOB,
+    ("GET", "/arrays/{array_id}"): Action.SEE_JOB,
+    ("POST", "/arrays/{array_id}/cancel"): Action.CANCEL_JOB,
+    ("GET", "/events"): Action.LOOK,
+    ("GET", "/sessions"): Action.LOOK,
+    ("POST", "/sessions"): Action.START_SESSION,
+    ("GET", "/sessions/{job_id}"): Action.SEE_JOB,
+    ("POST", "/sessions/{job_id}/open"): Action.ENTER_SESSION,
+    ("PUT", "/sessions/{job_id}/hub"): Action.ENTER_SESSION,
+    ("GET", "/gpus"): Action.LOOK,
+    ("GET", "/cells"): Action.LOOK,
+    ("GET", "/environments"): Action.LOOK,
+    ("POST", "/environments"): Action.CHANGE_ENVIRONMENT,
+    ("GET", "/environments/{name}"): Action.USE_ENVIRONMENT,
+    ("DELETE", "/environments/{name}"): Action.CHANGE_ENVIRONMENT,
+    ("GET", "/environments/{name}/lock"): Action.USE_ENVIRONMENT,
+    ("POST", "/environments/{name}/share"): Action.CHANGE_ENVIRONMENT,
+    ("POST", "/environments/{name}/restore"): Action.CHANGE_ENVIRONMENT,
+}
+#: Names that may hold slashes of their own (`ada/torch`, `outputs/a/b`).
+_LONG = ("name", "path", "subject")
+
+
+def action_of(method: str, path: str) -> Action | None:
+    """What a request is for, or None where nobody has said."""
+    method = "GET" if method == "HEAD" and not path.startswith(f"{API}/snapshots/") else method
+    for pattern, action in _BY_METHOD.get(method, ()):
+        if pattern.fullmatch(path):
+            return action
+    return None
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    parts = re.split(r"{(\w+)}", path)
+    # The last letters decide: `/environments/a/lock` is a lock, and nobody's environment is called that.
+    written = [(".+" if part in _LONG else "[^/]+") if number % 2 else re.escape(part) for number, part in enumerate(parts)]
+    return re.compile(re.escape(API) + "".join(written))
+
+
+def _by_method() -> dict[str, list[tuple[re.Pattern[str], Action]]]:
+    found: dict[str, list[tuple[re.Pattern[str], Action]]] = {}
+    # The longer ones first, then those without a name.
+    for (method, path), action in sorted(ENDPOINTS.items(), key=lambda row: (-row[0][1].count("/"), "{" in row[0][1])):
+        found.setdefault(method, []).append((_pattern(path), action))
+    return found
+
+
+_BY_METHOD = _by_method()

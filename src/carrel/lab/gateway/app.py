@@ -1,0 +1,223 @@
+"""Puts the gateway together."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Scope
+
+from carrel.core.control.lab import Lab
+from carrel.core.control.sessions import Sessions
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.storage import Room
+from carrel.core.snapshots import SnapshotStore
+from carrel.lab.audit import AuditLog
+from carrel.lab.gateway.auditing import Auditing
+from carrel.lab.gateway.boundary import Boundary, storage_header
+from carrel.lab.gateway.context import Gateway, Pages, TrackingStatus
+from carrel.lab.gateway.environments import Environments
+from carrel.lab.gateway.errors import invalid_request, problem_of, problem_of_framework, problem_response
+from carrel.lab.gateway.gate import Gate, Zone, Zones
+from carrel.lab.gateway.hosts import Hosts
+from carrel.lab.gateway.openapi import document
+from carrel.lab.gateway.rates import Rates
+from carrel.lab.gateway.routes import arrays, cells, events, files, jobs, people, reservations
+from carrel.lab.gateway.routes import audit as audit_routes
+from carrel.lab.gateway.routes import environments as environment_routes
+from carrel.lab.gateway.routes import issuer as issuer_routes
+from carrel.lab.gateway.routes import lab as lab_routes
+from carrel.lab.gateway.routes import retention as retention_routes
+from carrel.lab.gateway.routes import secrets as secret_routes
+from carrel.lab.gateway.routes import sessions as session_routes
+from carrel.lab.gateway.settings import GatewaySettings
+from carrel.lab.gateway.streams import Doorbell, Streams
+from carrel.lab.gateway.submission import Submissions
+from carrel.lab.gateway.views import disk_view
+from carrel.lab.signin import Issuer
+from carrel.node.environments.named import NamedEnvironments
+from carrel.wire.v1 import API, HealthView, Problem
+
+
+def create_app(
+    lab: Lab,
+    *,
+    settings: GatewaySettings,
+    snapshots: SnapshotStore,
+    run_of: Callable[[int], tuple[str, str] | None] = lambda _job_id: None,
+    tracking_status: Callable[[], TrackingStatus] = lambda: TrackingStatus(state="off"),
+    tracking_proxy: ASGIApp | None = None,
+    pages: Pages | None = None,
+    sessions: Sessions | None = None,
+    environments: NamedEnvironments | None = None,
+    audit: AuditLog | None = None,
+    issuer: Issuer | None = None,
+    new_incident: Callable[[], str] = lambda: secrets.token_hex(6),
+) -> FastAPI:
+    """The lab's HTTP application.
+
+    `run_of` gives run id and experiment id of a job; `tracking_proxy` is mounted at ``/mlflow`` behind the gate, which puts
+    a `Grant` into ``scope["state"]["grant"]``. ``app.state.close_streams()`` ends all event streams (any thread); a server
+    calls it when it begins to stop, because it would wait for them. Run it without an access log: addresses of sign-in
+    links hold their ticket.
+    """
+    doorbell = Doorbell(lab)
+    gateway = Gateway(
+        lab=lab,
+        settings=settings,
+        streams=Streams(lab=lab, doorbell=doorbell, heartbeat=settings.heartbeat),
+        submissions=Submissions(lab, snapshots, remembered=settings.described_tasks),
+        run_of=run_of,
+        tracking_status=tracking_status,
+        sessions=sessions,
+        environments=None if environments is None else Environments(environments, may_build=lab.policy.here),
+        audit=audit,
+        issuer=issuer,
+    )
+    zones = _zones(settings, pages)
+    answers = _Answers(zones, pages)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        async with doorbell.running():
+            yield
+
+    app = FastAPI(
+        title="Carrel",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=lifespan,
+        middleware=[
+            *_auditing(audit, zones, settings, answers),
+            Middleware(
+                Boundary,
+                zones=zones,
+                limit=_limits(settings),
+                new_incident=new_incident,
+                answer=answers.problem,
+                notices=lambda: storage_header(lab.storage),
+            ),
+            Middleware(Hosts, names=settings.names, refuse=answers.error),
+            Middleware(
+                Gate,
+                zones=zones,
+                authenticate=lab.authenticate,
+                sessions=pages,
+                refuse=answers.error,
+                actors=Rates(rate=settings.rate_limit, burst=settings.rate_burst, monotonic=time.monotonic),
+                strangers=Rates(rate=settings.stranger_rate, burst=settings.stranger_burst, monotonic=time.monotonic),
+            ),
+        ],
+    )
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    app.state.gateway = gateway
+    app.state.close_streams = gateway.close
+    answers.install(app)
+    app.add_api_route("/health", _health, methods=["GET"], summary="Is the lab there, and has it room?", tags=["lab"])
+    if settings.authority:
+        # No secret, and asked for before anybody can sign in: who gets it compares its fingerprint.
+        pem = Response(settings.authority, media_type="application/pem-certificate-chain")
+        app.add_route("/authority.pem", lambda _request: pem, methods=["GET"], include_in_schema=False)
+    for module in (
+        *(lab_routes, audit_routes, people, reservations, jobs, arrays, files, events),
+        *(session_routes, cells, environment_routes, retention_routes, secret_routes),
+    ):
+        app.include_router(module.router)
+    if issuer is not None:
+        app.include_router(issuer_routes.router)
+    if tracking_proxy is not None:
+        app.add_api_route(settings.tracking_path, _to_directory, include_in_schema=False)
+        app.mount(settings.tracking_path, tracking_proxy)
+    if pages is not None:
+        pages.install(app, gateway)
+    return app
+
+
+def _zones(settings: GatewaySettings, pages: Pages | None) -> Zones:
+    return Zones(
+        public=settings.public | issuer_routes.PUBLIC | (pages.public if pages else frozenset()),
+        public_under=pages.public_under if pages else (),
+        changing=pages.changing if pages else frozenset(),
+        tracking=settings.tracking_path,
+    )
+
+
+def _auditing(audit: AuditLog | None, zones: Zones, settings: GatewaySettings, answers: _Answers) -> list[Middleware]:
+    if audit is None:
+        return []
+    return [Middleware(Auditing, log=audit, zones=zones, reads=settings.audit_reads, refuse=answers.error, clock=time.monotonic)]
+
+
+async def _health(request: Request) -> HealthView:
+    """Answers without sign-in; of the lab it tells only which of its disks have no room, with numbers."""
+    gateway: Gateway = request.app.state.gateway
+    short = gateway.lab.storage.short()
+    if short is None:
+        return HealthView(status="ok")
+    found = [disk_view(one) for one in gateway.lab.storage.disks() if one.room is not Room.OK]
+    return HealthView(status="full" if short.room is Room.FULL else "low", storage=found)
+
+
+async def _to_directory(request: Request) -> Response:
+    return RedirectResponse(request.url.path + "/", 308)
+
+
+def _limits(settings: GatewaySettings) -> Callable[[Scope], int | None]:
+    def limit(scope: Scope) -> int | None:
+        path: str = scope["path"]
+        if path.startswith(settings.tracking_path + "/"):
+            return None  # artifacts have the limits of the tracking server
+        return settings.max_snapshot if path.startswith(f"{API}/snapshots/") else settings.max_body
+
+    return limit
+
+
+class _Answers:
+    """Errors as they go out: JSON for programs, a page for people where there are pages."""
+
+    def __init__(self, zones: Zones, pages: Pages | None) -> None:
+        self._zones = zones
+        self._pages = pages
+
+    def install(self, app: FastAPI) -> None:
+        """Answer every error that a route raises."""
+        app.add_exception_handler(CarrelError, self.error)  # type: ignore[arg-type]
+        app.add_exception_handler(RequestValidationError, self.invalid)  # type: ignore[arg-type]
+        app.add_exception_handler(HTTPException, self.framework)  # type: ignore[arg-type]
+
+    async def problem(self, request: Request, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+        """`problem` in the form that the client reads."""
+        readable = "text/html" in request.headers.get("accept", "")
+        if self._pages is not None and readable and self._zones.of(request.url.path) is not Zone.API:
+            page = self._pages.problem_page(request, problem)
+            page.headers.update(headers or {})  # Retry-After is for browsers, too
+            return page
+        return problem_response(problem, headers)
+
+    async def error(self, request: Request, error: CarrelError) -> Response:
+        """The answer to an error of the lab's."""
+        return await self.problem(request, *problem_of(error))
+
+    async def invalid(self, request: Request, error: RequestValidationError) -> Response:
+        """The answer to a request that does not fit its model."""
+        return await self.error(request, invalid_request(error, _body_model(request)))
+
+    async def framework(self, request: Request, error: HTTPException) -> Response:
+        """The answer to what the router refused."""
+        return await self.problem(request, *problem_of_framework(error))
+
+
+def _body_model(request: Request) -> type[BaseModel] | None:
+    field = getattr(request.scope.get("route"), "body_field", None)
+    model = getattr(getattr(field, "field_info", None), "annotation", None)
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None

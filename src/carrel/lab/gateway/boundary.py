@@ -1,0 +1,123 @@
+"""What holds for every request of every caller: size limits, security headers, and no failure without a number."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from carrel.core.control.storage import Storage
+from carrel.lab.gateway.errors import problem_of, problem_of_incident, too_large
+from carrel.lab.gateway.gate import Zone, Zones
+from carrel.wire.v1 import STORAGE_HEADER, Problem
+
+log = logging.getLogger("carrel.lab.gateway")
+
+_COMMON = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+#: What the lab's own pages may do (Content Security Policy).
+PAGES_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_API_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
+#: The tracking pages are MLflow's own and bring their own scripts: only framing by others is forbidden there.
+_HEADERS: Mapping[Zone, Mapping[str, str]] = {
+    Zone.PUBLIC: {**_COMMON, "X-Frame-Options": "DENY", "Content-Security-Policy": PAGES_POLICY},
+    Zone.PAGES: {**_COMMON, "X-Frame-Options": "DENY", "Content-Security-Policy": PAGES_POLICY, "Cache-Control": "no-store"},
+    Zone.API: {**_COMMON, "X-Frame-Options": "DENY", "Content-Security-Policy": _API_POLICY, "Cache-Control": "no-store"},
+    Zone.TRACKING: {**_COMMON, "X-Frame-Options": "SAMEORIGIN"},
+}
+
+
+def storage_header(storage: Storage) -> Mapping[str, str]:
+    """The headers of every answer while a disk of the lab's has no room: how it is, and a sentence."""
+    short = storage.short()
+    return {} if short is None else {STORAGE_HEADER: f"{short.room.value}; {quote(short.message)}"}
+
+
+class Boundary:
+    """The outermost ASGI middleware."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        zones: Zones,
+        limit: Callable[[Scope], int | None],
+        new_incident: Callable[[], str],
+        answer: Callable[[Request, Problem], Awaitable[Response]],
+        notices: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`notices` are headers that every answer of the API has at the moment."""
+        self._notices = notices
+        self._app = app
+        self._zones = zones
+        self._limit = limit
+        self._new_incident = new_incident
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, within the limits, and see that an answer comes back."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+        zone = self._zones.of(scope["path"])
+        headers = {**_HEADERS[zone], **(self._notices() if zone is Zone.API else {})}
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                present = MutableHeaders(scope=message)
+                for name, value in headers.items():
+                    present.setdefault(name, value)
+            await send(message)
+
+        try:
+            limit = self._limit(scope)
+            if limit is not None:
+                if _announced(scope) > limit:
+                    response = await self._answer(Request(scope), problem_of(too_large(limit))[0])
+                    await response(scope, receive, send_with_headers)
+                    return
+                receive = _counted(receive, limit)
+            await self._app(scope, receive, send_with_headers)
+        except Exception:
+            incident = self._new_incident()
+            # The path has no secrets; the query string may (a sign-in ticket), so it stays out.
+            log.exception("incident %s in %s %s", incident, scope["method"], scope["path"])
+            if not started:
+                response = await self._answer(Request(scope), problem_of_incident(incident))
+                await response(scope, receive, send_with_headers)
+
+
+def _announced(scope: Scope) -> int:
+    text = Headers(scope=scope).get("content-length", "0")
+    return int(text) if text.isdigit() else 0
+
+
+def _counted(receive: Receive, limit: int) -> Receive:
+    """`receive` that fails with 413 once more than `limit` bytes of body have come (a chunked body announces no length)."""
+    total = 0
+
+    async def counted() -> Message:
+        nonlocal total
+        message = await receive()
+        total += len(message.get("body", b""))
+        if total > limit:
+            raise HTTPException(413, too_large(limit).message)  # what reads bodies knows this one
+        return message
+
+    return counted

@@ -1,0 +1,125 @@
+"""What every route works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+from fastapi import Depends, FastAPI, Path, Request
+from starlette.responses import Response
+
+from carrel.core.control.lab import Lab
+from carrel.core.control.sessions import Sessions
+from carrel.core.domain.job import Job
+from carrel.core.domain.user import Caller
+from carrel.lab.audit import AuditLog
+from carrel.lab.gateway.environments import Environments
+from carrel.lab.gateway.gate import Grant, SignedIn
+from carrel.lab.gateway.settings import GatewaySettings
+from carrel.lab.gateway.streams import Streams
+from carrel.lab.gateway.submission import Submissions
+from carrel.lab.gateway.views import job_view
+from carrel.lab.signin import Issuer
+from carrel.wire.v1 import JobView, Problem
+
+#: Largest number that every database takes as an id.
+LARGEST = 2**63 - 1
+#: Text without zero bytes, which PostgreSQL does not take.
+NO_ZERO = r"^[^\x00]*$"
+JobId = Annotated[int, Path(ge=1, le=LARGEST, description="Number of the job.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingStatus:
+    """How the tracking server is."""
+
+    #: "starting", "ready", "failed", "stopped" or "off".
+    state: str
+    #: Why.
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """The parts of a running gateway; made once by `create_app`."""
+
+    lab: Lab
+    settings: GatewaySettings
+    streams: Streams
+    submissions: Submissions
+    #: Run id and experiment id of a job's run, or None while there is none.
+    run_of: Callable[[int], tuple[str, str] | None]
+    tracking_status: Callable[[], TrackingStatus]
+    #: None in a lab without sessions.
+    sessions: Sessions | None = None
+    environments: Environments | None = None
+    #: None in a lab that keeps no audit log (tests).
+    audit: AuditLog | None = None
+    #: None in a lab in which no program can sign in (tests).
+    issuer: Issuer | None = None
+
+    def close(self) -> None:
+        """End all streams, and what is built for them; any thread may call it."""
+        self.streams.doorbell.close()
+        if self.environments is not None:
+            self.environments.close()
+
+    def tracking_url(self, base: str) -> str | None:
+        """Address of the tracking server under the lab's own address `base`, or None in a lab without one."""
+        return None if self.tracking_status().state == "off" else base.rstrip("/") + self.settings.tracking_path
+
+    def run_url(self, base: str, run_id: str | None) -> str | None:
+        """Address of a run in the tracking pages; `base` is the lab's own address, or "" for a link on its pages."""
+        if run_id is None or self.tracking_status().state == "off":
+            return None
+        return f"{base.rstrip('/')}{self.settings.tracking_path}/#/runs/{run_id}"
+
+    def show(self, job: Job, base: str) -> JobView:
+        """The job as the wire has it, with its place in the queue."""
+        hold = None if job.state.ended else self.lab.waiting(job.id)
+        return job_view(self.lab.as_told(job), hold, self.run_url(base, job.run_id))
+
+
+class Pages(SignedIn, Protocol):
+    """The web pages, as the gateway needs them; `carrel.lab.portal.Portal` is them."""
+
+    #: Paths, and directories with a final slash, that need no sign-in.
+    public: frozenset[str]
+    public_under: tuple[str, ...]
+    #: Public paths at which a GET request may change something; the audit log has them.
+    changing: frozenset[str]
+
+    def install(self, app: FastAPI, gateway: Gateway) -> None:
+        """Add the routes of the pages."""
+        ...
+
+    def problem_page(self, request: Request, problem: Problem) -> Response:
+        """`problem` for a person; when it is 401, the page that says how to sign in."""
+        ...
+
+
+async def _gateway(request: Request) -> Gateway:
+    gateway: Gateway = request.app.state.gateway
+    return gateway
+
+
+async def _grant(request: Request) -> Grant:
+    grant: Grant = request.state.grant
+    return grant
+
+
+async def _caller(request: Request) -> Caller:
+    grant: Grant = request.state.grant
+    return grant.caller
+
+
+async def _base(request: Request) -> str:
+    return str(request.base_url)
+
+
+Ctx = Annotated[Gateway, Depends(_gateway)]
+Granted = Annotated[Grant, Depends(_grant)]
+Who = Annotated[Caller, Depends(_caller)]
+#: The address under which the caller reached the lab.
+Base = Annotated[str, Depends(_base)]

@@ -1,0 +1,145 @@
+"""Users and their tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Response
+
+from carrel.core.control.tokens import DEFAULT_LIFETIME, HANDED_OUT_LIFETIME, INVITED_FOR
+from carrel.core.domain.errors import NotFound
+from carrel.core.domain.token import Token
+from carrel.core.domain.user import Role
+from carrel.lab.gateway.context import LARGEST, NO_ZERO, Base, Ctx, Who
+from carrel.lab.gateway.views import moment, token_view, user_view
+from carrel.wire.v1 import (
+    API,
+    Invitation,
+    InvitationRequest,
+    NewTokenView,
+    NewUser,
+    RedeemRequest,
+    ResetRequest,
+    SuspendRequest,
+    TokenList,
+    TokenRequest,
+    TokenView,
+    UserChange,
+    UserList,
+    UserRequest,
+)
+
+router = APIRouter(prefix=API, tags=["people"])
+
+Subject = Annotated[str, Path(max_length=255, pattern=NO_ZERO)]
+TokenId = Annotated[int, Path(ge=1, le=LARGEST, description="Number of the token.")]
+Everybody = Annotated[bool, Query(alias="all", description="Those of everybody (administrators).")]
+
+
+@router.get("/users", summary="List users (administrators)")
+def list_users(ctx: Ctx, who: Who) -> UserList:
+    """All users."""
+    return UserList(users=[user_view(user) for user in ctx.lab.administration.users(who)])
+
+
+@router.post("/users", status_code=201, summary="Add a user (administrators)")
+def add_user(request: UserRequest, ctx: Ctx, who: Who) -> NewUser:
+    """The answer holds the user's token, which is not shown again."""
+    lifetime = lifetime_of(request.expires_in, HANDED_OUT_LIFETIME)
+    user, made, token = ctx.lab.users.add(
+        who, request.name, Role(request.role), lifetime=lifetime, without_isolation=request.without_isolation
+    )
+    return NewUser(user=user_view(user), token=token, expires_at=moment(made.expires_at))
+
+
+@router.post(
+    "/users/{subject:path}/revoke", status_code=204, summary="End all tokens of a user (administrators)", response_class=Response
+)
+def revoke(subject: Subject, ctx: Ctx, who: Who) -> Response:
+    """From now on nothing answers to the user's tokens; open event streams of theirs end."""
+    ctx.lab.users.revoke_tokens(who, subject)
+    return Response(status_code=204)
+
+
+@router.post("/users/{subject:path}/reset", summary="Give a user a new token in the place of all others (administrators)")
+def reset(subject: Subject, request: ResetRequest, ctx: Ctx, who: Who) -> NewUser:
+    """For a token that was lost. The answer holds the new one, which is not shown again; what was open with the others ends."""
+    lifetime = lifetime_of(request.expires_in, HANDED_OUT_LIFETIME)
+    user, made, token = ctx.lab.users.reset(who, subject, lifetime=lifetime)
+    return NewUser(user=user_view(user), token=token, expires_at=moment(made.expires_at))
+
+
+@router.post("/users/{subject:path}/suspend", summary="Accept and start nothing of a user's (administrators)")
+def suspend(subject: Subject, request: SuspendRequest, ctx: Ctx, who: Who) -> UserChange:
+    """Running jobs go on unless `cancel_running`; waiting jobs keep their place in line for later. The user sees the reason."""
+    user, ended = ctx.lab.users.suspend(who, subject, request.reason, cancel_running=request.cancel_running)
+    return UserChange(user=user_view(user), cancelled=ended)
+
+
+@router.post("/users/{subject:path}/resume", summary="Let a user go on who was suspended or removed (administrators)")
+def resume(subject: Subject, ctx: Ctx, who: Who) -> UserChange:
+    """Tokens that were revoked stay so."""
+    return UserChange(user=user_view(ctx.lab.users.resume(who, subject)))
+
+
+@router.delete("/users/{subject:path}", summary="Remove a user (administrators)")
+def remove(subject: Subject, ctx: Ctx, who: Who) -> UserChange:
+    """Their tokens are void and their jobs end; their records stay, and nobody else gets the name."""
+    user, ended = ctx.lab.users.remove(who, subject)
+    return UserChange(user=user_view(user), cancelled=ended)
+
+
+@router.post("/invitations", status_code=201, summary="Invite somebody (administrators)")
+def invite(request: InvitationRequest, ctx: Ctx, who: Who) -> Invitation:
+    """Adds them if there is nobody of this name. The answer holds a code that can be exchanged once; it is not shown again."""
+    lifetime = INVITED_FOR if request.expires_in is None else request.expires_in
+    user, made, code = ctx.lab.users.invite(
+        who, request.name, Role(request.role), lifetime=lifetime, without_isolation=request.without_isolation
+    )
+    return Invitation(user=user_view(user), code=code, expires_at=moment(made.expires_at))
+
+
+@router.post("/invitations/current/redeem", status_code=201, summary="Exchange an invitation for a token")
+def redeem(request: RedeemRequest, ctx: Ctx, who: Who, base: Base) -> NewTokenView:
+    """Asked with the invitation's code as the access token. It is void from then on."""
+    made, token = ctx.lab.tokens.redeem(who, name=request.name)
+    return NewTokenView(token=token, about=_view(ctx, made), tracking_url=ctx.tracking_url(base))
+
+
+@router.get("/tokens", summary="List one's tokens")
+def list_tokens(ctx: Ctx, who: Who, everybody: Everybody = False) -> TokenList:
+    """Also those that have expired or were revoked, but never a token itself."""
+    return TokenList(tokens=[_view(ctx, one) for one in ctx.lab.tokens.list(who, everybody=everybody)])
+
+
+@router.post("/tokens", status_code=201, summary="Make a token")
+def create_token(request: TokenRequest, ctx: Ctx, who: Who, base: Base) -> NewTokenView:
+    """For no more than the token that asks is good for. The answer holds it, and it is not shown again."""
+    lifetime = lifetime_of(request.expires_in, DEFAULT_LIFETIME)
+    made, token = ctx.lab.tokens.create(who, name=request.name, scopes=request.scopes, account=request.account, lifetime=lifetime)
+    return NewTokenView(token=token, about=_view(ctx, made), tracking_url=ctx.tracking_url(base))
+
+
+@router.delete("/tokens/current", status_code=204, summary="Revoke the token that asks", response_class=Response)
+def revoke_current(ctx: Ctx, who: Who) -> Response:
+    """Signing out: any token may do this to itself."""
+    if who.token_id is None:
+        raise NotFound("The token of a job ends with it.", remedy="Nothing is to be done.")
+    ctx.lab.tokens.revoke(who, who.token_id)
+    return Response(status_code=204)
+
+
+@router.delete("/tokens/{token_id}", status_code=204, summary="Revoke a token", response_class=Response)
+def revoke_token(token_id: TokenId, ctx: Ctx, who: Who) -> Response:
+    """One's own; administrators may revoke anybody's. It is void at once, and event streams that it opened end."""
+    ctx.lab.tokens.revoke(who, token_id)
+    return Response(status_code=204)
+
+
+def lifetime_of(asked: int | None, default: float) -> float | None:
+    """Seconds for which a token holds; None: for ever."""
+    return default if asked is None else asked or None
+
+
+def _view(ctx: Ctx, token: Token) -> TokenView:
+    return token_view(token, now=ctx.lab.clock())

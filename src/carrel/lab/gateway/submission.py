@@ -1,0 +1,229 @@
+"""From a request to a job: reads the task's description out of the code, and settles what its sources leave open.
+
+Each setting comes from the first of these that says it: the request itself, its backend config, the ``carrel:`` section of
+the task's own file, the class of service.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pydantic_core import PydanticSerializationError
+
+from carrel.core.control.lab import Lab
+from carrel.core.control.ports import Submitted
+from carrel.core.domain.errors import Invalid, NotFound
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.slurm import SlurmRequest
+from carrel.core.domain.task import EnvironmentRecipe, GitState, Launcher, TaskSpec, TrackingTarget
+from carrel.core.domain.user import Caller
+from carrel.core.domain.visible import Visible
+from carrel.core.snapshots import SnapshotStore
+from carrel.core.submission import ResourceOptions, TaskOptions, options_of, read_engine_options
+from carrel.core.submission.kinds import NAME
+from carrel.core.tasks import BackendConfig, TaskDescription, describe, read_backend_config
+from carrel.core.tasks.environment import resolved_as_of
+from carrel.core.tasks.shape import one_of_gpus, tasks_on_each_node
+from carrel.wire.v1 import TaskRequest
+from carrel.wire.v1.base import Request
+
+T = TypeVar("T")
+
+
+class Submissions:
+    """Takes task requests. Thread-safe."""
+
+    def __init__(self, lab: Lab, snapshots: SnapshotStore, *, remembered: int) -> None:
+        self._lab = lab
+        self._snapshots = snapshots
+        self._remembered = remembered
+        self._guard = threading.Lock()
+        self._described: OrderedDict[Hashable, TaskDescription] = OrderedDict()
+
+    def submit(self, caller: Caller, request: TaskRequest, key: str | None) -> tuple[Submitted, tuple[str, ...]]:
+        """Make the job; return it with notes for its submitter.
+
+        Raises `Invalid` for what is wrong with request or code, `Impossible` for what can never run here.
+        """
+        _refuse_half_characters(request)
+        # Before anything is read: the content of somebody else's code must not show in an error message.
+        if not self._lab.has_snapshot(caller, request.snapshot):
+            raise NotFound(f"There is no code {request.snapshot} of yours.", remedy="Upload the snapshot first.")
+        said = read_request(request)
+        config = read_backend_config(request.backend_config)
+        described = self._describe(request)
+        options = said.over(config.options).over(described.options)
+        partition, renamed = self._lab.policy.partition_here(options.partition)
+        named = _first(said.qos, config.options.qos)
+        if partition is not None and not self._lab.policy.partitions:
+            # A lab that is one has no partitions; where a QoS has the name, that is what was meant.
+            named, partition = named or self._qos_of_partition(partition), None
+        qos = self._lab.policy.choose(_first(named, described.options.qos), JobKind.TASK, partition)
+        resources = options.resources.resources(Resources(time=qos.default_time))
+        asked, left_out = self._lab.policy.left_out(_slurm(options.slurm), partition)
+        environment = _environment(said, config, described)
+        task = _task(request, options, described, environment, resources)
+        notes = (*described.notes, *config.notes, *([renamed] if renamed else []), *left_out)
+        task = replace(task, slurm=asked, notes=notes)
+        submitted = self._lab.submit(
+            caller,
+            task,
+            name=NAME.read("name", options.name or described.name),
+            resources=resources,
+            qos=qos,
+            partition=partition,
+            account=options.account,
+            retries=options.retries or 0,
+            preemptible=options.preemptible is not False,
+            visible=options.visible or Visible.OWNER,
+            dependency=(options.dependency or "").strip(),
+            array=_array(options.array, request),
+            key=key,
+        )
+        return submitted, task.notes
+
+    def _describe(self, request: TaskRequest) -> TaskDescription:
+        key = (
+            request.snapshot,
+            request.directory,
+            request.entry_point,
+            request.script,
+            tuple(request.parameters.items()),
+            tuple(request.arguments),
+            request.strict,
+        )
+        with self._guard:
+            known = self._described.get(key)
+            if known is not None:
+                self._described.move_to_end(key)
+                return known
+        made = describe(
+            self._snapshots.files(request.snapshot, _inside(request.directory)),
+            entry_point=request.entry_point,
+            script=request.script,
+            parameters=request.parameters,
+            arguments=request.arguments,
+            strict=request.strict,
+        )
+        with self._guard:
+            self._described[key] = made
+            while len(self._described) > self._remembered:
+                self._described.popitem(last=False)
+        return made
+
+    def _qos_of_partition(self, partition: str) -> str:
+        if partition in self._lab.policy.qos:
+            return partition
+        raise Invalid(
+            f'There is no partition "{partition}": this lab has none.',
+            remedy=f"Leave it out, or name a QoS: {', '.join(self._lab.policy.qos)}. "
+            "An administrator can say what it is here, in [partition_names] of carrel.toml.",
+        )
+
+
+def _refuse_half_characters(request: TaskRequest) -> None:
+    """JSON can name one half of a surrogate pair, which is no text (RFC 8259, 8.2) and could not be written down."""
+    try:
+        request.model_dump_json()
+    except (PydanticSerializationError, UnicodeError) as error:
+        raise Invalid("The request has text with half a character (a lone surrogate).", remedy="Send UTF-8.") from error
+
+
+def read_request(request: TaskRequest) -> TaskOptions:
+    """Return what the request itself says; raise `Invalid` for a value that cannot be."""
+    resources = request.resources.model_copy(
+        update={"gpus": one_of_gpus(request.resources.gpus, request.resources.gpus_per_node)}
+    )
+    wish = request.slurm.model_dump(exclude_none=True) if request.slurm is not None else {}
+    slurm: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in wish.items()}
+    return TaskOptions(
+        **_options_in(request, TaskOptions),
+        resources=ResourceOptions(**_options_in(resources, ResourceOptions)),
+        slurm=SlurmRequest(**slurm),
+        engines=read_engine_options(request.engines),
+    )
+
+
+def _options_in(request: Request, declaration: type) -> dict[str, Any]:
+    declared = {name: option for name, option in options_of(declaration).items() if option.in_requests}
+    return {
+        name: option.kind.read(name, value) for name, option in declared.items() if (value := getattr(request, name)) is not None
+    }
+
+
+def _task(
+    request: TaskRequest,
+    options: TaskOptions,
+    described: TaskDescription,
+    environment: EnvironmentRecipe,
+    resources: Resources,
+) -> TaskSpec:
+    git, tracking = request.git, request.tracking
+    launcher = options.launcher or Launcher.NONE
+    return TaskSpec(
+        entry_point=described.entry_point,
+        command=described.command,
+        snapshot=request.snapshot,
+        directory=_inside(request.directory),
+        parameters=described.parameters,
+        environment=resolved_as_of(environment, options.resolve_as_of),
+        inputs=described.inputs,
+        path_parameters=described.path_parameters,
+        outputs=described.outputs,
+        launcher=launcher,
+        tasks_per_node=tasks_on_each_node(options.tasks_per_node, launcher, resources, described.command),
+        variables=options.variables,
+        secrets=options.secrets,
+        experiment=options.experiment,
+        tracking=TrackingTarget(run_id=tracking.run_id, experiment_id=tracking.experiment_id, uri=tracking.uri)
+        if tracking
+        else None,
+        git=GitState(**git.model_dump()) if git else None,
+        requeue=options.requeue or 0,
+        warning=options.warning,
+        network=options.network,
+        engines={name: asked for name, asked in options.engines.items() if asked} or None,
+    )
+
+
+def _environment(said: TaskOptions, config: BackendConfig, described: TaskDescription) -> EnvironmentRecipe:
+    if said.image is not None:
+        return said.image
+    # MLflow's --env-manager local: the environment that is there, so nothing is built.
+    return EnvironmentRecipe() if config.env_manager == "local" else described.environment
+
+
+def _slurm(asked: SlurmRequest) -> SlurmRequest | None:
+    if asked.mail and not asked.mail_events:  # Slurm would write to nobody
+        asked = replace(asked, mail_events=("END", "FAIL"))
+    return asked if asked.asked() else None
+
+
+def _array(text: str | None, request: TaskRequest) -> str:
+    if text is None:
+        return ""
+    if request.tracking is not None and request.tracking.uri is not None:
+        raise Invalid(
+            "Each element of an array has a run of its own, which the lab cannot make on another tracking server.",
+            remedy="Track with the lab's own server, or leave array out.",
+        )
+    return text.replace(" ", "")
+
+
+def _first(*values: T | None) -> T | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _inside(directory: str) -> str:
+    plain = posixpath.normpath(directory)
+    if "\0" in directory or plain.startswith(("/", "..")):
+        raise Invalid(
+            f'"{directory[:100]}" is not a directory of the code.', remedy="Name one relative to the top of what was packed."
+        )
+    return plain

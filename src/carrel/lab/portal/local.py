@@ -1,0 +1,177 @@
+"""Sign-in by what the lab itself knows: invitations that are opened in the browser, and passwords."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from carrel.core.domain.errors import CarrelError, Conflict, Denied, Invalid, Unauthenticated
+from carrel.lab.credentials import LocalSignIn
+from carrel.lab.credentials.passkeys import Passkeys
+from carrel.lab.gateway.gate import same_origin
+from carrel.lab.portal.entrance import read_form
+from carrel.lab.portal.my_sign_in import MySignIn
+from carrel.lab.portal.sign_in_methods import Admits, local_path
+from carrel.lab.portal.signin import Sessions
+from carrel.lab.portal.templating import Templates
+
+_LONGEST_NAME = 255
+#: What is asked for on these pages stays on none: no cache keeps them. A code is never in an address that is sent.
+_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
+
+
+class LocalPages:
+    """Implements `carrel.lab.portal.sign_in_methods.SignInMethod`, with pages of its own (`use` gives their look)."""
+
+    template = "sign_in_local.html"
+    public = frozenset(
+        {"/invitation", "/invitation/passkey", "/sign-in/password", "/sign-in/passkey", "/sign-in/passkey/options"}
+    )
+    changing: frozenset[str] = frozenset()
+    known: Mapping[str, Any] = {}
+
+    def __init__(self, local: LocalSignIn, passkeys: Passkeys) -> None:
+        self._local = local
+        self._passkeys = passkeys
+        self._look: Templates | None = None
+
+    def use(self, look: Templates) -> None:
+        """Show pages by these templates."""
+        self._look = look
+        look.know(passkeys=self._passkeys.party)
+
+    def own(self, sessions: Sessions) -> MySignIn:
+        """The page of who is signed in."""
+        assert self._look is not None
+        return MySignIn(self._local, self._passkeys, sessions, self._look)
+
+    def routes(self, door: Admits) -> list[BaseRoute]:
+        """The routes of these pages."""
+
+        async def password(request: Request) -> Response:
+            return await self._by_password(request, door)
+
+        async def invitation(request: Request) -> Response:
+            return await self._by_invitation(request, door)
+
+        async def passkey(request: Request) -> Response:
+            return await self._by_passkey(request, door)
+
+        return [
+            Route("/sign-in/password", password, methods=["POST"]),
+            Route("/sign-in/passkey", passkey, methods=["POST"]),
+            Route("/sign-in/passkey/options", self.ask, methods=["POST"]),
+            Route("/invitation/passkey", self.ask_invited, methods=["POST"]),
+            Route("/invitation", self.invitation, methods=["GET"]),
+            Route("/invitation", invitation, methods=["POST"]),
+        ]
+
+    # ---- by name and password
+
+    async def _by_password(self, request: Request, door: Admits) -> Response:
+        fields = await own_form(request)
+        after = request.state.after = local_path(fields.get("after"))
+        name, password = fields.get("name", "").strip(), fields.get("password", "")
+        if not name or len(name) > _LONGEST_NAME or not password:
+            raise Unauthenticated("The name or the password is missing.")
+
+        def sign_in() -> Response:
+            if self._local.people.get(name) is not None:  # what nobody is called may be a password in the wrong field
+                request.state.tried = name
+            proof = self._local.by_password(name, password, address_of(request))
+            return door.admit(request, proof.subject, how="by password", after=after, confirm=proof.confirm)
+
+        return await to_thread.run_sync(sign_in)
+
+    # ---- by passkey
+
+    async def ask(self, request: Request) -> Response:
+        """What the browser is to sign."""
+        await own_form(request)
+        return json_of(self._passkeys.ask())
+
+    async def _by_passkey(self, request: Request, door: Admits) -> Response:
+        fields = await own_form(request)
+        after = request.state.after = local_path(fields.get("after"))
+
+        def sign_in() -> Response:
+            proof = self._passkeys.sign_in(fields.get("answer", ""), lambda subject: setattr(request.state, "tried", subject))
+            return door.admit(request, proof.subject, how="by passkey", after=after, confirm=proof.confirm)
+
+        return await to_thread.run_sync(sign_in)
+
+    async def ask_invited(self, request: Request) -> Response:
+        """What the browser of an invited person is to make."""
+        fields = await own_form(request)
+        return json_of(await to_thread.run_sync(self._passkeys.ask_invited, fields.get("code", "").strip()))
+
+    # ---- by invitation
+
+    def invitation(self, request: Request) -> Response:
+        """The page that the link of an invitation opens. Its code is in the fragment, which browsers send to nobody."""
+        return self._page(request, code=None, name=None, problem=None)
+
+    async def _by_invitation(self, request: Request, door: Admits) -> Response:
+        fields = await own_form(request)
+        code = fields.get("code", "").strip().rpartition("#")[2]
+
+        def answer() -> Response:
+            return self._choose(request, door, code, fields)
+
+        return await to_thread.run_sync(answer)
+
+    def _choose(self, request: Request, door: Admits, code: str, fields: dict[str, str]) -> Response:
+        try:
+            name = self._local.invited(code).user.name
+        except CarrelError as error:
+            return self._page(request, code=None, name=None, problem=error, status=401)
+        request.state.tried = name
+        password, answer = fields.get("password"), fields.get("answer")
+        if password is None and answer is None:
+            return self._page(request, code=code, name=name, problem=None)
+        try:
+            if answer is not None:
+                proof = self._passkeys.by_invitation(code, answer, fields.get("called", ""))
+            elif password is None or password != fields.get("again", password):
+                raise Invalid("The two passwords differ.", remedy="Type the same one twice.")
+            else:
+                proof = self._local.choose_password(code, password)
+        except (Invalid, Conflict) as error:
+            return self._page(request, code=code, name=name, problem=error, status=422)
+        except Unauthenticated as error:
+            return self._page(request, code=None, name=None, problem=error, status=401)
+        return door.admit(request, proof.subject, how="by invitation", confirm=proof.confirm)
+
+    def _page(
+        self, request: Request, *, code: str | None, name: str | None, problem: CarrelError | None, status: int = 200
+    ) -> Response:
+        return self.page(request, "invitation.html", status=status, code=code, name=name, problem=problem)
+
+    def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        """A page that no cache keeps."""
+        assert self._look is not None
+        response = self._look.page(request, template, status=status, **values)
+        response.headers.update(_HEADERS)
+        return response
+
+
+async def own_form(request: Request) -> dict[str, str]:
+    """The fields of a form of the lab's own pages. Raises `Denied` when another site sent it."""
+    if not same_origin(request.headers):
+        raise Denied("This request comes from another site.", remedy="Use the lab's own pages.")
+    return await read_form(request)
+
+
+def json_of(text: str) -> Response:
+    """An answer for the script of these pages."""
+    return Response(text, media_type="application/json", headers=_HEADERS)
+
+
+def address_of(request: Request) -> str:
+    """Where a request comes from."""
+    return request.client.host if request.client is not None else ""

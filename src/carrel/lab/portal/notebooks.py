@@ -1,0 +1,208 @@
+"""The pages of sessions and of the GPUs that their cells borrow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from carrel.core.control.sessions import SessionOptions, Sessions
+from carrel.core.domain.errors import Invalid, Unavailable
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.session import SessionKind
+from carrel.core.domain.units import parse_duration, parse_size
+from carrel.core.domain.user import Caller
+from carrel.core.policy.partitions import partitions_for
+from carrel.lab.gateway.context import Gateway
+from carrel.lab.gateway.views import lending_view, session_view
+from carrel.lab.portal.entrance import check_form, read_form
+from carrel.lab.portal.requests import caller_of, job_id_of
+from carrel.lab.portal.signin import Sessions as Browsers
+from carrel.lab.portal.signin import session_in
+from carrel.lab.portal.templating import Templates
+from carrel.lab.portal.timelines import going, memory_of, strip_of
+from carrel.wire.v1 import SessionView, TenantView
+from carrel.wire.v1.sessions import Lending
+
+
+class NotebookPages:
+    """``/notebooks`` and ``/gpus``, with their parts and buttons."""
+
+    def __init__(self, gateway: Gateway, browsers: Browsers, look: Templates) -> None:
+        self._gateway = gateway
+        self._browsers = browsers
+        self._look = look
+
+    def routes(self) -> list[BaseRoute]:
+        """The routes of these pages; none in a lab without sessions."""
+        if self._gateway.sessions is None:
+            return []
+        one = "/notebooks/{job_id}"
+        return [
+            Route("/notebooks", self.list, methods=["GET"]),
+            Route("/notebooks", self.start, methods=["POST"]),
+            Route(one, self.one, methods=["GET"]),
+            Route(f"{one}/open", self.open, methods=["POST"]),
+            Route(f"{one}/end", self.end, methods=["POST"]),
+            Route("/gpus", self.gpus, methods=["GET"]),
+        ]
+
+    # ---- pages
+
+    def list(self, request: Request) -> Response:
+        """The caller's sessions, and a form to start one. With ``part=live`` only what changes."""
+        caller = caller_of(request)
+        last_event = self._gateway.lab.last_event_id()
+        policy = self._gateway.lab.policy
+        shown = [self._show(caller, job.id) for job in self._sessions.list(caller)]
+        part = request.query_params.get("part") == "live"
+        return self._look.page(
+            request,
+            "notebooks_live.html" if part else "notebooks.html",
+            sessions=shown,
+            qos=list(policy.qos.values()),
+            partitions=partitions_for(JobKind.SESSION, policy.qos, policy.partitions),
+            last_event=last_event,
+            form_secret=self._form_secret(request),
+        )
+
+    def one(self, request: Request) -> Response:
+        """One session: why it waits, what is being prepared, the way in. With ``part=live`` only what changes."""
+        caller = caller_of(request)
+        last_event = self._gateway.lab.last_event_id()
+        part = request.query_params.get("part") == "live"
+        return self._look.page(
+            request,
+            "notebook_live.html" if part else "notebook.html",
+            session=self._show(caller, job_id_of(request)),
+            # A user who has just started it wants to be in it.
+            go=request.query_params.get("go") == "yes",
+            last_event=last_event,
+            form_secret=self._form_secret(request),
+        )
+
+    def gpus(self, request: Request) -> Response:
+        """Who has which GPU now. With ``part=live`` only what changes."""
+        caller = caller_of(request)
+        lending = lending_view(self._sessions.gpus(caller), self._sessions.nodes(caller))
+        part = request.query_params.get("part") == "live"
+        now = self._look.now().timestamp()
+        return self._look.page(
+            request,
+            "gpus_live.html" if part else "gpus.html",
+            lending=lending,
+            rows=device_rows(lending, now),
+            moves=going(lending, now),
+            # Everything as of then, on the clock of the broker that said it.
+            nodes=[(node, device_rows(node, now - node.age), going(node, now - node.age)) for node in lending.nodes],
+            now=now,
+            form_secret=self._form_secret(request),
+        )
+
+    # ---- buttons
+
+    async def start(self, request: Request) -> Response:
+        """Start a session, and show how it comes up."""
+        fields = await self._form(request)
+        submitted = await to_thread.run_sync(self._sessions.start, caller_of(request), asked_in(fields))
+        return RedirectResponse(f"/notebooks/{submitted.job.id}?go=yes", 303)
+
+    async def open(self, request: Request) -> Response:
+        """Go to the session. It is another origin, to which a form must not lead: the page that is shown leads there."""
+        await self._form(request)
+        base = str(request.base_url)
+        link = await to_thread.run_sync(lambda: self._sessions.open(caller_of(request), job_id_of(request), base=base))
+        answer = self._look.page(request, "opening.html", link=link, form_secret=self._form_secret(request))
+        answer.headers["Referrer-Policy"] = "no-referrer"
+        return answer
+
+    async def end(self, request: Request) -> Response:
+        """End the session; its files stay."""
+        await self._form(request)
+        caller, job_id = caller_of(request), job_id_of(request)
+
+        def cancel() -> None:
+            self._sessions.get(caller, job_id)
+            self._gateway.lab.cancel(caller, job_id)
+
+        await to_thread.run_sync(cancel)
+        return RedirectResponse("/notebooks", 303)
+
+    # ---- parts
+
+    @property
+    def _sessions(self) -> Sessions:
+        if self._gateway.sessions is None:  # pragma: no cover - then there is no route
+            raise Unavailable("This lab offers no sessions.")
+        return self._gateway.sessions
+
+    def _show(self, caller: Caller, job_id: int) -> SessionView:
+        job, spec = self._sessions.get(caller, job_id)
+        return session_view(self._gateway.show(job, ""), spec, self._sessions.status(job))
+
+    async def _form(self, request: Request) -> dict[str, str]:
+        fields = await read_form(request)
+        check_form(fields, self._form_secret(request))
+        return fields
+
+    def _form_secret(self, request: Request) -> str | None:
+        return self._browsers.form_secret(session_in(request.headers.get("cookie", "")) or "")
+
+
+def asked_in(fields: dict[str, str]) -> SessionOptions:
+    """What a form asks for. Raises `Invalid`."""
+    kind = fields.get("kind", "notebook")
+    if kind not in {kind.value for kind in SessionKind}:
+        raise Invalid(f'There is no session of kind "{kind[:40]}".', remedy="Use the form on the page.")
+
+    def text(name: str) -> str | None:
+        return fields.get(name, "").strip() or None
+
+    gpus = text("gpus")
+    if gpus is not None and not (gpus.isascii() and gpus.isdigit() and len(gpus) < 6):
+        raise Invalid(f'"{gpus[:40]}" is not a number of GPUs.', remedy="Write 0, 1, 2 …")
+    name = text("name")
+    if name is not None and not (name.isprintable() and len(name) <= 255):
+        raise Invalid("The name cannot be used.", remedy="Use up to 255 printable characters.")
+    time, memory = text("time"), text("memory")
+    return SessionOptions(
+        kind=SessionKind(kind),
+        name=name,
+        environment=text("environment") or "default",
+        gpus=None if gpus is None else int(gpus),
+        reserve=fields.get("reserve") == "yes",
+        qos=text("qos"),
+        partition=text("partition"),
+        memory=None if memory is None else parse_size(memory),
+        time=None if time is None else parse_duration(time),
+    )
+
+
+def device_rows(lending: Lending, now: float) -> list[dict[str, Any]]:
+    """Each device with its lease and residents, its memory and its last hour, for the template."""
+    tenants = {tenant.id: tenant for tenant in lending.tenants}
+    rows = []
+    for device in lending.devices:
+        lease = next((lease for lease in lending.leases if lease.id == device.lease), None)
+        shares = {share.tenant: share for share in device.by}
+        rows.append(
+            {
+                "device": device,
+                "lease": lease,
+                "holder": tenants.get(lease.tenant) if lease is not None else None,
+                "residents": [(tenants[name], shares.get(name)) for name in device.residents if name in tenants],
+                "memory": memory_of(lending, device, _name),
+                "strip": strip_of(lending, device, now),
+            }
+        )
+    return rows
+
+
+def _name(tenant: TenantView) -> str:
+    """The tenant, for a text."""
+    if tenant.mine or tenant.owner:
+        return (tenant.label or f"job {tenant.job}") + ("" if tenant.mine else f" ({tenant.owner})")
+    return "somebody else"

@@ -1,0 +1,103 @@
+"""The pages as the gateway mounts them: who is signed in, and how everything that goes wrong looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+
+from carrel.core.domain.ports import Clock
+from carrel.lab.gateway.context import Gateway
+from carrel.lab.portal.consent import ConsentPages
+from carrel.lab.portal.entrance import Entrance
+from carrel.lab.portal.local import LocalPages
+from carrel.lab.portal.notebooks import NotebookPages
+from carrel.lab.portal.pages import JobPages, ReferencePage
+from carrel.lab.portal.sign_in_methods import SignInMethod, local_path
+from carrel.lab.portal.signin import Sessions, Tickets, session_in
+from carrel.lab.portal.templating import Templates
+from carrel.wire.v1 import Problem
+
+_STATIC = Path(__file__).parent / "static"
+
+
+class Portal:
+    """Implements `carrel.lab.gateway.Pages`. `tickets` makes the one-time links that sign a browser in."""
+
+    public_under: tuple[str, ...] = ("/static/",)
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        first: Sequence[SignInMethod] = (),
+        ways: Sequence[SignInMethod] = (),
+        local: LocalPages | None = None,
+    ) -> None:
+        """How people sign in, beside the links and access tokens that are always good.
+
+        `local`: by what the lab knows of them; `first` stands before that on the page, `ways` after it.
+        """
+        self._ways: tuple[SignInMethod, ...] = (*first, *((local,) if local is not None else ()), *ways)
+        self.public = frozenset({"/login", "/docs", "/favicon.ico"}).union(*(way.public for way in self._ways))
+        self.changing = frozenset[str]().union(*(way.changing for way in self._ways))
+        self.tickets = Tickets(clock)
+        self.sessions = Sessions(clock)
+        self._look = Templates(clock)
+        self._local = local
+        self._look.know(has_own_sign_in=local is not None)
+        for way in self._ways:
+            self._look.know(**way.known)
+        if local is not None:
+            local.use(self._look)
+
+    def session_token(self, cookie: str) -> str | None:
+        """The access token behind the session in a Cookie header, or None."""
+        session = session_in(cookie)
+        return None if session is None else self.sessions.token(session)
+
+    def install(self, app: FastAPI, gateway: Gateway) -> None:
+        """Add the routes of the pages."""
+        pages = JobPages(gateway, self.sessions, self._look)
+        notebooks = NotebookPages(gateway, self.sessions, self._look)
+        self._look.offers_sessions = gateway.sessions is not None
+        self._look.tracking = lambda: _tracking(gateway)
+        self._look.short = gateway.lab.storage.short
+        entrance = Entrance(gateway, self.tickets, self.sessions)
+        reference = ReferencePage(app, self._look)
+        app.router.routes.extend([*pages.routes(), *notebooks.routes(), *entrance.routes(), *reference.routes()])
+        if gateway.issuer is not None:
+            app.router.routes.extend(ConsentPages(gateway.issuer, self.sessions, self._look).routes())
+        for way in self._ways:
+            app.router.routes.extend(way.routes(entrance))
+        if self._local is not None:
+            app.router.routes.extend(self._local.own(self.sessions).routes())
+        app.router.routes.append(Mount("/static", StaticFiles(directory=_STATIC)))
+
+    def problem_page(self, request: Request, problem: Problem) -> Response:
+        """`problem` for a person; when it is 401, the page that says how to sign in."""
+        if problem.status == 401:
+            after = local_path(request.url.path + (f"?{request.url.query}" if request.url.query else ""))
+            return self._look.page(
+                request,
+                "sign_in.html",
+                status=401,
+                problem=problem,
+                after=getattr(request.state, "after", "/")
+                if request.method != "GET" or request.url.path in self.public
+                else after,
+                ways=[way.template for way in self._ways],
+            )
+        return self._look.page(request, "problem.html", status=problem.status, problem=problem)
+
+
+def _tracking(gateway: Gateway) -> dict[str, str] | None:
+    status = gateway.tracking_status()
+    if status.state == "off":
+        return None
+    return {"state": status.state, "message": status.message, "url": f"{gateway.settings.tracking_path}/"}

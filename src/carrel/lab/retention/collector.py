@@ -1,0 +1,280 @@
+"""Carrying out the rules, one kind after the other."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.ports import Clock
+from carrel.core.domain.retention import Collected, Kind, RetentionRules
+from carrel.lab.retention.removal import leftovers, remove_tree, remove_unused, size_of
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+#: Names that a report gives of each kind.
+_EXAMPLES = 10
+_BLOB = re.compile(r"[0-9a-f]{64}")
+
+
+class References(Protocol):
+    """What the lab's memory says of what is on disk; `carrel.lab.store.retention.RetentionTable` is one."""
+
+    def ended_attempts(self, before: float) -> Set[tuple[int, int]]:
+        """Job and number of all attempts that ended before that moment, of jobs that are over or have had a later attempt."""
+        ...
+
+    def ended_jobs(self, before: float) -> Set[int]:
+        """Jobs that ended before that moment, and of which no outputs wait to be collected."""
+        ...
+
+    def oldest_start(self) -> float | None:
+        """When the oldest attempt that has not ended began, or None while there is none."""
+        ...
+
+    def named(self) -> Set[str]:
+        """The digests ("sha256:…") that some job names: its code, its lock, its stored outputs."""
+        ...
+
+    def outputs_of_ended(self, before: float) -> tuple[int, int]:
+        """How many outputs of jobs that ended before that moment are stored, and their bytes."""
+        ...
+
+    def drop_outputs(self, *, before: float, now: float) -> None:
+        """From now on these are not stored any more; their names, sizes and digests stay in the record."""
+        ...
+
+    def drop_code(self, digest: str) -> None:
+        """Nobody has uploaded this code any more."""
+        ...
+
+    def cells_before(self, before: float) -> int:
+        """How many cells there are that had their GPUs before that moment and not after it."""
+        ...
+
+    def drop_cells(self, before: float) -> None:
+        """Forget them."""
+        ...
+
+
+class Artifacts(Protocol):
+    """The artifacts of MLflow; `carrel.lab.tracking.artifacts.ArtifactStore` is one."""
+
+    def unused(self, *, unused_before: float, deleted_before: float | None) -> Iterator[Path]:
+        """Directories of artifacts that belong to no run, or to one that was deleted before that moment."""
+        ...
+
+
+class Audit(Protocol):
+    """What was done in the lab, in files; `carrel.lab.audit.AuditLog` is one."""
+
+    def old(self, before: float) -> Sequence[Path]:
+        """The files that were finished before that moment, oldest first."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Write down that the oldest file goes, and remove it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where what lies."""
+
+    spool: Path
+    snapshots: Path
+    blobs: Path
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tally:
+    kind: Kind
+    count: int = 0
+    size: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, what: str, size: int, count: int = 1) -> None:
+        self.count += count
+        self.size += size
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(what)
+
+    def result(self, trouble: str = "") -> Collected:
+        return Collected(kind=self.kind, count=self.count, size=self.size, examples=tuple(self.examples), trouble=trouble)
+
+
+class Collector:
+    """Removes what the rules do not keep. Thread-safe: one collection at a time."""
+
+    def __init__(
+        self,
+        places: Places,
+        references: References,
+        *,
+        rules: Callable[[], RetentionRules],
+        clock: Clock,
+        artifacts: Artifacts | None = None,
+        audit: Audit | None = None,
+    ) -> None:
+        self._places = places
+        self._references = references
+        self._rules = rules
+        self._clock = clock
+        self._artifacts = artifacts
+        self._audit = audit
+        self._turn = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """Let a collection that is under way end with what it is doing just now; any thread may call it."""
+        self._closed = True
+
+    def collect(self, kinds: Collection[Kind] = tuple(Kind), *, dry_run: bool = False) -> list[Collected]:
+        """Remove what the rules do not keep of these kinds; return what went. With `dry_run` nothing goes.
+
+        An error in one kind is reported there, and the other kinds are still done.
+        """
+        work = {
+            Kind.WORK: self._work,
+            Kind.LOGS: self._logs,
+            Kind.CODE: self._code,
+            Kind.OUTPUTS: self._outputs,
+            Kind.ARTIFACTS: self._artifacts_,
+            Kind.AUDIT: self._audit_,
+            Kind.CELLS: self._cells,
+        }
+        found = []
+        with self._turn:
+            for kind in Kind:
+                if kind not in kinds:
+                    continue
+                tally, trouble = _Tally(kind=kind), ""
+                try:
+                    work[kind](tally, self._rules(), self._clock(), dry_run)
+                except (CarrelError, OSError) as error:
+                    _log.warning("%s could not be looked through: %s", kind, error)
+                    trouble = str(error)
+                found.append(tally.result(trouble))
+        return found
+
+    def _work(self, tally: _Tally, rules: RetentionRules, now: float, dry_run: bool) -> None:
+        if rules.work is None:
+            return
+        over = self._references.ended_attempts(now - rules.work)
+        for job, attempt, path in self._each(self._attempts()):
+            for place in [path / "work", *leftovers(path)] if (job, attempt) in over else ():
+                if place.is_dir() and not place.is_symlink():
+                    tally.add(f"job {job}, attempt {attempt}: {place.name.strip('.')}", size_of(place))
+                    if not dry_run:
+                        remove_tree(place)
+
+    def _logs(self, tally: _Tally, rules: RetentionRules, now: float, dry_run: bool) -> None:
+        over = self._references.ended_jobs(now - rules.logs) if rules.logs is not None else frozenset()
+        for path in self._each(self._directories(self._places.spool)):
+            if int(path.name) in over:
+                tally.add(f"job {path.name}", size_of(path))
+                if not dry_run:
+                    remove_tree(path)
+        for path in leftovers(self._places.spool) if not dry_run else ():
+            remove_tree(path)
+
+    def _code(self, tally: _Tally, rules: RetentionRules, now: float, dry_run: bool) -> None:
+        if rules.unused is None:
+            return
+        before, named = now - rules.unused, self._references.named()
+        for path in self._each(sorted(self._places.snapshots.glob("*.tar"))):
+            digest = f"sha256:{path.stem}"
+            if digest not in named and self._goes(path, before, f"code {path.stem[:12]}", tally, dry_run) and not dry_run:
+                self._references.drop_code(digest)
+
+    def _outputs(self, tally: _Tally, rules: RetentionRules, now: float, dry_run: bool) -> None:
+        if rules.outputs is not None:
+            count, size = self._references.outputs_of_ended(now - rules.outputs)
+            if count and dry_run:
+                # What other jobs have stored too stays, so this is the most that it can be.
+                tally.add(f"{count} outputs of jobs that ended before", size, count)
+            elif count:
+                self._references.drop_outputs(before=now - rules.outputs, now=now)
+        if rules.unused is None:
+            return
+        # A runner has stored what its journal will say: nothing that is as new as an attempt that is not over is looked at.
+        before = min(now - rules.unused, self._references.oldest_start() or now)
+        named = self._references.named()
+        for path in self._each(self._blobs()):
+            if f"sha256:{path.name}" not in named:
+                self._goes(path, before, f"content {path.name[:12]}", tally, dry_run)
+        for path in sorted((self._places.blobs / "incoming").glob("*")):
+            self._goes(path, before, f"unfinished {path.name}", tally, dry_run)
+
+    def _artifacts_(self, tally: _Tally, rules: RetentionRules, now: float, dry_run: bool) -> None:
+        if self._artifacts is None or rules.unused is None:
+            return
+        deleted = None if rules.deleted_runs is None else now - rules.deleted_runs
+        for path in self._each(self._artifacts.unused(unused_before=now - rules.unused, deleted_before=deleted)):
+            tally.add(f"artifacts of {path.parent.name}", size_of(path))
+            if not dry_run:
+                remove_tree(path)
+
+    def _audit_(self, tally: _Tally, rules: RetentionRules, now: float, dry_run: bool) -> None:
+        if self._audit is None or rules.audit is None:
+            return
+        for path in self._each(self._audit.old(now - rules.audit)):
+            tally.add(path.name, size_of(path))
+            if not dry_run:
+                self._audit.remove(path)
+
+    def _cells(self, tally: _Tally, rules: RetentionRules, now: float, dry_run: bool) -> None:
+        if rules.cells is None:
+            return
+        count = self._references.cells_before(now - rules.cells)
+        if count:
+            # Rows of the database, which goes on to use their room.
+            tally.add(f"{count} cells that were over before", 0, count)
+            if not dry_run:
+                self._references.drop_cells(now - rules.cells)
+
+    def _goes(self, path: Path, before: float, what: str, tally: _Tally, dry_run: bool) -> bool:
+        size = size_of(path)
+        if dry_run:
+            try:
+                going = path.stat().st_mtime < before
+            except FileNotFoundError:
+                going = False
+        else:
+            going = remove_unused(path, before)
+        if going:
+            tally.add(what, size)
+        return going
+
+    def _each(self, found: Iterable[T]) -> Iterator[T]:
+        """What is found, until somebody wants the end."""
+        for one in found:
+            if self._closed:
+                return
+            yield one
+
+    def _attempts(self) -> Iterator[tuple[int, int, Path]]:
+        for job in self._directories(self._places.spool):
+            for attempt in self._directories(job):
+                yield int(job.name), int(attempt.name), attempt
+
+    def _blobs(self) -> Iterator[Path]:
+        for place in sorted(self._places.blobs.glob("??")):
+            for path in sorted(place.iterdir()):
+                if _BLOB.fullmatch(path.name):
+                    yield path
+                elif path.name.endswith(".removed"):  # an interrupted removal: nobody names it by this name
+                    path.unlink(missing_ok=True)
+
+    @staticmethod
+    def _directories(place: Path) -> list[Path]:
+        try:
+            found = [path for path in place.iterdir() if path.name.isdecimal() and path.is_dir()]
+        except FileNotFoundError:
+            return []
+        return sorted(found, key=lambda path: int(path.name))

@@ -1,0 +1,152 @@
+"""What jobs on the lab's own machine do not see of it (`isolation`)."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import carrel
+from carrel.core.domain.errors import Conflict, Impossible, Invalid
+from carrel.core.domain.launch import LaunchWalls
+from carrel.core.domain.network import Network, read_network
+from carrel.core.domain.user import directory_name
+from carrel.lab.server.home import LabHome
+from carrel.node.containment.trial import attack, try_walls
+from carrel.node.containment.walls import Bind, Isolation, Walls
+from carrel.node.environments.records import write_text
+
+#: Where programs of the machine keep their sockets and what belongs to others.
+_ALWAYS_HIDDEN = ("/run", "/var/tmp", "/var/spool", "/var/mail")
+#: What programs look for there all the same.
+_NEEDED = ("/run/systemd/resolve", "/run/nvidia-persistenced", "/run/resolvconf", "/run/NetworkManager/resolv.conf")
+
+
+_NETWORKS = {Network.LOOPBACK: "each its own loopback, and the lab", Network.OFF: "each its own loopback, not the lab either"}
+
+
+def check_isolation(text: str | None, network: str) -> None:
+    """Raise `Invalid` unless the setting is one of `Isolation`, or absent, and `job_network` goes with it."""
+    if text is not None and text not in list(Isolation):
+        raise Invalid(f'isolation is "{text}".', remedy=f"It must be one of: {', '.join(Isolation)}.")
+    if read_network(network, "job_network") is not Network.ON and text != Isolation.KERNEL:
+        raise Invalid(
+            f'job_network is "{network}", and isolation is not "kernel": nothing takes the network from jobs here.',
+            remedy='Write isolation = "kernel" beside it, or leave job_network out.',
+        )
+
+
+class LabIsolation:
+    """Whether this lab's jobs are kept apart; called with an owner, it says what their jobs do not see.
+
+    What `carrel.toml` says holds. Where it says nothing a lab of one person goes without, and begins to keep jobs apart when a
+    second person is added; from then on it does, which a file in its home remembers.
+    """
+
+    def __init__(self, home: LabHome, setting: str | None, network: Network = Network.ON, processes: int = 0) -> None:
+        """Raise `Impossible` when this machine cannot keep jobs apart, and should."""
+        self._home, self._setting, self._network = home, setting, network
+        self._processes = processes
+        self._walls: LocalWalls | None = None
+        if setting == Isolation.KERNEL or (setting is None and home.isolated.exists()):
+            trial = try_walls(network=network is not Network.ON)
+            if trial.why_not:
+                why = 'isolation is "kernel"' if setting else "this lab keeps the jobs of its users apart"
+                raise Impossible(f"{why}, which does not work on this machine: {trial.why_not}", remedy=trial.remedy)
+            self._walls = LocalWalls(home, network, processes)
+
+    def __call__(self, owner: str) -> LaunchWalls | None:
+        """What jobs of an owner do not see; None: all that the lab sees."""
+        return self._walls(owner) if self._walls is not None else None
+
+    @property
+    def in_force(self) -> bool:
+        """True when jobs are kept apart."""
+        return self._walls is not None
+
+    def begin(self, *, without: bool) -> None:
+        """A second person comes: keep jobs apart from now on, or raise `Conflict`; `without`: leave it as it is."""
+        if without or self.in_force or self._setting is not None:
+            return
+        trial = try_walls(network=self._network is not Network.ON)
+        if trial.why_not:
+            raise Conflict(
+                "A second person's jobs could read everything of this lab, your token and files too, and act as you: keeping "
+                f"jobs apart does not work on this machine. {trial.why_not}",
+                remedy=f"{trial.remedy or 'Use a machine that can.'} Or, where everybody may be trusted with the whole lab, "
+                "say so: --without-isolation.",
+            )
+        walls = LocalWalls(self._home, self._network, self._processes)
+        write_text(self._home.isolated, "Jobs are kept apart since a second person was added.\n")
+        self._walls = walls
+
+    def describe(self, people: int) -> tuple[str, str]:
+        """What an administrator should know: a line, and what can be done ("": nothing)."""
+        if self.in_force:
+            network = "" if self._network is Network.ON else f"; their network: {_NETWORKS[self._network]}"
+            return f"jobs are kept apart by the kernel{network}", ""
+        own = getpass.getuser()
+        if people <= 1:
+            return f"none; jobs run as {own}. It begins by itself when a second person is added", ""
+        fact = f"none, for {people} people: what any of them runs can read the whole lab, and act as everybody"
+        if self._setting == Isolation.NONE:
+            return fact, "carrel.toml says so"
+        return fact, 'write isolation = "kernel" in carrel.toml and start again; or "none", if they may be trusted with all of it'
+
+
+class LocalWalls:
+    """Made once for a lab."""
+
+    def __init__(self, home: LabHome, network: Network = Network.ON, processes: int = 0) -> None:
+        self._network, self._processes = network, processes
+        self._homes = home.path / "homes"
+        self._own = getpass.getuser()
+        self._own_home = os.path.realpath(Path.home())
+        closed = [home.path, home.run, *home.parts.values()]
+        self._closed = tuple(dict.fromkeys([*(os.path.realpath(path) for path in closed), *_ALWAYS_HIDDEN]))
+        prefixes = (sys.prefix, sys.base_prefix, *_NEEDED)
+        lab = [*map(Path, prefixes), Path(carrel.__file__).parent, *_residency(), *_pythons(), home.environments / "pythons"]
+        self._readable = tuple(dict.fromkeys(os.path.realpath(path) for path in lab if path.exists()))
+
+    def __call__(self, owner: str) -> LaunchWalls:
+        """The lab's own user keeps their home; everybody else has one in the lab."""
+        hidden, place = self._closed, self._own_home
+        if owner != self._own:
+            hidden = (*self._closed, self._own_home)
+            place = str(self._homes / (directory_name(owner) if owner else "@site"))
+        return LaunchWalls(hidden=hidden, readable=self._readable, home=place, network=self._network, processes=self._processes)
+
+
+def _residency() -> list[Path]:
+    try:
+        import carrel_residency
+    except ImportError:
+        return []
+    return [Path(carrel_residency.__file__).parent]
+
+
+def _pythons() -> list[Path]:
+    """Where uv puts the Pythons that it fetches, and pyenv those that it builds."""
+    own = os.environ.get("UV_PYTHON_INSTALL_DIR")
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    return [
+        Path(own) if own else Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "uv" / "python",
+        pyenv,
+    ]
+
+
+def attack_walls(home: LabHome, network: Network = Network.ON) -> dict[str, str]:
+    """Try to get at the lab from behind the walls that a stranger's job has; return what got through. Raises `OSError`."""
+    seen = LocalWalls(home)("somebody who is not there")
+    with tempfile.TemporaryDirectory(prefix="carrel-attack-") as temporary:
+        doors = None if network is Network.ON else ()
+        walls = Walls(hidden=seen.hidden, binds=tuple(Bind(path) for path in seen.readable), temporary=temporary, doors=doors)
+        secrets = [path for path in (home.token, home.path / "secret", home.settings, home.database) if path.exists()]
+        return attack(
+            walls,
+            secrets=[os.path.realpath(path) for path in secrets],
+            processes=[os.getpid(), os.getppid()],
+            devices=["/dev/mem", "/dev/kmsg", "/dev/nvidia0", "/dev/nvidiactl"],
+        )

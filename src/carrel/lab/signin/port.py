@@ -1,0 +1,161 @@
+"""What the issuer needs remembered; `carrel.lab.store` implements it. Every secret is there as a digest only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from carrel.core.domain.token import Token
+from carrel.core.domain.user import User
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorizationRequest:
+    """What a program asks for, and what it says of itself."""
+
+    #: Its id among `carrel.lab.signin.clients`.
+    client: str
+    #: Words of `carrel.core.policy.access.CHOICES`.
+    scopes: tuple[str, ...]
+    #: What it calls the machine it runs on: its own claim.
+    host: str
+    #: From where it asked, as the lab saw it.
+    address: str
+
+
+class Decision(StrEnum):
+    """What a person said to a program that waits."""
+
+    NONE = "none"
+    APPROVED = "approved"
+    DENIED = "denied"
+    #: Approved, and the tokens are handed out.
+    TAKEN = "taken"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A program that waits for a person to approve it elsewhere (RFC 8628). Times are Unix seconds."""
+
+    asked: AuthorizationRequest
+    created_at: float
+    expires_at: float
+    #: Seconds that it has to leave between two questions.
+    interval: int
+    polled_at: float | None = None
+    decision: Decision = Decision.NONE
+    #: Who decided, and the only account that their tokens may charge.
+    subject: str | None = None
+    account: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """An authorization code (RFC 6749, 4.1): a person has approved, in a browser beside the program."""
+
+    asked: AuthorizationRequest
+    subject: str
+    account: str | None
+    redirect_uri: str
+    #: SHA-256 of what only the program knows that asked (RFC 7636), in its form there.
+    challenge: str
+    expires_at: float
+    #: The number of the token that was made of it, once it was used.
+    token_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSignIn:
+    """A sign-in before it has a number; its secrets as digests."""
+
+    subject: str
+    name: str
+    client: str
+    scopes: tuple[str, ...]
+    account: str | None
+    family: str
+    refresh: str
+    access: str
+    access_until: float
+    #: When it ends unless it is used before, and when it ends anyhow.
+    idle_until: float
+    ends_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """What takes the place of a used refresh token; secrets as digests."""
+
+    refresh: str
+    #: The one that was shown, and what its bearer showed with it to be known again.
+    previous: str
+    retry: str | None
+    access: str
+    access_until: float
+    idle_until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignIn:
+    """A program that is signed in as a person; its token has the number and the end."""
+
+    token: Token
+    user: User
+    client: str
+    refresh: str
+    previous: str | None
+    retry: str | None
+    ends_at: float
+
+
+class SignInStore(Protocol):
+    """Sign-ins of programs. Each method is one transaction."""
+
+    def add_device(self, digest: str, user_code: str, device: Device, *, of_address: int, of_all: int) -> bool:
+        """Remember a device. False, and nothing has changed, when so many of its address, or of all, wait already."""
+        ...
+
+    def device(self, digest: str) -> Device | None:
+        """The device with this device code, or None."""
+        ...
+
+    def device_of(self, user_code: str) -> Device | None:
+        """The device with this user code, or None."""
+        ...
+
+    def decide(self, user_code: str, decision: Decision, *, subject: str, account: str | None, now: float) -> bool:
+        """Remember what a person said; False when the device has been decided on, or does not wait any more."""
+        ...
+
+    def polled(self, digest: str, *, now: float, interval: int) -> None:
+        """Remember when a device asked last, and how long it has to wait from then on."""
+        ...
+
+    def take_device(self, digest: str, new: NewSignIn, *, now: float) -> Token | None:
+        """Make the sign-in of an approved device, once; None when that was done, or it is not approved."""
+        ...
+
+    def add_code(self, digest: str, code: Code, *, now: float) -> None:
+        """Remember a code."""
+        ...
+
+    def code(self, digest: str) -> Code | None:
+        """The code with this digest, used or not; or None."""
+        ...
+
+    def take_code(self, digest: str, new: NewSignIn, *, now: float) -> Token | None:
+        """Make the sign-in of a code, once; None when that was done."""
+        ...
+
+    def sign_in(self, family: str) -> SignIn | None:
+        """The sign-in of this family of tokens, valid or not; or None."""
+        ...
+
+    def is_sign_in(self, token_id: int) -> bool:
+        """Whether the token with this number is a sign-in's."""
+        ...
+
+    def renew(self, token_id: int, expected: str, new: Renewal, *, now: float) -> bool:
+        """Put new tokens in the place of the refresh token `expected`; False when it is not the present one, or all has ended."""
+        ...

@@ -1,0 +1,6 @@
+"""What a lab remembers: tables, queries, migrations. SQLite by default, PostgreSQL by URL; the same code and tests for both."""
+
+from carrel.lab.store.database import Database
+from carrel.lab.store.store import Store
+
+__all__ = ["Database", "Store"]

@@ -1,0 +1,490 @@
+"""Jobs, attempts, leases and outputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+
+from carrel.core.control.news import progress_event, state_event
+from carrel.core.control.ports import (
+    AttemptChange,
+    AttemptRow,
+    JobFilter,
+    NewEvent,
+    NewJob,
+    OutboxEntry,
+    PreemptOrder,
+    StartOrder,
+    Submitted,
+    Used,
+)
+from carrel.core.domain.array import ArrayElement
+from carrel.core.domain.dependency import describe_dependency, read_dependency
+from carrel.core.domain.errors import Conflict
+from carrel.core.domain.job import ACTIVE, HOLDING, Job, JobState, Reason
+from carrel.core.domain.launch import StoredFile
+from carrel.core.domain.partition import read_cluster
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.serial import from_plain, to_plain
+from carrel.core.domain.task import TaskSpec, TrackingTarget
+from carrel.lab.store.attempts import (
+    apply_change,
+    attempt_row,
+    charge_attempt,
+    collect_outputs,
+    ended_values,
+    insert_leases,
+    reason_values,
+    set_devices,
+    started_values,
+)
+from carrel.lab.store.database import Database
+from carrel.lab.store.events import EventTable, insert_events
+from carrel.lab.store.outbox import insert_entries
+from carrel.lab.store.rows import attempt_of, dump, job_of
+from carrel.lab.store.specs import Specs
+from carrel.lab.store.tables import ACTIVE_ONLY, attempts, jobs, leases, outputs, submissions
+
+_ACTIVE = sorted(state.value for state in ACTIVE)
+_HOLDING = frozenset(HOLDING)
+#: Everything of a job but its description, which is long and rarely wanted.
+_JOB = [column for column in jobs.c if column.name != "spec"]
+_SUBMITTED = Reason(code="Submitted", message="Accepted; it is about to be placed.")
+_RESUMING = Reason(code="Resuming", message="Its place is free again; it goes on.")
+_KEEPS = Reason(code="Running", message="Its GPU state cannot be moved now, so it keeps its place.")
+_PREPARING = Reason(code="Preparing", message="Its environment and inputs are being prepared.")
+
+# Statements of the hot path, built once: SQLAlchemy then only binds parameters.
+_INSERT_JOB = sa.insert(jobs).returning(jobs.c.id)
+_INSERT_IN_ORDER = sa.insert(jobs).returning(jobs.c.id, sort_by_parameter_order=True)
+_SELECT_JOB = sa.select(*_JOB).where(jobs.c.id == sa.bindparam("job_id"))
+_SELECT_JOB_AND_SPEC = sa.select(jobs).where(jobs.c.id == sa.bindparam("job_id"))
+
+
+class JobTable:
+    """Implements `carrel.core.control.ports.JobStore`."""
+
+    def __init__(self, database: Database, events: EventTable) -> None:
+        self._database = database
+        self._events = events
+        self._specs = Specs()
+
+    def submit(
+        self,
+        new: NewJob,
+        *,
+        now: float,
+        key: str | None,
+        request: str,
+        outbox: Callable[[Job], Sequence[OutboxEntry]],
+    ) -> Submitted:
+        """Write the job, or all elements of an array, down as PENDING; the same key of the same owner gives the same again."""
+        with self._database.write() as connection:
+            if key is not None:
+                earlier = _submitted_before(connection, new.owner, key, request)
+                if earlier is not None:
+                    return Submitted(job=earlier, created=False)
+            made = _insert_all(connection, new, now)
+            if key is not None:
+                row = {"owner": new.owner, "key": key, "request": request, "job_id": made[0].id}
+                connection.execute(sa.insert(submissions), row)
+            insert_events(connection, [state_event(job) for job in made], now)
+            for job in made:
+                insert_entries(connection, job.id, outbox(job), now)
+        self._specs.add((job.id for job in made), new.task)
+        self._events.announce()
+        return Submitted(job=made[0], created=True, made=made)
+
+    def get(self, job_id: int) -> Job | None:
+        """The job, or None."""
+        with self._database.read() as connection:
+            row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
+        return None if row is None else job_of(row)
+
+    def elements(self, array_id: int, index: int | None = None) -> Sequence[Job]:
+        """The jobs of an array in the order of their indices, or that of one index; none where there is no such array."""
+        query = sa.select(*_JOB).where(jobs.c.array_job_id == array_id).order_by(jobs.c.array_task_id)
+        if index is not None:
+            query = query.where(jobs.c.array_task_id == index)
+        with self._database.read() as connection:
+            return [job_of(row) for row in connection.execute(query)]
+
+    def namesake(self, job: Job) -> Job | None:
+        """The newest other job of that owner and name that has not ended, and came before `job` or holds resources; or None."""
+        query = sa.select(*_JOB).where(
+            jobs.c.owner == job.owner,
+            jobs.c.name == job.name,
+            sa.text(ACTIVE_ONLY),
+            jobs.c.id != job.id,
+            sa.or_(jobs.c.id < job.id, jobs.c.state != JobState.PENDING.value),
+        )
+        with self._database.read() as connection:
+            row = connection.execute(query.order_by(jobs.c.id.desc()).limit(1)).first()
+        return None if row is None else job_of(row)
+
+    def task(self, job_id: int) -> TaskSpec | None:
+        """What the job was asked to do, or None."""
+        if (known := self._specs.get(job_id)) is not None:
+            return known
+        with self._database.read() as connection:
+            spec = connection.execute(sa.select(jobs.c.spec).where(jobs.c.id == job_id)).scalar()
+        return None if spec is None else self._specs.read(job_id, spec)
+
+    def list(self, which: JobFilter, *, before: int | None, limit: int) -> Sequence[Job]:
+        """Newest first, ids smaller than `before`; one index range, however many jobs there are."""
+        query = sa.select(*_JOB).order_by(jobs.c.id.desc()).limit(limit)
+        if which.owner is not None:
+            query = query.where(jobs.c.owner == which.owner)
+        if which.states:
+            query = query.where(jobs.c.state.in_(sorted(state.value for state in which.states)))
+        if which.kind is not None:
+            query = query.where(jobs.c.kind == which.kind.value)
+        if which.name is not None:
+            query = query.where(jobs.c.name == which.name)
+        if which.array_id is not None:
+            query = query.where(jobs.c.array_job_id == which.array_id)
+        if which.accounts is not None:
+            query = query.where(jobs.c.account.in_(sorted(which.accounts)))
+        if before is not None:
+            query = query.where(jobs.c.id < before)
+        with self._database.read() as connection:
+            return [job_of(row) for row in connection.execute(query)]
+
+    def active(self) -> Sequence[Job]:
+        """All jobs that have not ended, oldest first."""
+        query = sa.select(*_JOB).where(jobs.c.state.in_(_ACTIVE)).order_by(jobs.c.id)
+        with self._database.read() as connection:
+            return [job_of(row) for row in connection.execute(query)]
+
+    def start(self, orders: Sequence[StartOrder], *, now: float) -> Sequence[tuple[Job, TaskSpec]]:
+        """PENDING becomes CONFIGURING, with a new attempt and its leases."""
+        started: list[tuple[Job, TaskSpec]] = []
+        news: list[NewEvent] = []
+        with self._database.write() as connection:
+            for order in orders:
+                row = connection.execute(_SELECT_JOB_AND_SPEC, {"job_id": order.job_id}).first()
+                if row is None or row.state != JobState.PENDING:
+                    continue  # cancelled meanwhile
+                job = replace(
+                    job_of(row),
+                    state=JobState.CONFIGURING,
+                    reason=_PREPARING,
+                    attempt=row.attempt + 1,
+                    node=order.node,
+                    devices=order.devices,
+                    exit_code=None,
+                    signal=None,
+                    started_at=None,
+                )
+                connection.execute(sa.update(jobs).where(jobs.c.id == job.id), started_values(job))
+                connection.execute(sa.insert(attempts), attempt_row(job, now))
+                insert_leases(connection, job, now)
+                news.append(state_event(job))
+                started.append((job, self._specs.read(job.id, row.spec)))
+            insert_events(connection, news, now)
+        self._events.announce()
+        return started
+
+    def preempt(self, orders: Sequence[PreemptOrder], *, now: float) -> Sequence[Job]:
+        """Remember that these attempts are preempted, unless they are over, are preempted already, or somebody wants their
+        end."""
+        changed: list[Job] = []
+        news: list[NewEvent] = []
+        with self._database.write() as connection:
+            for order in orders:
+                row = connection.execute(_SELECT_JOB, {"job_id": order.job_id}).first()
+                if row is None or row.attempt != order.attempt or JobState(row.state) not in _HOLDING:
+                    continue
+                job = job_of(row)
+                if job.preemption is not None or job.cancelled_by is not None or job.state is JobState.SUSPENDED:
+                    continue
+                job = replace(job, preemption=order.preemption, reason=order.reason)
+                values = {**reason_values(job), "preempted_by": dump(to_plain(order.preemption))}
+                connection.execute(sa.update(jobs).where(jobs.c.id == job.id), values)
+                news.append(progress_event(job))
+                changed.append(job)
+            insert_events(connection, news, now)
+        self._events.announce()
+        return changed
+
+    def keep(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:
+        """Let jobs keep their place that were to be stopped and cannot be; return those that run on."""
+        changed: list[Job] = []
+        with self._database.write() as connection:
+            for job_id in job_ids:
+                row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
+                if row is None or JobState(row.state) is not JobState.RUNNING or job_of(row).preemption is None:
+                    continue
+                job = replace(job_of(row), preemption=None, reason=_KEEPS)
+                connection.execute(sa.update(jobs).where(jobs.c.id == job_id), {**reason_values(job), "preempted_by": None})
+                insert_events(connection, [progress_event(job)], now)
+                changed.append(job)
+        self._events.announce()
+        return changed
+
+    def resume(self, job_ids: Sequence[int], *, now: float) -> Sequence[Job]:
+        """Give jobs that are stopped their devices again, each in a transaction of its own: the key of the leases decides."""
+        return [job for job_id in job_ids if (job := self._resume(job_id, now)) is not None]
+
+    def go_on(self, order: StartOrder, *, now: float) -> Job | None:
+        """Give a job that is stopped these devices, of the node that it is on. Doing it twice does no harm."""
+        return self._resume(order.job_id, now, order)
+
+    def _resume(self, job_id: int, now: float, order: StartOrder | None = None) -> Job | None:
+        try:
+            with self._database.write() as connection:
+                row = connection.execute(_SELECT_JOB, {"job_id": job_id}).first()
+                if row is None:
+                    return None
+                job = job_of(row)
+                if order is not None and job.state is JobState.SUSPENDED and job.preemption is None:
+                    return job  # what was heard of the first time was that it had failed
+                if not job.stopped or (order is not None and order.node != job.node):
+                    return None
+                job = replace(job, preemption=None, reason=_RESUMING)
+                if order is not None:
+                    job = replace(job, devices=order.devices)
+                    set_devices(connection, job)
+                connection.execute(sa.update(jobs).where(jobs.c.id == job_id), {**reason_values(job), "preempted_by": None})
+                insert_leases(connection, job, now)
+                insert_events(connection, [progress_event(job)], now)
+        except IntegrityError:  # another job has one of its devices
+            return None
+        self._events.announce()
+        return job
+
+    def change(self, changes: Sequence[AttemptChange], *, now: float) -> Sequence[Job]:
+        """Apply what is still true; news of an older attempt changes nothing."""
+        changed: list[Job] = []
+        with self._database.write() as connection:
+            for change in changes:
+                row = connection.execute(_SELECT_JOB, {"job_id": change.job_id}).first()
+                if row is None or row.attempt != change.attempt or JobState(row.state) not in _HOLDING:
+                    continue
+                changed.append(apply_change(connection, job_of(row), change, now))
+        self._events.announce()
+        return changed
+
+    def request_cancel(
+        self,
+        job_id: int,
+        *,
+        by: str,
+        reason: Reason,
+        now: float,
+        outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]] = lambda _job, _task: (),
+    ) -> Job | None:
+        """A PENDING job becomes CANCELLED; of one that holds resources it is remembered who asked."""
+        with self._database.write() as connection:
+            row = connection.execute(_SELECT_JOB_AND_SPEC, {"job_id": job_id}).first()
+            if row is None:
+                return None
+            job = job_of(row)
+            if job.state is JobState.PENDING:
+                job = replace(job, state=JobState.CANCELLED, reason=reason, ended_at=now, cancelled_by=by)
+                _end_waiting(connection, job, row.spec, outbox, now)
+            elif not job.state.ended and job.cancelled_by is None:
+                job = replace(job, cancelled_by=by)
+                connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(cancelled_by=by))
+        self._events.announce()
+        return job
+
+    def fail(
+        self, job_id: int, *, reason: Reason, now: float, outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]]
+    ) -> Job | None:
+        """A PENDING job becomes FAILED for this reason, without an attempt; any other stays. Return it as it is afterwards."""
+        with self._database.write() as connection:
+            row = connection.execute(_SELECT_JOB_AND_SPEC, {"job_id": job_id}).first()
+            if row is None:
+                return None
+            job = job_of(row)
+            if job.state is JobState.PENDING:
+                job = replace(job, state=JobState.FAILED, reason=reason, ended_at=now)
+                _end_waiting(connection, job, row.spec, outbox, now)
+        self._events.announce()
+        return job
+
+    def attempts(self, job_id: int) -> Sequence[AttemptRow]:
+        """All attempts, first to last."""
+        query = sa.select(attempts).where(attempts.c.job_id == job_id).order_by(attempts.c.number)
+        with self._database.read() as connection:
+            return [attempt_of(row) for row in connection.execute(query)]
+
+    def attempt(self, job_id: int, number: int) -> AttemptRow | None:
+        """One attempt, or None."""
+        query = sa.select(attempts).where(attempts.c.job_id == job_id, attempts.c.number == number)
+        with self._database.read() as connection:
+            row = connection.execute(query).first()
+        return None if row is None else attempt_of(row)
+
+    def outputs(self, job_id: int, attempt: int) -> Sequence[StoredFile]:
+        """Stored outputs of one attempt, by path."""
+        query = sa.select(outputs).where(outputs.c.job_id == job_id, outputs.c.attempt == attempt).order_by(outputs.c.path)
+        with self._database.read() as connection:
+            return [
+                StoredFile(path=row.path, size=row.size, digest=row.digest, removed_at=row.removed_at)
+                for row in connection.execute(query)
+            ]
+
+    def collect(self, job_id: int, attempt: int, files: Sequence[StoredFile], *, left: bool, message: str) -> Job:
+        """Outputs of an attempt that is over were stored after its end. What is known by its path already stays as it is."""
+        with self._database.write() as connection:
+            job = job_of(connection.execute(_SELECT_JOB, {"job_id": job_id}).one())
+            return collect_outputs(connection, job, attempt, files, left=left, message=message)
+
+    def holders(self) -> Mapping[str, int]:
+        """Which job holds which device now."""
+        with self._database.read() as connection:
+            return {row.device: row.job_id for row in connection.execute(sa.select(leases.c.device, leases.c.job_id))}
+
+    def used(self, *, since: float) -> Sequence[Used]:
+        """What the attempts that ended after `since` held, in the order of their ends."""
+        query = (
+            sa.select(
+                jobs.c.account,
+                jobs.c.owner,
+                jobs.c.kind,
+                (jobs.c.gpus * jobs.c.nodes).label("gpus"),
+                (jobs.c.cpus * jobs.c.nodes).label("cpus"),
+                attempts.c.node,
+                attempts.c.leased_at,
+                attempts.c.started_at,
+                attempts.c.ended_at,
+                attempts.c.lease_seconds,
+                attempts.c.suspended_seconds,
+            )
+            .join(jobs, jobs.c.id == attempts.c.job_id)
+            .where(attempts.c.ended_at > since)
+            .order_by(attempts.c.ended_at)
+        )
+        with self._database.read() as connection:
+            return [
+                Used(
+                    account=row.account,
+                    owner=row.owner,
+                    kind=JobKind(row.kind),
+                    gpus=row.gpus,
+                    cpus=row.cpus,
+                    # What waited in another queue had nothing until it started.
+                    since=(row.started_at or row.ended_at) if read_cluster(row.node)[0] else row.leased_at,
+                    until=row.ended_at,
+                    lease_seconds=row.lease_seconds or 0.0,
+                    suspended_seconds=row.suspended_seconds or 0.0,
+                )
+                for row in connection.execute(query)
+            ]
+
+    def charge(self, charges: Mapping[tuple[int, int], float]) -> None:
+        """By job and attempt: what the cells of a session were charged in all. Fewer seconds than before change nothing."""
+        with self._database.write() as connection:
+            for (job_id, number), seconds in charges.items():
+                charge_attempt(connection, job_id, number, seconds)
+
+
+def _end_waiting(
+    connection: sa.Connection, job: Job, spec: str, outbox: Callable[[Job, TaskSpec], Sequence[OutboxEntry]], now: float
+) -> None:
+    """Write down that a job has ended while it waited."""
+    connection.execute(sa.update(jobs).where(jobs.c.id == job.id), ended_values(job))
+    insert_events(connection, [state_event(job)], now)
+    insert_entries(connection, job.id, outbox(job, from_plain(TaskSpec, json.loads(spec))), now)
+
+
+def _submitted_before(connection: sa.Connection, owner: str, key: str, request: str) -> Job | None:
+    row = connection.execute(sa.select(submissions).where(submissions.c.owner == owner, submissions.c.key == key)).first()
+    if row is None:
+        return None
+    if row.request != request:
+        raise Conflict(
+            f'The idempotency key "{key}" was used for job {row.job_id}, which asked for something else.',
+            remedy="Use a new key for a new request.",
+        )
+    return job_of(connection.execute(_SELECT_JOB, {"job_id": row.job_id}).one())
+
+
+def _insert_all(connection: sa.Connection, new: NewJob, now: float) -> tuple[Job, ...]:
+    """Write the job down, or the jobs of an array, whose number is that of the first."""
+    row = _job_row(new, now)
+    if not new.array:
+        return (_job_as_submitted(new, connection.execute(_INSERT_JOB, row).scalar_one(), now),)
+    first = connection.execute(_INSERT_JOB, row).scalar_one()
+    elements = [ArrayElement(array_id=first, index=index, array=new.array) for index in new.indices]
+    values = [{"array_job_id": first, "array_task_id": element.index, "array_spec": element.array} for element in elements]
+    connection.execute(sa.update(jobs).where(jobs.c.id == first), values[0])
+    numbers = [first]
+    if values[1:]:
+        found = connection.execute(_INSERT_IN_ORDER, [{**row, **element} for element in values[1:]])
+        numbers += found.scalars()
+    return tuple(_job_as_submitted(new, number, now, element) for number, element in zip(numbers, elements, strict=True))
+
+
+def _first_reason(new: NewJob) -> Reason:
+    if not new.dependency:
+        return _SUBMITTED
+    return Reason(code="Dependency", message=describe_dependency(read_dependency(new.dependency)))
+
+
+def _run_of(new: NewJob) -> TrackingTarget | None:
+    """The run that the job takes over. Each element of an array has one of its own instead."""
+    return None if new.array else new.task.tracking
+
+
+def _job_row(new: NewJob, now: float) -> dict[str, Any]:
+    tracking = _run_of(new)
+    return {
+        "kind": new.kind.value,
+        "owner": new.owner,
+        "account": new.account,
+        "name": new.name,
+        "qos": new.qos,
+        "partition": new.partition,
+        "nodes": new.resources.nodes,
+        "cpus": new.resources.cpus,
+        "memory": new.resources.memory,
+        "gpus": new.resources.gpus,
+        "gpu_type": new.resources.gpu_type,
+        "gpu_memory": new.resources.gpu_memory,
+        "time": new.resources.time,
+        "state": JobState.PENDING.value,
+        "reason": _first_reason(new).code,
+        "message": _first_reason(new).message,
+        "submitted_at": now,
+        "retries_left": new.retries,
+        "requeues_left": new.task.requeue,
+        "dependency": new.dependency,
+        "preemptible": int(new.preemptible),
+        "visible": new.visible.value,
+        "stage_in": int(new.stage_in),
+        "spec": dump(to_plain(new.task)),
+        "run_id": tracking.run_id if tracking else None,
+        "experiment_id": tracking.experiment_id if tracking else None,
+    }
+
+
+def _job_as_submitted(new: NewJob, job_id: int, now: float, element: ArrayElement | None = None) -> Job:
+    return Job(
+        id=job_id,
+        kind=new.kind,
+        owner=new.owner,
+        account=new.account,
+        name=new.name,
+        qos=new.qos,
+        partition=new.partition,
+        resources=new.resources,
+        state=JobState.PENDING,
+        reason=_first_reason(new),
+        submitted_at=now,
+        retries_left=new.retries,
+        requeues_left=new.task.requeue,
+        dependency=new.dependency,
+        element=element,
+        preemptible=new.preemptible,
+        visible=new.visible,
+        stage_in=new.stage_in,
+        run_id=tracking.run_id if (tracking := _run_of(new)) else None,
+    )

@@ -1,0 +1,68 @@
+"""One lab's memory."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import sqlalchemy as sa
+
+from carrel.core.domain.ports import Clock
+from carrel.lab.store.cells import CellTable
+from carrel.lab.store.credentials import CredentialTable
+from carrel.lab.store.database import Database
+from carrel.lab.store.drains import DrainTable
+from carrel.lab.store.events import EventTable
+from carrel.lab.store.identities import IdentityTable
+from carrel.lab.store.jobs import JobTable
+from carrel.lab.store.outbox import OutboxTable
+from carrel.lab.store.people import UserTable
+from carrel.lab.store.reservations import ReservationTable
+from carrel.lab.store.retention import RetentionTable
+from carrel.lab.store.schema import upgrade
+from carrel.lab.store.secrets import SecretTable
+from carrel.lab.store.sign_ins import SignInTable
+from carrel.lab.store.tables import lab
+from carrel.lab.store.tokens import TokenTable
+
+
+class Store:
+    """Opens a database, brings it to the present schema, and offers its tables."""
+
+    def __init__(self, database: Database, clock: Clock = time.time) -> None:
+        upgrade(database)
+        self.database = database
+        self.events = EventTable(database)
+        self.jobs = JobTable(database, self.events)
+        self.people = UserTable(database)
+        self.tokens = TokenTable(database)
+        self.sign_ins = SignInTable(database)
+        self.credentials = CredentialTable(database)
+        self.identities = IdentityTable(database)
+        self.drains = DrainTable(database)
+        self.reservations = ReservationTable(database)
+        self.cells = CellTable(database)
+        self.retention = RetentionTable(database)
+        self.outbox = OutboxTable(database, self.events, clock)
+
+    def lab_id(self) -> str:
+        """Name of this lab, unique in the world; made when first asked."""
+        with self.database.write() as connection:
+            known = connection.execute(sa.select(lab.c.value).where(lab.c.key == "lab_id")).scalar()
+            if known is None:
+                known = secrets.token_hex(6)
+                connection.execute(sa.insert(lab), {"key": "lab_id", "value": known})
+        return str(known)
+
+    def new_lab_id(self) -> None:
+        """Be another lab from now on: this database is a copy."""
+        with self.database.write() as connection:
+            connection.execute(sa.delete(lab).where(lab.c.key == "lab_id"))
+
+    def secrets(self, key: bytes) -> SecretTable:
+        """What users keep for their jobs, sealed under a key of the lab's."""
+        return SecretTable(self.database, key)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.database.close()

@@ -1,0 +1,451 @@
+"""The schema. Rules that must hold live here too, as keys and checks, not only in the code above."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from carrel.core.domain.job import ACTIVE, JobState
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite gives rowids only to INTEGER; PostgreSQL wants 64 bits for what grows for ever.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+_STATES = ", ".join(f"'{state}'" for state in JobState)
+_ACTIVE = ", ".join(sorted(f"'{state}'" for state in ACTIVE))
+#: True of jobs that have not ended, in the very words of the indexes: SQLite takes an index for nothing else.
+ACTIVE_ONLY = f"state IN ({_ACTIVE})"
+
+
+def _only(condition: str) -> dict[str, Any]:
+    """An index of the rows for which the condition holds."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+
+
+#: Facts about the lab itself: its id, the version that wrote the schema.
+lab = Table(
+    "lab",
+    metadata,
+    Column("key", String(64), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+users = Table(
+    "users",
+    metadata,
+    Column("subject", String(255), primary_key=True),
+    Column("name", String(255), nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("account", String(255), nullable=False),
+    Column("created_at", Double, nullable=False),
+    #: A `UserState`; why, by whom and since when.
+    Column("state", String(16), nullable=False, server_default=text("'active'")),
+    Column("state_reason", Text, nullable=False, server_default=text("''")),
+    Column("state_by", String(255), nullable=False, server_default=text("''")),
+    Column("state_since", Double),
+    #: Accounts that the groups of their sign-in provider make them a member of, as a JSON list.
+    Column("member_of", Text, nullable=False, server_default=text("'[]'")),
+    CheckConstraint("role IN ('user', 'manager', 'operator', 'admin')", name="role"),
+)
+
+#: Who somebody is at the sign-in provider (OpenID Connect Core 1.0, 5.7: issuer and subject, together, never change hands).
+identities = Table(
+    "identities",
+    metadata,
+    Column("subject", ForeignKey("users.subject"), primary_key=True),
+    Column("issuer", String(1024), nullable=False),
+    #: The provider's name for them.
+    Column("sub", String(255), nullable=False),
+    Column("linked_at", Double, nullable=False),
+    Column("last_used_at", Double),
+    #: The role that their groups gave them; NULL: theirs was given by hand, or is "user".
+    Column("role", String(16)),
+    UniqueConstraint("issuer", "sub"),
+)
+
+#: Personal tokens, by the SHA-256 of the token: a reader of the database cannot sign in with what is there.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("digest", String(64), nullable=False),
+    Column("subject", ForeignKey("users.subject"), nullable=False),
+    Column("name", String(255), nullable=False),
+    #: Words of `carrel.core.policy.access.SCOPES`, with commas between them.
+    Column("scopes", String(255), nullable=False),
+    Column("account", String(255)),
+    Column("created_at", Double, nullable=False),
+    Column("created_by", String(255), nullable=False),
+    Column("expires_at", Double),
+    #: To the minute.
+    Column("last_used_at", Double),
+    Column("revoked_at", Double),
+    Column("revoked_by", String(255)),
+    UniqueConstraint("digest"),
+    Index(None, "subject"),
+    sqlite_autoincrement=True,
+)
+
+#: Programs that are signed in as somebody (`carrel.lab.signin`). Each has one token, by whose number it is listed and revoked;
+#: the digest of that one has no secret to it: what opens the lab are the access tokens below. All secrets are digests.
+sign_ins = Table(
+    "sign_ins",
+    metadata,
+    Column("token_id", ForeignKey("tokens.id"), primary_key=True, autoincrement=False),
+    Column("client", String(64), nullable=False),
+    #: The part of the refresh token that stays, and the one that changes with each use.
+    Column("family", String(64), nullable=False),
+    Column("refresh", String(64), nullable=False),
+    #: The one before, and the secret that was shown with it.
+    Column("previous", String(64)),
+    Column("retry", String(64)),
+    #: When it ends, however much it is used.
+    Column("ends_at", Double, nullable=False),
+    UniqueConstraint("family"),
+)
+
+#: What is good for an hour; of each sign-in those that have not ended.
+access_tokens = Table(
+    "access_tokens",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("token_id", ForeignKey("sign_ins.token_id"), nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index(None, "token_id"),
+)
+
+#: Programs that wait for somebody to approve them (RFC 8628). User codes are digests under a key of the lab's.
+device_codes = Table(
+    "device_codes",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("user_code", String(64), nullable=False),
+    Column("client", String(64), nullable=False),
+    Column("scopes", String(255), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("address", String(64), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    #: Seconds.
+    Column("interval", Integer, nullable=False),
+    Column("polled_at", Double),
+    #: A `Decision`, and who made it.
+    Column("decision", String(16), nullable=False, server_default=text("'none'")),
+    Column("subject", ForeignKey("users.subject")),
+    Column("account", String(255)),
+    UniqueConstraint("user_code"),
+)
+
+#: Codes that a browser brings to a program (RFC 6749, 4.1).
+authorization_codes = Table(
+    "authorization_codes",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("client", String(64), nullable=False),
+    Column("scopes", String(255), nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("address", String(64), nullable=False),
+    Column("subject", ForeignKey("users.subject"), nullable=False),
+    Column("account", String(255)),
+    Column("redirect_uri", String(255), nullable=False),
+    Column("challenge", String(64), nullable=False),
+    Column("expires_at", Double, nullable=False),
+    #: Set when it was used.
+    Column("token_id", ForeignKey("tokens.id")),
+)
+
+#: Passwords of users, as Argon2id makes them (`carrel.lab.credentials.passwords`).
+passwords = Table(
+    "passwords",
+    metadata,
+    Column("subject", ForeignKey("users.subject"), primary_key=True),
+    Column("hash", String(255), nullable=False),
+    Column("changed_at", Double, nullable=False),
+)
+
+#: Passkeys of users: public keys, and the authenticators' names for them.
+passkeys = Table(
+    "passkeys",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("subject", ForeignKey("users.subject"), nullable=False),
+    Column("credential", LargeBinary, nullable=False),
+    Column("public_key", LargeBinary, nullable=False),
+    Column("sign_count", BigInteger, nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("last_used_at", Double),
+    UniqueConstraint("credential"),
+    Index(None, "subject"),
+    sqlite_autoincrement=True,
+)
+
+#: What users keep for their jobs, sealed (`carrel.lab.store.secrets`).
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("subject", ForeignKey("users.subject"), primary_key=True),
+    Column("name", String(128), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("set_at", Double, nullable=False),
+    Column("used_at", Double),
+)
+
+#: Who has uploaded which code: the same content is stored once, but only its uploaders may use it by digest.
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("digest", String(80), primary_key=True),
+    Column("subject", ForeignKey("users.subject"), primary_key=True),
+    Column("created_at", Double, nullable=False),
+    #: Bytes on the disk.
+    Column("size", BigInteger, nullable=False, server_default=text("0")),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("kind", String(16), nullable=False),
+    Column("owner", ForeignKey("users.subject"), nullable=False),
+    Column("account", String(255), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("qos", String(64), nullable=False),
+    Column("partition", String(64), nullable=False, server_default=text("''")),
+    #: What follows is had on each of them.
+    Column("nodes", Integer, nullable=False, server_default=text("1")),
+    Column("cpus", Integer, nullable=False),
+    Column("memory", BigInteger, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("gpu_type", String(64)),
+    Column("gpu_memory", BigInteger, nullable=False, server_default=text("0")),
+    Column("time", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", String(64), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("submitted_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("ended_at", Double),
+    Column("attempt", Integer, nullable=False, server_default=text("0")),
+    Column("retries_left", Integer, nullable=False, server_default=text("0")),
+    Column("requeues_left", Integer, nullable=False, server_default=text("0")),
+    Column("exit_code", Integer),
+    Column("signal", Integer),
+    Column("node", String(255)),
+    Column("devices", Text, nullable=False, server_default=text("'[]'")),
+    Column("cancelled_by", String(255)),
+    Column("run_id", String(64)),
+    Column("experiment_id", String(64)),
+    #: What it waits for before its first attempt.
+    Column("dependency", Text, nullable=False, server_default=text("''")),
+    #: Set for an element of an array: the number of the first one's job, its index, and what was asked for.
+    Column("array_job_id", BigInteger),
+    Column("array_task_id", Integer),
+    Column("array_spec", Text, nullable=False, server_default=text("''")),
+    #: 0: it cannot be interrupted.
+    Column("preemptible", Integer, nullable=False, server_default=text("1")),
+    #: Who may read it beside its owner: "owner" (nobody), or "account" (the members of its account).
+    Column("visible", String(16), nullable=False, server_default=text("'owner'")),
+    #: 1: inputs of it lie elsewhere.
+    Column("stage_in", Integer, nullable=False, server_default=text("0")),
+    #: The `Preemption`, as JSON; NULL while the job keeps its place.
+    Column("preempted_by", Text),
+    Column("suspended_seconds", Double, nullable=False, server_default=text("0")),
+    Column("suspended_at", Double),
+    #: How often it was suspended or paused, and for how many people it was paused, as far as that is known.
+    Column("pauses", Integer, nullable=False, server_default=text("0")),
+    Column("pause_people", Integer, nullable=False, server_default=text("0")),
+    #: The `TaskSpec`, as JSON.
+    Column("spec", Text, nullable=False),
+    CheckConstraint(f"state IN ({_STATES})", name="state"),
+    CheckConstraint("cpus >= 1 AND memory > 0 AND gpus >= 0 AND time >= 1", name="resources"),
+    CheckConstraint("(ended_at IS NULL) = (state IN (" + _ACTIVE + "))", name="ended"),
+    Index(None, "owner", "id"),
+    Index("ix_jobs_active", "id", **_only(ACTIVE_ONLY)),
+    Index(None, "state", "id"),
+    #: Each element is there once.
+    Index("ix_jobs_array", "array_job_id", "array_task_id", unique=True, **_only("array_job_id IS NOT NULL")),
+    Index("ix_jobs_named", "owner", "name", "id", **_only(ACTIVE_ONLY)),
+    sqlite_autoincrement=True,
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("node", String(255), nullable=False),
+    Column("devices", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", String(64), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("exit_code", Integer),
+    Column("signal", Integer),
+    Column("leased_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("ended_at", Double),
+    #: Bytes of the runner's journal that are in these tables already.
+    Column("journal_offset", BigInteger, nullable=False, server_default=text("0")),
+    Column("log_size", BigInteger, nullable=False, server_default=text("0")),
+    Column("environment", String(80)),
+    Column("environment_lock", String(80)),
+    Column("environment_built", Integer),
+    Column("python", String(64)),
+    #: JSON objects.
+    Column("hardware", Text, nullable=False, server_default=text("'{}'")),
+    Column("seeds", Text, nullable=False, server_default=text("'{}'")),
+    Column("inputs", Text, nullable=False, server_default=text("'{}'")),
+    Column("input_sources", Text, nullable=False, server_default=text("'{}'")),
+    Column("usage", Text, nullable=False, server_default=text("'{}'")),
+    #: What the cells of a session were charged: devices × seconds. NULL: nothing.
+    Column("lease_seconds", Double),
+    #: For how long it was suspended: nothing is charged for that. NULL: not at all.
+    Column("suspended_seconds", Double),
+    #: 1 while outputs that were not stored are left in its working directory.
+    Column("uncollected", Integer, nullable=False, server_default=text("0")),
+    CheckConstraint(f"state IN ({_STATES})", name="state"),
+)
+
+#: One row per device that is lent now: the key itself keeps a device from being in two leases.
+leases = Table(
+    "leases",
+    metadata,
+    Column("device", String(255), primary_key=True),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("since", Double, nullable=False),
+    Index(None, "job_id"),
+)
+
+#: When cells of sessions had GPUs, once that is over (`carrel.core.domain.cells.RecordedCell`).
+cells = Table(
+    "cells",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("broker", String(64), nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("process", String(64), nullable=False),
+    Column("asked_at", Double, nullable=False),
+    Column("granted_at", Double, nullable=False),
+    #: NULL: nobody saw it.
+    Column("returned_at", Double),
+    Column("seen_at", Double, nullable=False),
+    Column("computed", Double, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("gpu_type", String(64), nullable=False),
+    Column("gpu_memory", BigInteger, nullable=False),
+    Column("outcome", String(16), nullable=False),
+    #: What a broker tells twice is written down once. One that has lost lines of its journal gives numbers a second time.
+    UniqueConstraint("broker", "number", "asked_at"),
+    Index(None, "job_id"),
+    Index(None, "seen_at"),
+    sqlite_autoincrement=True,
+)
+
+outputs = Table(
+    "outputs",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("attempt", Integer, primary_key=True, autoincrement=False),
+    Column("path", String(4096), primary_key=True),
+    Column("size", BigInteger, nullable=False),
+    Column("digest", String(80), nullable=False),
+    #: When its content was given up; NULL: it is stored.
+    Column("removed_at", Double),
+)
+
+#: Idempotent submission: a key of an owner names one job for ever.
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("owner", String(255), primary_key=True),
+    Column("key", String(255), primary_key=True),
+    #: SHA-256 of what was asked, so that another request under the same key is refused instead of answered wrongly.
+    Column("request", String(64), nullable=False),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+)
+
+#: Append-only; feeds the event stream.
+events = Table(
+    "events",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("at", Double, nullable=False),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+    Column("owner", String(255), nullable=False),
+    Column("type", String(16), nullable=False),
+    #: JSON object.
+    Column("data", Text, nullable=False),
+    Index(None, "job_id", "id"),
+    Index(None, "owner", "id"),
+    sqlite_autoincrement=True,
+)
+
+#: What the lab has still to tell the tracking server; written in the same transaction as the fact itself.
+outbox = Table(
+    "outbox",
+    metadata,
+    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("job_id", ForeignKey("jobs.id"), nullable=False),
+    Column("kind", String(32), nullable=False),
+    #: JSON object.
+    Column("payload", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    #: The tracking server's words when it refused the item for good.
+    Column("error", Text),
+    Index("ix_outbox_pending", "id", sqlite_where=text("error IS NULL"), postgresql_where=text("error IS NULL")),
+    Index(None, "job_id"),
+    sqlite_autoincrement=True,
+)
+
+#: Nodes that are kept for some people, or for nobody, between two moments.
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    #: Unix seconds.
+    Column("begin", Double, nullable=False),
+    Column("end", Double, nullable=False),
+    #: JSON lists.
+    Column("nodes", Text, nullable=False),
+    Column("users", Text, nullable=False),
+    Column("accounts", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("by", String(255), nullable=False),
+)
+
+#: Nodes on which nothing new starts.
+drains = Table(
+    "drains",
+    metadata,
+    Column("node", String(255), primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("by", String(255), nullable=False),
+    Column("since", Double, nullable=False),
+)

@@ -1,0 +1,118 @@
+"""Access tokens by their digests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from carrel.core.control.token_port import NewToken
+from carrel.core.domain.token import Token
+from carrel.core.domain.user import User
+from carrel.lab.store.credentials import forget_credentials
+from carrel.lab.store.database import Database
+from carrel.lab.store.people import USER, user_of
+from carrel.lab.store.tables import access_tokens, authorization_codes, device_codes, tokens, users
+
+#: What a `Token` is made of.
+TOKEN = [column for column in tokens.c if column is not tokens.c.digest]
+
+
+class TokenTable:
+    """Implements `carrel.core.control.token_port.TokenStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, new: NewToken, *, now: float) -> Token:
+        """Remember a token."""
+        with self._database.write() as connection:
+            return _insert(connection, new, now)
+
+    def find(self, digest: str) -> tuple[Token, User] | None:
+        """The token with this digest and whose it is, valid or not; or None."""
+        query = sa.select(*TOKEN, *USER).join(users)
+        with self._database.read() as connection:
+            row = connection.execute(query.where(tokens.c.digest == digest)).first()
+            if row is not None:
+                return token_of(row), user_of(row)
+            # The access token of a sign-in: it is that token, and ends before it.
+            of_sign_in = query.add_columns(access_tokens.c.expires_at.label("access_until")).join(
+                access_tokens, access_tokens.c.token_id == tokens.c.id
+            )
+            row = connection.execute(of_sign_in.where(access_tokens.c.digest == digest)).first()
+        return None if row is None else (replace(token_of(row), expires_at=row._mapping["access_until"]), user_of(row))
+
+    def get(self, token_id: int) -> Token | None:
+        """The token with this number, or None."""
+        with self._database.read() as connection:
+            row = connection.execute(sa.select(*TOKEN).where(tokens.c.id == token_id)).first()
+        return None if row is None else token_of(row)
+
+    def list(self, subject: str | None) -> Sequence[Token]:
+        """All tokens of a user, or of everybody, the oldest first."""
+        query = sa.select(*TOKEN).order_by(tokens.c.id)
+        if subject is not None:
+            query = query.where(tokens.c.subject == subject)
+        with self._database.read() as connection:
+            return [token_of(row) for row in connection.execute(query)]
+
+    def revoke(self, *, by: str, now: float, token_id: int | None = None, subject: str | None = None) -> int:
+        """Revoke one token, or all of a user; return how many that were."""
+        with self._database.write() as connection:
+            return _revoke(connection, by, now, token_id=token_id, subject=subject)
+
+    def replace(self, new: NewToken, *, by: str, now: float, token_id: int | None = None) -> Token | None:
+        """Revoke one token (default: all of the new one's owner) and remember the new one, in one step.
+
+        With all tokens go password and passkeys. None, and nothing has changed, when that one token is revoked already.
+        """
+        with self._database.write() as connection:
+            subject = new.subject if token_id is None else None
+            if subject is not None:
+                forget_credentials(connection, subject)
+            if _revoke(connection, by, now, token_id=token_id, subject=subject) or token_id is None:
+                return _insert(connection, new, now)
+        return None
+
+    def used(self, moments: Mapping[int, float]) -> None:
+        """Remember when tokens were used last, by their numbers."""
+        change = sa.update(tokens).where(tokens.c.id == sa.bindparam("number")).values(last_used_at=sa.bindparam("at"))
+        with self._database.write() as connection:
+            connection.execute(change, [{"number": number, "at": at} for number, at in moments.items()])
+
+
+def _insert(connection: sa.Connection, new: NewToken, now: float) -> Token:
+    row = {
+        "digest": new.digest,
+        "subject": new.subject,
+        "name": new.name,
+        "scopes": ",".join(new.scopes),
+        "account": new.account,
+        "created_at": now,
+        "created_by": new.created_by,
+        "expires_at": new.expires_at,
+    }
+    made = connection.execute(sa.insert(tokens).returning(*TOKEN), row).one()
+    return token_of(made)
+
+
+def _revoke(connection: sa.Connection, by: str, now: float, *, token_id: int | None, subject: str | None) -> int:
+    if token_id is None:  # nor does what they have approved come true
+        for table in (device_codes, authorization_codes):
+            connection.execute(sa.delete(table).where(table.c.subject == subject))
+    change = sa.update(tokens).where(tokens.c.revoked_at.is_(None)).values(revoked_at=now, revoked_by=by)
+    change = change.where(tokens.c.id == token_id if token_id is not None else tokens.c.subject == subject)
+    return connection.execute(change).rowcount
+
+
+def token_of(row: Row[Any]) -> Token:
+    """The token of a row that has the columns `TOKEN`."""
+    found = row._mapping
+    return Token(
+        **{column.name: found[column] for column in TOKEN if column is not tokens.c.scopes},
+        scopes=tuple(found[tokens.c.scopes].split(",")),
+    )

@@ -1,0 +1,488 @@
+"""The lending itself: what the policy says of the ledger, carried out; and what becomes of leases and states by it.
+
+The core settles after each event: the policy is asked, its decisions become rows, and all of it is one line of the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from carrel.core.domain.lease import (
+    ContextPlace,
+    DeviceRoom,
+    LeaseState,
+    Lending,
+    LendingSnapshot,
+    MoveMethod,
+    Queued,
+    Residency,
+    Tier,
+)
+from carrel.core.domain.node import Device
+from carrel.core.policy.lend import lend
+from carrel.node.broker.config import BrokerConfig
+from carrel.node.broker.core.effects import NEVER, Tell
+from carrel.node.broker.core.host import DiskRoom, HostRoom
+from carrel.node.broker.core.ledger import Ledger
+from carrel.node.broker.core.messages import granted_fields, lost_fields
+from carrel.node.broker.core.move_methods import way_of
+from carrel.node.broker.core.rates import BACK, EXCHANGE, OUT, TELLING, Rates
+from carrel.node.broker.core.rows import LeaseRow, RequestRow, Seen, TenantRow
+from carrel.node.broker.core.stuck import Stuck
+from carrel.node.broker.core.under_way import UnderWay
+from carrel.node.leases.protocol import KERNEL, RUNNER
+
+_ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
+_IN_HOST_MEMORY = frozenset({Residency.SUSPENDED, Residency.SPILLING})
+#: Seconds between two looks at the line while somebody waits: estimates grow old, retries come due.
+_REFRESH = 2.0
+
+
+class Lender:
+    """Lends devices: asks the policy, and makes rows of what it says."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: BrokerConfig,
+        tier: Tier,
+        *,
+        rate: float | None,
+        back_rate: float | None = None,
+        disk: bool = False,
+    ) -> None:
+        """`rate`, `back_rate`: bytes of state that should move in a second, out and back; None: nobody knows.
+
+        `disk`: states of real devices can go to the disk.
+        """
+        self.ledger = ledger
+        self.tier = tier
+        self.devices: Mapping[str, Device] = {device.uuid: device for device in config.devices}
+        #: The moment of the event at hand (Unix seconds).
+        self.now = 0.0
+        #: Tenants that have a connection of their own, as a kernel's hook or a runner.
+        self.here: set[str] = set()
+        #: Processes whose library is connected, by tenant.
+        self.members: dict[str, set[str]] = {}
+        #: Bytes on each device that programs without a lease take, as last seen.
+        self.foreign: dict[str, int] = {}
+        #: Who waits, and why, as of the last settling: by request id.
+        self.queue: dict[str, Queued] = {}
+        #: Tenants that were asked to give back what they only keep in reserve, and have not answered yet.
+        self.trimming: set[str] = set()
+        #: Tenants whose states leave their devices now, piece by piece, and of which nothing computes.
+        self.leaving: set[str] = set()
+        #: How fast states move, and those that move now.
+        self.rates = Rates(ledger, out=rate, back=back_rate or rate, disk=config.rules.disk_rate)
+        self.under_way = UnderWay(self.rates, "simulated" if tier is Tier.SIMULATED else "driver")
+        #: How often the policy was asked.
+        self.decisions = 0
+        #: Looks at the devices that are wanted, and the last of them that is done: see `look`.
+        self.looks_wanted = 0
+        self.looks_done = 0
+        #: When the line is looked at again although there is no news (Unix seconds).
+        self.again_at = NEVER
+        self.host = HostRoom(ledger, config.rules.host_memory, past_host=tier is Tier.SIMULATED)
+        self.disk = DiskRoom(ledger, config.rules.state_disk if disk or tier is Tier.SIMULATED else 0)
+        self.tells: list[Tell] = []
+        #: Why processes of a tenant do not get what they wait for at their gates, until they have the answer.
+        self.refused: dict[str, dict[str, Any]] = {}
+        #: States that are to be brought back by this settling, with the lease that waits for each.
+        self.resuming: list[tuple[str, str]] = []
+        self._config = config
+        self._stuck = Stuck(ledger, self.devices, self.host, self.refuse)
+        self._whole = max((device.memory for device in config.devices), default=0)
+        self._told: dict[str, tuple[int, str, str, float]] = {}
+
+    @property
+    def tasks_lend(self) -> bool:
+        """True where tasks can lend to cells."""
+        return self.tier is not Tier.HOLD and self._config.rules.most_lent > 0.0
+
+    def say(self, tenant: str, op: str, **fields: Any) -> None:
+        """Send a message to a tenant, once everything is written down."""
+        self.tells.append(Tell(tenant, op, fields))
+
+    def say_member(self, member: str, op: str, **fields: Any) -> None:
+        """Send a message to the library in a process, once everything is written down."""
+        self.tells.append(Tell("", op, fields, member))
+
+    def refuse(self, asked: RequestRow, **fields: Any) -> None:
+        """The tenant gets the answer that it does not get it; so do the processes that wait at their gates, each for its
+        request."""
+        if asked.gate:
+            self.refused[asked.tenant] = fields
+        else:
+            self.say(asked.tenant, "refused", request=asked.request, **fields)
+
+    def retell(self, request: str) -> None:
+        """The tenant gets its place in the line again."""
+        self._told.pop(request, None)
+
+    # --- deciding -----------------------------------------------------------------------------------------------------------
+
+    def decide(self) -> Lending | None:
+        """Ask the policy and lend; None when nobody waits, or when nobody can say before the devices were looked at."""
+        if not self.ledger.requests and not self.queue:
+            self.again_at = NEVER
+            return None
+        if self._in_the_dark():
+            # What comes of the look asks again; the moment that has come must not ask for ever.
+            self.again_at = NEVER if self.again_at <= self.now else self.again_at
+            self.queue = {name: entry for name, entry in self.queue.items() if name in self.ledger.requests}
+            return None
+        self.decisions += 1
+        lending = lend(self._snapshot(self.now), self.now)
+        self.again_at = NEVER
+        for decision in lending.lends:
+            self._lend(self.ledger.requests[decision.request], decision.devices, self.now)
+        return replace(lending, queue=self._stuck.review(lending, self.now)) if lending.queue or lending.gives_up else lending
+
+    def look(self) -> None:
+        """What is on the devices may have changed: nobody new is let onto one before somebody has looked."""
+        if self.tier is not Tier.SIMULATED:
+            self.looks_wanted += 1
+
+    def _in_the_dark(self) -> bool:
+        """True while somebody waits for whom it matters what was not seen yet. A look takes milliseconds."""
+        if self.looks_done >= self.looks_wanted:
+            return False
+        return any(
+            self.ledger.tenants[asked.tenant].residency is not Residency.RESIDENT for asked in self.ledger.requests.values()
+        )
+
+    def _lend(self, asked: RequestRow, devices: tuple[str, ...], now: float) -> None:
+        row = self.ledger.tenants[asked.tenant]
+        self.ledger.drop_request(asked)
+        self.retell(asked.id)
+        away = row.residency in (Residency.SUSPENDED, Residency.SPILLED)
+        if away and set(devices) != set(row.home):
+            row.move_home(devices)
+        if asked.resumes is not None:
+            lease = self.ledger.leases[asked.resumes]
+            lease.devices = devices
+            self.ledger.go_on(lease, now)
+        else:
+            lease = self.new_lease(row, asked, devices, now)
+            self.ledger.add_lease(lease)
+        self.ledger.visit(row.owner, devices)
+        row.sees, row.lends = devices, lease.lends
+        self.ledger.touch(row)
+        if away:
+            row.residency, lease.pending = Residency.RESUMING, True
+            self.resuming.append((row.id, lease.id))
+            return
+        made_up = self.tier is Tier.SIMULATED and (row.role == KERNEL or row.lends)
+        if made_up and row.residency is Residency.NONE and row.simulated != 0:
+            self.settle_in(row, devices)
+        if asked.resumes is not None:
+            self.resumed(row, lease)
+        else:
+            self.announce(row, lease, now)
+
+    def resumed(self, row: TenantRow, lease: LeaseRow) -> None:
+        """A paused lease goes on, and its state is there: its holders get a message."""
+        self.say(row.id, "resumed", lease=lease.id, devices=list(lease.devices), fence=lease.fence, people=lease.people)
+        for member in lease.gates:
+            self.say_member(member, "go", id=0, lease=lease.id, fence=lease.fence)
+
+    def announce(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
+        """The lease can be used: its holder gets it, and the wait is over."""
+        waited = max(0.0, now - lease.asked_at)
+        if lease.used == 0.0:
+            lease.since, lease.waited = now, waited
+            row.waited_seconds += waited
+        self.ledger.touch(row, lease)
+        if lease.request:
+            self.say(row.id, "granted", **granted_fields(lease, self.devices))
+
+    def _snapshot(self, now: float) -> LendingSnapshot:
+        ledger = self.ledger
+        requests = [
+            request
+            for request in ledger.requests.values()
+            if request.retry_at <= now and (request.resumes is not None or self.is_here(request))
+        ]
+        asking, computing = {request.tenant for request in requests}, self._computing()
+        needed = asking | {lease.tenant for lease in ledger.leases.values()}
+        least = int(self._whole * self._config.rules.least_room)
+        unverified: dict[str, str] = {}
+        tenants = {}
+        for name, row in ledger.tenants.items():
+            if row.unverified:
+                unverified.update(dict.fromkeys(row.home, "a suspended session's state is still seen on it"))
+            off = row.residency in _IN_HOST_MEMORY and (self.disk.limit or row.moved_by == MoveMethod.BUS)
+            if name in needed or row.residency in _ON_DEVICE or off or (row.residency is Residency.SPILLED and row.fixed):
+                seen = Seen(
+                    now=now,
+                    movable=self.movable(row),
+                    portable=self.tier is Tier.SIMULATED,
+                    whole=self._whole,
+                    least_room=least,
+                    first_room=ledger.first_room(row) if name in asking else 0,
+                    needs=self._made_up(row) if name in asking else 0,
+                    computes=name in computing,
+                    trimming=name in self.trimming,
+                    spillable=self._spillable(row),
+                    in_pieces=self._in_pieces(row),
+                    keeps_context=self._keeps_context(row),
+                    context_leaves=self._context_leaves(row),
+                )
+                tenants[name] = row.view(seen)
+        devices = [
+            DeviceRoom(
+                uuid=device.uuid,
+                memory=device.memory,
+                type=device.name,
+                foreign=self.foreign.get(device.uuid, 0),
+                withheld=ledger.cordons.get(device.uuid) or unverified.get(device.uuid),
+            )
+            for device in self.devices.values()
+        ]
+        rules = replace(
+            self._config.rules,
+            host_memory=self.host.limit(),
+            move_rate=self.rates.usual(OUT),
+            back_rate=self.rates.usual(BACK),
+            exchange_rate=self.rates.usual(EXCHANGE),
+            context_time=self.rates.context_time,
+            state_disk=self.disk.limit,
+            past_host=self.tier is Tier.SIMULATED,
+            disk_rate=self.rates.disk,
+            # Without a gate in the driver's calls only what computes nothing can be stopped where it is.
+            pause_in_place=self.tier is Tier.SIMULATED,
+        )
+        return LendingSnapshot(
+            devices=devices,
+            tenants=tenants,
+            requests=[request.view(self._config.hold_time) for request in requests],
+            leases=[lease.view() for lease in ledger.leases.values()],
+            host_used=self.host.used,
+            disk_used=self.disk.limit - self.disk.left(),
+            rules=rules,
+            typical_lease=ledger.typical,
+        )
+
+    def _in_pieces(self, row: TenantRow) -> bool:
+        """True when the tenant's state moves over the bus, piece by piece: now, or when it moves next."""
+        if row.residency is Residency.RESIDENT:
+            return self.way(row)[0] is MoveMethod.BUS
+        if row.residency is Residency.SUSPENDING:
+            return row.id in self.leaving
+        here = row.context == ContextPlace.DEVICE
+        return row.moved_by == MoveMethod.BUS and here and not row.on_disk and row.retry_at <= self.now
+
+    def _keeps_context(self, row: TenantRow) -> bool:
+        """True when what the tenant has on its devices beside its state stays there when that leaves."""
+        away = row.residency in (Residency.SUSPENDED, Residency.SPILLED)
+        return (
+            row.moved_by == MoveMethod.BUS if away else row.residency is Residency.RESIDENT and self.way(row)[0] is MoveMethod.BUS
+        )
+
+    def _context_leaves(self, row: TenantRow) -> bool:
+        """True when the driver can take the tenant's context: it moves such here, and nothing in the process forbids it."""
+        return self.tier is Tier.SUSPEND and not self._config.never_suspend and not row.why_not and not row.loose
+
+    def computes(self, tenant: str) -> bool:
+        """True while a cell or a task of the tenant computes."""
+        return tenant in self._computing()
+
+    def _computing(self) -> set[str]:
+        return {lease.tenant for lease in self.ledger.leases.values() if lease.state is LeaseState.ACTIVE}
+
+    def _made_up(self, row: TenantRow) -> int:
+        """Bytes on each device that the first cell on simulated devices is going to have; 0: nobody knows."""
+        if self.tier is not Tier.SIMULATED or row.role != KERNEL or row.residency is not Residency.NONE:
+            return 0
+        size = self._config.simulation.state if row.simulated is None else row.simulated
+        return min(size // max(1, row.gpus), self._whole)
+
+    def tell(self, lending: Lending, now: float) -> None:
+        """Tell those who wait what is new to them."""
+        self.queue = {entry.request: entry for entry in lending.queue}
+        self._told = {name: told for name, told in self._told.items() if name in self.queue}
+        for entry in lending.queue:
+            asked = self.ledger.requests[entry.request]
+            position, code, text, at = self._told.get(entry.request, (0, "", "", 0.0))
+            fresh = position != entry.position or code != entry.reason.code
+            if asked.resumes is None and (fresh or (text != entry.reason.message and now - at >= 1.0)):
+                self._told[entry.request] = (entry.position, entry.reason.code, entry.reason.message, now)
+                if asked.gate:
+                    for member in self.members.get(asked.tenant, ()):
+                        self.say_member(member, "queued", request=asked.request, message=entry.reason.message)
+                self.say(
+                    asked.tenant,
+                    "queued",
+                    request=asked.request,
+                    position=entry.position,
+                    estimate=entry.estimate,
+                    code=entry.reason.code,
+                    message=entry.reason.message,
+                )
+        if self.ledger.requests:
+            wait = _REFRESH if lending.again_at is None else min(_REFRESH, max(0.01, lending.again_at - now))
+            self.again_at = min(self.again_at, now + wait)
+
+    def _spillable(self, row: TenantRow) -> bool:
+        """True when the tenant's state can go on from host memory to the disk.
+
+        The driver's way holds it inside of its process, where nobody else can take it out.
+        """
+        if self.tier is Tier.SIMULATED or not self.disk.limit:
+            return self.disk.limit > 0
+        if row.context != ContextPlace.DEVICE:
+            return False  # its library could not let go of host memory now
+        way = row.moved_by or self.way(row)[0]
+        # Where the disk did not take it, something has to have gone from there first: nobody waits on one that is full for ever.
+        return way == MoveMethod.BUS and (row.disk_short < 0 or self.disk.left() > row.disk_short + TELLING)
+
+    # --- what leases and states become --------------------------------------------------------------------------------------
+
+    def is_here(self, request: RequestRow) -> bool:
+        """True when the tenant that asked has a connection."""
+        return request.tenant in (self.members if request.gate else self.here)
+
+    def way(self, row: TenantRow) -> tuple[MoveMethod, str]:
+        """How the tenant's state leaves its devices, and why not over the bus, "" for that (a pause after a failure aside)."""
+        return way_of(row, self.tier, never=self._config.never_suspend)
+
+    def movable(self, row: TenantRow) -> bool:
+        """True when the tenant's state can be moved at all (a pause after a failure aside)."""
+        return self.way(row)[0] is not MoveMethod.HOLD
+
+    def settle_in(self, row: TenantRow, devices: tuple[str, ...]) -> None:
+        """The tenant has a state on `devices` from now on; its size is a guess until it is seen."""
+        row.residency, row.home = Residency.RESIDENT, devices
+        if self.tier is Tier.SIMULATED:
+            size = self._config.simulation.state if row.simulated is None else row.simulated
+            row.state = {uuid: min(size // len(devices), self.devices[uuid].memory) for uuid in devices}
+            row.cache = dict.fromkeys(devices, row.simulated_cache // len(devices)) if row.simulated_cache else {}
+            row.peak = max(row.peak, *row.state.values())
+        else:
+            row.state = self._guess(row, devices)
+        self.ledger.touch(row)
+        self.keep_in_place(row)
+
+    def _guess(self, row: TenantRow, devices: Sequence[str]) -> dict[str, int]:
+        """What a state takes that nobody has seen yet: what others took."""
+        first, share = self.ledger.first_room(row), self._config.rules.unknown_room
+        memory = {uuid: self.devices[uuid].memory for uuid in devices}
+        return {uuid: min(first, size) if first else int(size * share) for uuid, size in memory.items()}
+
+    def pause(self, row: TenantRow, lease: LeaseRow, now: float) -> None:
+        """The lease's devices are free for others; it asks for them again at once, unless its turn is over."""
+        self.ledger.pause(lease, now)
+        if not lease.aside:
+            self.ledger.add_request(resumption(row, lease, now))
+        self.say_paused(row, lease)
+
+    def say_paused(self, row: TenantRow, lease: LeaseRow) -> None:
+        """Tell the holder of a lease that it is paused."""
+        message = "paused: others had waited for their turn; it goes on later"
+        self.say(row.id, "paused", lease=lease.id, message=message, people=lease.people, aside=lease.aside)
+
+    def keep_in_place(self, row: TenantRow) -> None:
+        """A state that cannot be moved holds its devices, when nobody else has a lease on them."""
+        unmovable = row.residency is Residency.RESIDENT and not self.movable(row)
+        if not unmovable or self.ledger.leases_of(row.id) or any(self.ledger.lease_on(uuid) for uuid in row.home):
+            return
+        now = self.now
+        lease = self.new_lease(row, RequestRow(id="", request="", tenant=row.id, gpus=1, asked_at=now), row.home, now)
+        lease.state, lease.held_until = LeaseState.HELD, now + self._config.hold_time
+        self.ledger.add_lease(lease)
+
+    def lose(self, row: TenantRow, message: str) -> None:
+        """The tenant's state cannot be brought back."""
+        now = self.now
+        row.residency, row.lost, row.state, row.on_disk = Residency.LOST, message, {}, False
+        for lease in self.ledger.leases_of(row.id):
+            if lease.pending and lease.used == 0.0:
+                self.ledger.withdraw(lease)
+                self.say(row.id, "refused", request=lease.request, **lost_fields(row))
+            else:
+                self.ledger.drop_lease(lease, now, outcome="lost")
+        for request in self.ledger.requests_of(row.id):
+            self.ledger.drop_request(request)
+            if request.resumes is None:
+                self.refuse(request, **lost_fields(row))
+        self.ledger.touch(row)
+        self.say(row.id, "lost", message=f"The GPU state of this kernel is lost ({message}). Restart the kernel.")
+        for member in self.members.get(row.id, ()):
+            self.say_member(member, "lost", message=message)
+
+    def end(self, row: TenantRow, lease: LeaseRow, now: float, *, outcome: str, cuda: bool | None) -> None:
+        """A lease is over; where the state cannot move (or its owner wants it so) its devices stay with it, held."""
+        for request in self.ledger.requests_of(row.id):
+            if request.resumes == lease.id:
+                self.ledger.drop_request(request)
+        paused, pending = lease.state is LeaseState.PAUSED, lease.pending
+        self.look()
+        if row.role == KERNEL and row.residency is Residency.NONE and cuda and self.tier is not Tier.SIMULATED:
+            row.residency, row.home = Residency.RESIDENT, lease.devices
+            row.state = self._guess(row, lease.devices)
+        self.ledger.drop_lease(lease, now, outcome=outcome)
+        if row.role == RUNNER and row.residency is Residency.RESIDENT:
+            # Its command is over, or stopped; what it still has there is nobody's to move.
+            row.residency, row.home, row.state, row.fixed = Residency.NONE, (), {}, {}
+        self.ledger.touch(row)
+        if paused or pending or row.role != KERNEL or lease.ending:
+            return
+        stays = row.residency is Residency.RESIDENT and not self.movable(row)
+        if row.hold_for:
+            row.hold_until, row.hold_for = max(row.hold_until, now + row.hold_for), 0.0
+        chosen = row.hold_until > now and outcome != "aborted"
+        if (stays or chosen) and row.residency is not Residency.SUSPENDING:
+            held = replace(
+                lease,
+                state=LeaseState.HELD,
+                since=now,
+                used=0.0,
+                waited=0.0,
+                by_choice=not stays,
+                held_until=max(now + self._config.hold_time if stays else 0.0, row.hold_until),
+                request="",
+                gates=(),
+                asked_back=False,
+                pausing=False,
+                outcome="",
+            )
+            held.id = f"lease-{self.ledger.fence + 1}"
+            self.ledger.add_lease(held)
+
+    def new_lease(self, row: TenantRow, asked: RequestRow, devices: tuple[str, ...], now: float) -> LeaseRow:
+        """A lease on `devices` for what was asked; the ledger gives it its fence."""
+        return LeaseRow(
+            id=f"lease-{self.ledger.fence + 1}",
+            fence=0,
+            tenant=row.id,
+            # The library hears that it has a lease when its gate is to be opened (`core.gate`).
+            request="" if asked.gate else asked.request,
+            devices=devices,
+            state=LeaseState.ACTIVE,
+            cell=asked.cell,
+            asked_at=asked.asked_at,
+            since=now,
+            waited=max(0.0, now - asked.asked_at),
+            exclusive=asked.exclusive,
+            lends=asked.lends,
+            began=now,
+            ends_by=asked.ends_by,
+        )
+
+
+def resumption(row: TenantRow, lease: LeaseRow, now: float) -> RequestRow:
+    """What a paused lease asks for: to go on."""
+    return RequestRow(
+        id=f"{row.id}/{lease.id} goes on",
+        request=lease.request,
+        tenant=row.id,
+        gpus=len(lease.devices),
+        devices=lease.devices if lease.exclusive else (),
+        cell=lease.cell,
+        asked_at=now,
+        exclusive=lease.exclusive,
+        lends=lease.lends,
+        resumes=lease.id,
+    )

@@ -1,0 +1,499 @@
+"""The shell around the core: what happens becomes an event, and what the core answers is written down, told and done."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from carrel.core.domain.errors import CarrelError, Conflict, Unavailable
+from carrel.core.domain.lease import MoveMethod
+from carrel.core.domain.ports import Clock
+from carrel.core.transport.channel import MOST_FILES, Channel, Dropped
+from carrel.core.transport.framing import Closed, Ended, Lines, TooLong
+from carrel.core.transport.reactor import Reactor, Timer
+from carrel.node.broker.bus import Bus
+from carrel.node.broker.client_authentication import ClientAuthentication
+from carrel.node.broker.core.core import Core
+from carrel.node.broker.core.effects import (
+    NEVER,
+    Action,
+    Checkpoint,
+    Effects,
+    Gather,
+    Kill,
+    MoveBack,
+    MoveOut,
+    Pause,
+    Restore,
+    ScanDevices,
+    Spill,
+    Unspill,
+)
+from carrel.node.broker.core.identity import Identity
+from carrel.node.broker.core.rows import plain
+from carrel.node.broker.disk import StateDisk
+from carrel.node.broker.ended_lease_delivery import EndedLeaseDelivery
+from carrel.node.broker.journal import BrokerJournal
+from carrel.node.broker.mover import Mover
+from carrel.node.broker.pool import HostPool
+from carrel.node.broker.processes import Process, ProcessGone, find, is_alive, name_of, peer, roots
+from carrel.node.broker.spilling import Spilling, StateFiles
+from carrel.node.broker.status import Status
+from carrel.node.leases.protocol import LONGEST, OBSERVER, RESIDENCY, Message, decode, encode
+from carrel.node.suspension.ports import Suspender, Use
+
+_log = logging.getLogger(__name__)
+
+#: Watchers get at most ten statuses in a second, and fewer when making them takes long.
+_WATCH_SECONDS = 0.1
+_WATCH_SHARE = 20.0
+#: Seconds between two statuses for the lab itself while cells run and nothing else is new: what they are charged grows.
+_CHARGE_SECONDS = 5.0
+#: Bytes of journal after which it is begun anew.
+_LONG = 8 * 1024**2
+
+
+@dataclass(slots=True)
+class Client:
+    """What is known of one connection."""
+
+    process: Process
+    identity: Identity | None = None
+    tenant: str = ""
+    #: The process, where it is its library that speaks.
+    member: str = ""
+    watching: bool = False
+
+
+class Service:
+    """Listens, brings events to the core, and carries out its effects. All methods are called in the loop's thread."""
+
+    def __init__(
+        self,
+        core: Core,
+        *,
+        loop: Reactor,
+        clock: Clock,
+        gate: ClientAuthentication,
+        journal: BrokerJournal,
+        mover: Mover,
+        suspender: Suspender,
+        pool: HostPool,
+        host_free: Callable[[], int | None],
+        disk: StateDisk | None = None,
+        disk_free: Callable[[], int | None] = lambda: None,
+        disk_problem: str = "",
+    ) -> None:
+        """`host_free`: bytes of host memory that are free for states now, or None where nobody need care.
+
+        `disk`: where states of real devices go that host memory has no room for, and what is free there for more; `disk_problem`:
+        why there is none although there should be.
+        """
+        self._core = core
+        self._loop = loop
+        self._clock = clock
+        self._gate = gate
+        self._journal = journal
+        self._mover = mover
+        self._suspender = suspender
+        self._bus = Bus(
+            loop,
+            pool,
+            send=self._send_member,
+            found_away=self._found_away,
+            found_spilled=self._found_spilled,
+            lives=is_alive,
+        )
+        self._spilling = Spilling(loop, self._bus, pool, disk, self._progress)
+        self._files = StateFiles(loop, disk, [("tenant", plain(row)) for row in core.ledger.tenants.values()])
+        self._host_free, self._disk_free = host_free, disk_free
+        self._status = Status(core, clock, pool, disk_problem=disk_problem)
+        self._handing = EndedLeaseDelivery(loop, core.ledger.past, core.lender.devices, self._taken)
+        self._clients: dict[Channel[bytes], Client] = {}
+        self._tenants: dict[str, Channel[bytes]] = {}
+        #: Of the libraries in processes, by the process.
+        self._members: dict[str, Channel[bytes]] = {}
+        #: Processes of tenants, connected or not.
+        self._processes: dict[str, Process] = {}
+        self._listener: socket.socket | None = None
+        self._publishing: Timer | None = None
+        self._charging: Timer | None = None
+        self._pause = _WATCH_SECONDS
+        self._waking: Timer | None = None
+        self._wake_at = NEVER
+        self._effects: deque[Effects] = deque()
+        self._carrying = False
+
+    # --- effects ------------------------------------------------------------------------------------------------------------
+
+    def _now(self) -> float:
+        """The moment of an event; the core knows how much host memory is free by then."""
+        self._see_host()
+        return self._clock()
+
+    def _see_host(self) -> None:
+        free = self._host_free()
+        self._core.host_memory(None if free is None else free + self._bus.spare())
+        self._core.disk_room(self._disk_free())
+
+    def carry_out(self, effects: Effects) -> None:
+        """Write down, then tell, then do. Raises `OSError` when the journal takes nothing: then nothing was sent or done.
+
+        What comes of it meanwhile (a client that does not read is dropped) is carried out after it.
+        """
+        self._effects.append(effects)
+        if self._carrying:
+            return
+        self._carrying = True
+        changed = False
+        while self._effects:
+            one = self._effects.popleft()
+            changed = changed or one.changed
+            self._carry_one(one)
+        self._carrying = False
+        if changed:
+            self._changed()
+
+    def _carry_one(self, effects: Effects) -> None:
+        if effects.line is not None:
+            at, rows, drops = effects.line
+            if rows or drops:
+                self._journal.append(at, rows, drops)
+                self._files.wrote(rows, drops)
+                self._handing.look()
+                if self._journal.size > _LONG:
+                    self._journal.start(self._core.everything(at).rows, at)
+        for tenant, op, fields, member in effects.tells:
+            connection = self._members.get(member) if member else self._tenants.get(tenant)
+            if connection is not None:
+                connection.send(encode(op, **fields))
+        for action in effects.actions:
+            self._act(action)
+        if effects.wake < self._wake_at:
+            # One that is armed for an earlier moment stays: the core may be asked too often, and never too late.
+            if self._waking is not None:
+                self._waking.cancel()
+            self._wake_at = effects.wake
+            self._waking = self._loop.later(effects.wake - self._clock(), self._wake)
+
+    def _taken(self, until: int) -> None:
+        self.carry_out(self._core.took(until, self._now()))
+
+    def _wake(self) -> None:
+        # The moment has come, also for a clock that was put back meanwhile.
+        now, self._wake_at = max(self._now(), self._wake_at), NEVER
+        self.carry_out(self._core.time_is_up(now))
+
+    def _act(self, action: Action) -> None:
+        core = self._core
+        match action:
+            case Gather(tenant, pauses):
+                self._mover.gather(action, lambda found: self.carry_out(core.gathered(tenant, pauses, found, self._now())))
+            case MoveOut(tenant, pauses) if action.way is MoveMethod.BUS:
+                self._bus.out(
+                    action,
+                    lambda moved: self.carry_out(core.moved_out(tenant, pauses, moved, self._now())),
+                    lambda: self.carry_out(core.leaves(tenant, self._now())),
+                )
+            case MoveOut(tenant, pauses):
+                self._mover.out(action, lambda moved: self.carry_out(core.moved_out(tenant, pauses, moved, self._now())))
+            case MoveBack(tenant, lease):
+                mover = self._bus if action.way is MoveMethod.BUS else self._mover
+                mover.back(action, lambda moved: self.carry_out(core.moved_back(tenant, lease, moved, self._now())))
+            case Checkpoint(tenant):
+                self._mover.checkpoint(action, lambda moved: self.carry_out(core.checkpointed(tenant, moved, self._now())))
+            case Restore(tenant, lease):
+                self._mover.back(action, lambda moved: self.carry_out(core.restored(tenant, lease, moved, self._now())))
+            case Pause(tenant, lease):
+                self._bus.pause(action, lambda moved: self.carry_out(core.paused(tenant, lease, moved, self._now())))
+            case Spill(tenant):
+                disk = self._spilling if action.way is MoveMethod.BUS else self._mover
+                disk.spill(action, lambda moved: self.carry_out(core.spilled(tenant, moved, self._now())))
+            case Unspill(tenant, waiting):
+                disk = self._spilling if action.way is MoveMethod.BUS else self._mover
+                disk.unspill(action, lambda moved: self.carry_out(core.unspilled(tenant, waiting, moved, self._now())))
+            case ScanDevices():
+                self._look(action)
+            case Kill(tenant, number):
+                self._kill(tenant, number)
+
+    def _look(self, look: ScanDevices) -> None:
+        def see() -> tuple[Use, dict[int, int], dict[int, str]]:
+            use = self._suspender.use()
+            pids = {pid for processes in use.processes.values() for pid in processes}
+            parents = roots(pids, look.pids)
+            return use, parents, {pid: name_of(pid) for pid in pids - parents.keys()}
+
+        def seen(found: tuple[Use, dict[int, int], dict[int, str]]) -> None:
+            self.carry_out(self._core.looked(look.number, *found, self._now()))
+
+        self._loop.work(see, seen)
+
+    def _kill(self, tenant: str, number: int) -> None:
+        process = self._processes.get(tenant)
+        if process is None:
+            return
+        _log.warning("the idle timer of tenant %s ran out while others waited: it is ended (signal %d)", tenant, number)
+        try:
+            process.kill(number)
+        except PermissionError:
+            _log.error("process %d belongs to another user and cannot be ended; its GPU stays with it", process.pid)
+
+    # --- life ---------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Watch the processes that the journal knows; those that ended meanwhile are gone."""
+        ended = []
+        for row in list(self._core.ledger.tenants.values()):
+            try:
+                self._keep(row.id, find(row.pid, row.start, row.uid))
+            except ProcessGone:
+                ended.append(row.id)
+        self.carry_out(self._core.started(self._now(), ended))
+
+    def recover(self) -> None:
+        """Repeat the moves that an earlier broker had begun."""
+        self.carry_out(self._core.recover(self._now()))
+
+    def listen(self, path: Path, *, everybody: bool = False) -> None:
+        """Take connections on a unix socket of this path from now on: of this user's processes, or of everybody's.
+
+        Nobody is let in without the token of a job that runs, in either case.
+        """
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        mask = os.umask(0o111 if everybody else 0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(mask)
+        listener.listen(256)
+        self._listener = listener
+        self._loop.watch(listener.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Stop listening and close all connections; nobody loses a lease by it."""
+        if self._listener is not None:
+            self._loop.unwatch(self._listener.fileno())
+            self._listener.close()
+        for connection in list(self._clients):
+            connection.end(Dropped())
+
+    def _changed(self) -> None:
+        """Something is different: watchers get a status soon."""
+        if self._publishing is None and any(client.watching for client in self._clients.values()):
+            self._publishing = self._loop.later(self._pause, self._publish)
+
+    def _publish(self) -> None:
+        began = time.perf_counter()
+        self._publishing = None
+        self._see_host()
+        lines: dict[Identity, bytes] = {}
+        for connection, client in list(self._clients.items()):
+            if client.watching and client.identity is not None:
+                if client.identity not in lines:
+                    # Notebooks show who has what; the past is asked for.
+                    fields = self._status.fields(client.identity, hour=client.identity.sees_all)
+                    lines[client.identity] = encode("status", **fields)
+                connection.send(lines[client.identity])
+        self._pause = max(_WATCH_SECONDS, (time.perf_counter() - began) * _WATCH_SHARE)
+        self._charge_later()
+
+    def _charge_later(self) -> None:
+        """While cells run, or state lies idle, the lab gets what grows and shrinks although nothing happens."""
+        if self._charging is None and self._status.drifting() and any(self._labs()):
+            self._charging = self._loop.later(_CHARGE_SECONDS, self._tell_charges)
+
+    def _tell_charges(self) -> None:
+        self._charging = None
+        for connection, identity in list(self._labs()):
+            connection.send(encode("status", **self._status.fields(identity)))
+        self._charge_later()
+
+    def _labs(self) -> Iterator[tuple[Channel[bytes], Identity]]:
+        """Watchers who see every name: the lab itself."""
+        for connection, client in self._clients.items():
+            if client.watching and client.identity is not None and client.identity.sees_all:
+                yield connection, client.identity
+
+    # --- connections --------------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            stream, _address = self._listener.accept()
+        except OSError:
+            return
+        try:
+            process = peer(stream)
+        except (ProcessGone, OSError) as error:
+            _log.warning("a connection is refused: %s", error)
+            stream.close()
+            return
+        connection = Channel(Lines(LONGEST), stream, most_files=MOST_FILES)
+        connection.attach(self._loop, on_message=self._line, on_end=self._ended)
+        self._clients[connection] = Client(process)
+
+    def _ended(self, connection: Channel[bytes], why: Ended) -> None:
+        client = self._clients.pop(connection)
+        if isinstance(why, TooLong):
+            self._refuse_line(connection, client, why)
+        closed = not isinstance(why, Dropped)  # only the client's own end says that it is done
+        client.process.close()
+        self._handing.end(connection)
+        if client.member:
+            if self._members.get(client.member) is connection:
+                del self._members[client.member]
+                self.carry_out(self._core.left_gate(client.member, self._now()))
+        elif client.tenant and self._tenants.get(client.tenant) is connection:
+            del self._tenants[client.tenant]
+            if not closed:
+                _log.warning("tenant %s does not read and was dropped; it keeps what it has", client.tenant)
+            self.carry_out(self._core.disconnected(client.tenant, self._now(), closed=closed))
+
+    def _line(self, connection: Channel[bytes], line: bytes) -> None:
+        client = self._clients[connection]
+        try:
+            message = decode(line)
+        except ValueError as error:
+            self._refuse_line(connection, client, error)
+            connection.end(Closed("it sent what is no message"))
+            return
+        if client.identity is not None and not client.member:
+            connection.drop_files()  # nobody else has any to send
+        try:
+            if client.identity is None:
+                self._hello(connection, client, message)
+            else:
+                self._operate(connection, client, message)
+        except CarrelError as error:
+            self._refuse(connection, client, message, error)
+
+    def _refuse_line(self, connection: Channel[bytes], client: Client, error: Exception) -> None:
+        _log.warning("process %d sent what is no message: %s", client.process.pid, error)
+        connection.send(encode("refused", code="invalid", message=f"That is no message: {error}.", remedy=""))
+
+    def _refuse(self, connection: Channel[bytes], client: Client, message: Message, error: CarrelError) -> None:
+        about = {"request": message["request"]} if isinstance(message.get("request"), str) else {}
+        code = str(error.details.get("code", error.code))
+        connection.send(encode("refused", **about, code=code, message=error.message, remedy=error.remedy))
+        if client.identity is None:
+            _log.warning("process %d is not let in: %s", client.process.pid, error)
+            connection.end(Closed("it was not let in"))
+
+    def _hello(self, connection: Channel[bytes], client: Client, message: Message) -> None:
+        if message["op"] != "hello":
+            raise Conflict(f'"{message["op"]}" came before "hello".', remedy="Say hello first.")
+        identity = self._gate.admit(message, client.process.uid)
+        if identity.role == OBSERVER:
+            client.identity = identity
+            about = {"gpus": identity.gpus, "home": [], "lost": "", "leases": []}
+            connection.send(encode("welcome", **self._core.greeting(), **about))
+            return
+        if identity.role == RESIDENCY:
+            self._hello_at_gate(connection, client, identity, message)
+            return
+        effects = self._core.hello(client.process, identity, message, self._now())
+        client.identity, client.tenant = identity, client.process.name
+        older = self._tenants.get(client.tenant)
+        self._tenants[client.tenant] = connection
+        if older is not None:
+            older.end(Dropped())
+        if client.tenant not in self._processes:
+            self._keep(client.tenant, client.process.copy())
+        self.carry_out(effects)
+
+    def _hello_at_gate(self, connection: Channel[bytes], client: Client, identity: Identity, message: Message) -> None:
+        member = client.process.name
+        try:
+            about = {**message, **self._descent(client.process)}
+            effects = self._core.hello_at_gate(client.process, identity, about, self._now())
+        except Unavailable as error:
+            _log.info("process %d has to connect again: %s", client.process.pid, error)
+            connection.end(Closed("its process has ended"))  # a refusal would be for good
+            return
+        older, self._members[member] = self._members.get(member), connection
+        client.identity, client.member = identity, member
+        if older is not None:
+            older.end(Dropped())
+        if member not in self._processes:
+            self._keep(member, client.process.copy())
+        self.carry_out(effects)
+        if connection.open:
+            ahead = identity.memory == 0
+            self._bus.connected(member, identity.owner, message, connection.files(), ahead=ahead)
+
+    def _descent(self, process: Process) -> dict[str, str]:
+        """What a process is called that has no hook: after itself, and the notebook whose kernel has started it."""
+        name = name_of(process.pid)
+        tenants = {row.pid: row for row in self._core.ledger.tenants.values()}
+        parent = tenants.get(roots([process.pid], tenants).get(process.pid, 0))
+        if parent is None:
+            return {"kernel": "", "label": name}
+        return {"kernel": parent.kernel, "label": f"{parent.label} ({name})" if parent.label else name}
+
+    def _send_member(self, member: str, line: bytes, files: Sequence[int]) -> None:
+        connection = self._members.get(member)
+        if connection is not None:
+            connection.send(line, files)
+
+    def _found_away(self, member: str) -> None:
+        self.carry_out(self._core.found_away(member, self._now()))
+
+    def _found_spilled(self, member: str) -> None:
+        self.carry_out(self._core.found_spilled(member, self._now()))
+
+    def _progress(self, tenant: str, done: int, of: int) -> None:
+        self._core.progress(tenant, done, of, self._now())
+        self._changed()
+
+    def _keep(self, tenant: str, process: Process) -> None:
+        """Watch a tenant's process until it ends."""
+        self._processes[tenant] = process
+        self._loop.watch(process.pidfd, lambda: self._died(tenant))
+
+    def _died(self, tenant: str) -> None:
+        process = self._processes.pop(tenant)
+        self._loop.unwatch(process.pidfd)
+        process.close()
+        connections = (self._tenants.pop(tenant, None), self._members.pop(tenant, None))
+        self.carry_out(self._core.ended(tenant, self._now()))
+        self._bus.ended(tenant)
+        for connection in connections:
+            if connection is not None:
+                connection.end(Closed("its process has ended"))
+
+    # --- operations ---------------------------------------------------------------------------------------------------------
+
+    def _operate(self, connection: Channel[bytes], client: Client, message: Message) -> None:
+        op = message["op"]
+        assert client.identity is not None
+        if client.member:
+            effects = self._core.said_at_gate(client.member, message, self._now())
+            self._bus.heard(client.member, message)
+            if effects is not None:
+                self.carry_out(effects)
+            if op == "progress":
+                self._changed()
+            return
+        if op in ("status", "watch"):
+            client.watching = client.watching or op == "watch"
+            self._see_host()
+            connection.send(encode("status", **self._status.fields(client.identity)))
+            self._charge_later()
+            if message.get("past") is True and client.identity.sees_all:
+                self._handing.begin(connection)
+            return
+        if op == "took":
+            until = message.get("until")
+            self._handing.answered(connection, until if type(until) is int else 0)
+            return
+        effects = self._core.said(client.tenant, message, self._now())
+        if effects is not None:
+            self.carry_out(effects)

@@ -1,0 +1,275 @@
+"""From an ordinary process to a contained one: three processes, of which the last becomes the command.
+
+The *watcher* is what the runner knows: it passes signals on and ends as the command ended. It stands outside, and in front of the
+*first process* of the new process namespace, which reaps what loses its parent and dies with the runner; the kernel then ends all
+the others. The *command* has no capabilities, and is the leader of a session of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import select
+import signal
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from carrel.node.containment import calls
+from carrel.node.containment.filters import filter_program
+from carrel.node.containment.network import Forwarder
+from carrel.node.containment.walls import Bind, Walls
+
+#: Passed on from the runner to the command's process group.
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+#: What every program may expect in /dev.
+_NODES = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+#: Parts of /proc that are the machine's and not a process'.
+_MACHINES_OWN = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
+#: Since when a process namespace has a pid_max of its own, and the least that it may be (RESERVED_PIDS + 1).
+_NUMBERS_OF_ITS_OWN = (6, 14)
+_FEWEST_NUMBERS = 301
+#: The end of a command: its status as wait(2) has it, and whether it left processes behind.
+_END = struct.Struct("ii")
+
+
+def contain(
+    walls: Walls, lifeline: int, become: Callable[[], None], close_first: tuple[int, ...] = (), *, whole: bool = False
+) -> None:
+    """In a process of its own: build the walls, let `become` become the command inside, end as it ends. Never returns normally.
+
+    `lifeline` is readable when the process that started this is gone. `close_first` are descriptors that only the command keeps.
+    With `whole` nothing that the command leaves behind outlives it, and this process ends after all of it.
+    Raises `OSError` while nothing runs yet.
+    """
+    user, group = os.geteuid(), os.getegid()
+    forwarder = Forwarder(walls.doors or (), lifeline)
+    calls.unshare("user", "mount", "pid", "ipc", "uts", *(() if walls.doors is None else ("net",)))
+    calls.map_user(user, group)
+    if walls.doors is not None:
+        forwarder.open()
+    build(walls)
+    told, tell = os.pipe2(os.O_CLOEXEC)
+    first = os.fork()
+    if first == 0:
+        _close_all_but(tell, lifeline, forwarder.held, *close_first)
+        _be_first(tell, lifeline, become, close_first, whole=whole, processes=walls.processes)
+    # Locks, connections and pipes of the runner must not live as long as this.
+    _close_all_but(told)
+    _watch(first, told, forwarder)
+
+
+def _close_all_but(*kept: int) -> None:
+    # Not by what /proc lists: it is being covered by another one meanwhile.
+    begin = 3
+    for fd in sorted(fd for fd in kept if fd >= 0):
+        os.closerange(begin, fd)
+        begin = fd + 1
+    os.closerange(begin, os.sysconf("SC_OPEN_MAX"))
+
+
+def build(walls: Walls) -> None:
+    """In new namespaces: make what is seen what `walls` says. /proc is left to the first process."""
+    calls.make_private()
+    # Taken before anything is covered.
+    places = {bind.place for bind in walls.binds}
+    hidden = [path for path in walls.hidden if path not in places and Path(path).is_dir()]
+    trees = [(bind, calls.clone_tree(bind.source)) for bind in walls.binds]
+    wanted = [*(f"/dev/{name}" for name in _NODES), *walls.devices]
+    nodes = [(node, calls.clone_tree(node)) for node in wanted if Path(node).exists()]
+    temporary = calls.clone_tree(walls.temporary)
+    covered = []
+    if walls.root:
+        from carrel.node.containment.image import change_root
+
+        change_root(walls.root, places)
+        hidden = []  # nothing of the machine is there
+        covered.append("/")
+    else:
+        calls.set_attributes("/", on=calls.ATTR_RDONLY | calls.ATTR_NOSUID)
+    calls.set_attributes(temporary, on=calls.ATTR_NOSUID | calls.ATTR_NODEV)
+    calls.place_tree(temporary, "/tmp")
+    covers = [(path, None) for path in hidden]
+    steps: list[tuple[str, tuple[Bind, int] | None]] = [*covers, *((bind.place, (bind, tree)) for bind, tree in trees)]
+    for path, what in sorted(steps, key=lambda step: (step[0].rstrip("/").count("/"), step[1] is not None)):
+        if what is None:
+            _make_place(path, directory=True)  # what is above it may be covered already
+            calls.mount("tmpfs", path, "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, "mode=0755,size=1m")
+            covered.append(path)
+            continue
+        bind, tree = what
+        _make_place(path, directory=Path(f"/proc/self/fd/{tree}").is_dir())
+        calls.set_attributes(tree, on=calls.ATTR_NOSUID | calls.ATTR_NODEV | (0 if bind.writable else calls.ATTR_RDONLY))
+        calls.place_tree(tree, path)
+        os.close(tree)
+    _make_devices(nodes, walls.shared_memory)
+    for path in covered:
+        calls.set_attributes(path, on=calls.ATTR_RDONLY, recursive=False)
+
+
+def _make_place(path: str, *, directory: bool) -> None:
+    if os.path.lexists(path):
+        return
+    if directory:
+        Path(path).mkdir(parents=True)
+    else:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).touch()
+
+
+def _make_devices(nodes: list[tuple[str, int]], shared_memory: int) -> None:
+    calls.mount("tmpfs", "/dev", "tmpfs", calls.MS_NOSUID, "mode=0755,size=1m")
+    for path, tree in nodes:
+        _make_place(path, directory=False)
+        calls.place_tree(tree, path)
+        os.close(tree)
+    size = f",size={shared_memory}" if shared_memory else ""
+    for name in ("pts", "shm"):
+        Path("/dev", name).mkdir()
+    calls.mount("devpts", "/dev/pts", "devpts", calls.MS_NOSUID | calls.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    calls.mount("tmpfs", "/dev/shm", "tmpfs", calls.MS_NOSUID | calls.MS_NODEV, f"mode=1777{size}")
+    for name, target in _LINKS.items():
+        Path("/dev", name).symlink_to(target)
+    calls.set_attributes("/dev", on=calls.ATTR_RDONLY, recursive=False)
+
+
+# --- the processes ------------------------------------------------------------------------------------------------------------
+
+
+def _watch(first: int, told: int, forwarder: Forwarder) -> None:
+    """The watcher: pass signals on, and end as the command ended."""
+    for number in _PASSED_ON:
+        signal.signal(number, lambda got, _frame: _send(first, got))
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    said = b""
+    while len(said) < _END.size and (piece := os.read(told, _END.size - len(said))):
+        said += piece
+    if len(said) == _END.size:
+        status, left = _END.unpack(said)
+        if not left:
+            os.waitpid(first, 0)
+            forwarder.end()
+    else:  # the first process was killed, and all the others with it
+        _pid, status = os.waitpid(first, 0)
+        forwarder.end()
+    if os.WIFSIGNALED(status):
+        deadly = os.WTERMSIG(status)
+        if deadly != signal.SIGKILL:
+            signal.signal(deadly, signal.SIG_DFL)
+        os.kill(os.getpid(), deadly)
+    os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 125)
+
+
+def _be_first(
+    tell: int, lifeline: int, become: Callable[[], None], close_first: tuple[int, ...], *, whole: bool, processes: int
+) -> None:
+    """The first process of the namespace: reap, pass signals on, and end when the runner does."""
+    try:
+        _mount_proc(processes)
+        command = os.fork()
+        if command == 0:
+            os.close(tell)
+            _be_command(become)
+            os._exit(125)
+        for fd in close_first:
+            os.close(fd)
+        awake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        for number in _PASSED_ON:
+            signal.signal(number, lambda got, _frame: _send(-command, got))
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        poll = select.poll()
+        poll.register(awake, select.POLLIN)
+        poll.register(lifeline, select.POLLIN)
+        while True:
+            _reap(command, tell, whole=whole)
+            for fd, _event in poll.poll():
+                if fd == lifeline:
+                    os._exit(1)
+                with suppress(BlockingIOError):
+                    os.read(awake, 4096)
+    except OSError as error:
+        for fd in close_first:
+            with suppress(OSError):
+                os.write(fd, f"The command could not be contained: {error.filename or ''}: {error.strerror}.".encode())
+    os._exit(125)
+
+
+def _reap(command: int, tell: int, *, whole: bool) -> None:
+    """Reap who has ended; say how the command has, and end when nobody is left, or with `whole` when the command has ended."""
+    ended = None
+    alone = False
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            alone = True
+            break
+        if pid == 0:
+            break
+        if pid == command:
+            ended = status
+    if ended is not None:
+        with suppress(OSError):
+            os.write(tell, _END.pack(ended, int(not (alone or whole))))
+    if alone or (whole and ended is not None):
+        os._exit(0)
+
+
+def _mount_proc(processes: int) -> None:
+    calls.mount("proc", "/proc", "proc", calls.MS_NOSUID | calls.MS_NODEV | calls.MS_NOEXEC)
+    if processes:
+        _limit_processes(processes)
+    for name in _MACHINES_OWN:
+        path = f"/proc/{name}"
+        if os.path.exists(path):  # noqa: PTH110
+            tree = calls.clone_tree(path)
+            calls.set_attributes(tree, on=calls.ATTR_RDONLY)
+            calls.place_tree(tree, path)
+            os.close(tree)
+
+
+def _limit_processes(most: int) -> None:
+    """Let there be so many processes and threads in here at once; those outside do not count.
+
+    The limit of setrlimit(2) counts those of this user namespace alone (since Linux 5.14), but never holds for root; how many
+    numbers this process namespace has (since 6.14) holds for everybody. Before, that number was the whole machine's.
+    """
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+    version = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if version is not None and (int(version[1]), int(version[2])) >= _NUMBERS_OF_ITS_OWN:
+        Path("/proc/sys/kernel/pid_max").write_text(str(max(most, _FEWEST_NUMBERS)))
+
+
+def _be_command(become: Callable[[], None]) -> None:
+    for number in _PASSED_ON:
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    calls.drop_privileges()
+    if calls.landlock_version() >= 6:
+        calls.scope_with_landlock()
+    program = filter_program()
+    if program:
+        calls.filter_calls(program)
+    become()
+
+
+def _send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

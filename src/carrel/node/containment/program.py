@@ -1,0 +1,120 @@
+"""A program behind walls, started from a process that may have threads: a build's tool, or what fetches an input.
+
+It is started by an interpreter of its own, because what a process with threads may do after fork(2) is little. When it ends, or
+the process that started it does, nothing that it started is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from carrel.node.containment.walls import Bind, Door, Walls
+
+_ENTER = "import sys; sys.path.append(sys.argv[1]); from carrel.node.containment.program import main; main()"
+_OURS = str(Path(__file__).resolve().parents[3])
+#: Seconds in which the kernel ends what is inside.
+_PATIENCE = 30.0
+
+
+@dataclass(slots=True)
+class Program:
+    """One that was started. Call `end` when it is no longer wanted, or has ended."""
+
+    process: subprocess.Popen[bytes]
+    _lifeline: int
+
+    def end(self) -> None:
+        """See that nothing of it is left; again is harmless. Who wants to know how it ended waits for `process` before."""
+        lifeline, self._lifeline = self._lifeline, -1
+        if lifeline >= 0:
+            os.close(lifeline)
+        try:
+            # It waits for the first process inside, which ends after all the others.
+            self.process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start_program(
+    walls: Walls,
+    arguments: Sequence[str],
+    *,
+    directory: str,
+    variables: Mapping[str, str],
+    stdin: int | IO[bytes] = subprocess.DEVNULL,
+    stderr: int = subprocess.PIPE,
+) -> Program:
+    """Start a program inside `walls`, in `directory` as it is called there; what it says comes through pipes.
+
+    It leads a process group, to which signals may be sent. That it could not be contained it says itself, and ends with 125.
+    Raises `OSError` when the machine has no room for a process.
+    """
+    lifeline, ours = os.pipe2(os.O_CLOEXEC)
+    about = {"walls": asdict(walls), "arguments": list(arguments), "directory": directory, "lifeline": lifeline}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _ENTER, _OURS, json.dumps(about)],
+            cwd="/",
+            env=dict(variables),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            pass_fds=(lifeline,),
+            process_group=0,
+        )
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(lifeline)
+    return Program(process, ours)
+
+
+def main() -> None:
+    """What the interpreter that `start_program` starts does: become the program."""
+    from carrel.node.containment.entering import contain
+
+    about: dict[str, Any] = json.loads(sys.argv[2])
+    plain = about["walls"]
+    doors = plain["doors"]
+    walls = Walls(
+        **{
+            **plain,
+            "binds": tuple(Bind(**bind) for bind in plain["binds"]),
+            "doors": None if doors is None else tuple(Door(**door) for door in doors),
+        }
+    )
+    arguments, lifeline = about["arguments"], int(about["lifeline"])
+    os.set_inheritable(lifeline, False)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # The kernel prefers to end this to ending the lab when memory runs out (proc(5)).
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+
+    def become() -> None:
+        try:
+            os.chdir(about["directory"])
+            os.execvpe(arguments[0], arguments, os.environ)
+        except OSError as error:
+            _fail(f"{arguments[0]} cannot be started: {error.strerror}")
+
+    try:
+        contain(walls, lifeline, become, whole=True)
+    except OSError as error:
+        _fail(f"It cannot be kept apart from the lab: {error.strerror} ({error.filename})")
+
+
+def _fail(why: str) -> None:
+    with suppress(OSError):
+        os.write(2, f"error: {why}\n".encode())
+    os._exit(125)

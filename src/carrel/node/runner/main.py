@@ -1,0 +1,583 @@
+"""The life of one attempt, from its claim to its last journal line.
+
+A runner that was not forked from a warm parent pays for every import, so what is not needed before the command starts is imported
+after it has started (`warm_up` for those who can do it beforehand).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from carrel.core.domain.errors import CarrelError, StorageFull
+from carrel.core.domain.job import JobState, Reason
+from carrel.core.domain.launch import Claimed, Ended, Launch, LaunchTracking, Started, Usage
+from carrel.core.domain.network import Network, least
+from carrel.core.domain.serial import from_plain
+from carrel.core.spool import AttemptDirectory, LogWriter, note_begun, present_devices, take_claim
+from carrel.node.runner.cgroups import CgroupParent, JobCgroup
+from carrel.node.runner.device_locks import lock, unlock
+from carrel.node.runner.prepare import Preparation, is_inside, remove_temporary
+from carrel.node.runner.prepared import Prepared
+from carrel.node.runner.process import Command, LaunchError, become_subreaper, image_shell, shell, start
+from carrel.node.runner.report import Doorbell, Reporter
+from carrel.node.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
+from carrel.node.runner.variables import base_variables, command_variables, seeds, with_python, without_network
+
+if TYPE_CHECKING:
+    from carrel.core.domain.ports import Clock
+    from carrel.node.leases.client import Broker, Lease
+    from carrel.node.leases.protocol import Message
+    from carrel.node.runner.endings import Ending
+    from carrel.node.runner.group.plan import Allocation
+    from carrel.node.runner.group.start import Group
+    from carrel.node.runner.outputs import StoredOutputs
+    from carrel.node.runner.samples import Sampler
+    from carrel.node.runner.watch import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerContext:
+    """What a runner takes over from the process that forked it."""
+
+    clock: Clock = time.time
+    monotonic: Clock = time.monotonic
+    #: The environment variables of the lab.
+    environ: Mapping[str, str] = field(default_factory=dict)
+    #: Those of them that a command sees beyond the short list (`base_variables`).
+    more: Mapping[str, str] = field(default_factory=dict)
+    #: Tells facts about the machine; asked when the command runs.
+    facts: Callable[[], Mapping[str, str]] = dict
+    #: Where cgroups can be made, or None.
+    cgroups: CgroupParent | None = None
+    #: Descriptors that hold the locks of the job's devices.
+    device_locks: Sequence[int] = ()
+    #: How processes are started on all nodes of a job, where an engine has several.
+    allocate: Callable[[Launch], Allocation] | None = None
+
+
+def run_attempt(path: Path, surroundings: RunnerContext) -> None:
+    """Claim and live the attempt whose directory is `path`. Returns at once when it was claimed before.
+
+    The journal ends with an `Ended` in any case, unless this process is killed.
+    """
+    directory = AttemptDirectory(path)
+    signals = Signals(directory.cancel, directory.preempt)
+    try:
+        launch = from_plain(Launch, json.loads(directory.launch.read_bytes()))
+        doorbell = Doorbell(
+            launch.paths.doorbell,
+            f"{launch.job_id} {launch.attempt}".encode(),
+            surroundings.monotonic,
+            network=launch.paths.bell,
+        )
+        # First, because a runner with the claim must be able to say what becomes of it: on a full disk none takes it.
+        reporter = Reporter(directory.journal, doorbell, surroundings.clock)
+        claim = take_claim(directory.claim, os.getpid())
+        if claim is None:
+            return
+        AttemptRun(directory, launch, reporter, signals, surroundings).live()
+    except Exception:
+        _keep_traceback(directory)
+        raise
+
+
+#: What a runner imports only after its command has started, or not always.
+_LATER = (
+    "hashlib",
+    "shutil",
+    "socket",
+    "tempfile",
+    "urllib.parse",
+    "carrel.node.runner.disk",
+    "carrel.node.runner.endings",
+    "carrel.node.runner.hardware",
+    "carrel.node.runner.limits",
+    "carrel.node.runner.outputs",
+    "carrel.node.runner.walls",
+    "carrel.node.runner.watch",
+)
+
+
+def warm_up() -> None:
+    """Import now what a runner would import later: for a parent that forks many of them."""
+    for name in _LATER:
+        import_module(name)
+
+
+class AttemptRun:
+    """One attempt, claimed by this process; for its command's watch it is what gives its devices back and takes them again."""
+
+    def __init__(
+        self, directory: AttemptDirectory, launch: Launch, reporter: Reporter, signals: Signals, surroundings: RunnerContext
+    ) -> None:
+        self._directory = directory
+        self._launch = launch
+        self._reporter = reporter
+        self._signals = signals
+        self._around = surroundings
+        self._token = ""
+        self._log: LogWriter | None = None
+        self._sampler: Sampler | None = None
+        self._cgroup: JobCgroup | None = None
+        self._usage = Usage()
+        self._temporary: Path | None = None
+        #: The command's processes, where it is several.
+        self._group: Group | None = None
+        #: Holds the devices against cells of sessions; closing it gives them back.
+        self._lease: Broker | None = None
+        self._granted: Lease | None = None
+        #: The command's turn is over, or ends.
+        self._aside = False
+        #: As `watch.HeldDevices` has it.
+        self.freezes = any(device.simulated for device in launch.devices)
+        self.walltime_stops = not launch.shares
+        self.people: int | None = None
+
+    def live(self) -> None:
+        """Do everything, and write how it ended."""
+        self._reporter.record(Claimed(pid=os.getpid()), ring=False)
+        ending: Ending
+        try:
+            with suppress(FileNotFoundError):
+                self._token = self._directory.token.read_text().strip()
+            become_subreaper()
+            self._log = LogWriter(self._directory.log, limit=self._launch.limits.log, secrets=[self._token])
+            for note in self._launch.task.notes:
+                self._log.note(note)
+            ending = self._prepare_and_run()
+        except Exception as error:  # noqa: BLE001 - a fault of ours is an ending too, not a job that never ends
+            _keep_traceback(self._directory)
+            ending = _unexpected(error, self._directory)
+        outputs = self._store()
+        self._finish(ending, outputs)
+
+    def _prepare_and_run(self) -> Ending:
+        deadline = self._around.monotonic() + self._launch.limits.prepare
+        preparation = Preparation(
+            directory=self._directory,
+            launch=self._launch,
+            token=self._token,
+            base=with_python({**self._around.more, **base_variables(self._around.environ)}, self._directory.path / "programs"),
+            reporter=self._reporter,
+            signals=self._signals,
+            monotonic=self._around.monotonic,
+            deadline=deadline,
+        )
+        try:
+            self._signals.check()
+            if self._launch.before_place:
+                from carrel.node.runner.before_place import make_ready
+
+                return make_ready(preparation, fetched_by=self._around.monotonic() + self._launch.limits.fetch)
+            prepared = preparation.run()
+            if self._log is not None:
+                self._log.hide(prepared.secrets.values())
+            tracking = self._tracking(preparation, prepared.lock, deadline)
+            self._take_lease(preparation.report, deadline, elsewhere=True)
+        except (Cancelled, Preempted, PreparationTimeout, CarrelError) as error:
+            return self._not_prepared(error)
+        self._temporary = prepared.places.temporary
+        return self._run(prepared, tracking)
+
+    def _not_prepared(self, error: BaseException) -> Ending:
+        from carrel.node.runner.endings import (
+            blocked_before_start,
+            cancelled_before_start,
+            failed,
+            preempted_before_start,
+            said_of_build,
+            storage_full,
+        )
+
+        if isinstance(error, Cancelled):
+            return cancelled_before_start(self._signals.cancelled_by() or "somebody")
+        if isinstance(error, Preempted):
+            return preempted_before_start(self._signals.preemption())
+        if isinstance(error, PreparationTimeout):
+            seconds = self._launch.limits.fetch if self._launch.stage_in else self._launch.limits.prepare
+            return failed("InputFailed", f"Preparing took longer than the {seconds} s that the lab allows.")
+        if isinstance(error, StorageFull):
+            return storage_full(str(error))
+        if isinstance(error, CarrelError) and error.details.get("code") == "blocked":  # `leases.protocol.BLOCKED`
+            return blocked_before_start(error.message)
+        code = _REASONS.get(error.code if isinstance(error, CarrelError) else "", "LaunchFailed")
+        if code == "EnvironmentFailed" and self._log is not None:
+            self._log.write(said_of_build(self._directory.environment_log, beyond=str(error)))
+        return failed(code, str(error))
+
+    def _take_lease(self, report: Callable[[str], None], deadline: float, *, elsewhere: bool = False) -> None:
+        if not self._launch.devices or not self._launch.paths.broker:
+            return
+        from carrel.node.runner.lease import take_lease
+
+        try:
+            found = take_lease(
+                self._launch,
+                self._token,
+                report=report,
+                stop=self._signals.wanted_elsewhere,
+                deadline=deadline,
+                monotonic=self._around.monotonic,
+                elsewhere=elsewhere,
+                attempt=str(self._directory.path),
+            )
+        except CarrelError as error:
+            if not self._launch.shares:
+                raise
+            # Slurm has given it the device, also if the node's broker says otherwise.
+            if self._log is not None:
+                self._log.note(f"It does not lend its GPU to cells: {error.message}")
+            return
+        if found is not None:
+            self._lease, self._granted = found
+            self.freezes = self._granted.simulated
+
+    def _tracking(self, preparation: Preparation, lock: str, deadline: float) -> LaunchTracking | None:
+        tracking = self._launch.tracking
+        if tracking is None or tracking.run_id is not None or not self._launch.gateway or not lock:
+            return tracking
+        from carrel.core.domain.task import EnvironmentKind
+        from carrel.node.runner.tracking import uses_mlflow, wait_for_run
+
+        # What an image holds is not known.
+        if not uses_mlflow(lock) and self._launch.task.environment.kind is not EnvironmentKind.IMAGE:
+            return tracking
+        with self._signals.interruptible(float(self._launch.limits.prepare) + 60):  # the deadline is kept by itself
+            found = wait_for_run(self._launch, self._token, preparation.report, self._around.monotonic, deadline)
+        if found is None and self._log is not None:
+            self._log.note("The tracking server did not give this job a run; it starts without one.")
+        return found or tracking
+
+    # --- the command --------------------------------------------------------------------------------------------------------
+
+    def _run(self, prepared: Prepared, tracking: LaunchTracking | None) -> Ending:
+        from carrel.node.runner.samples import sampler_of
+
+        launch = self._launch
+        assert self._log is not None
+        self._cgroup = self._make_cgroup()
+        variables = command_variables(prepared.activated, launch, self._token, tracking, prepared.places, prepared.secrets)
+        if launch.walls is not None and launch.walls.home:
+            variables["HOME"] = launch.walls.home
+        network = launch.walls.network if launch.walls is not None else Network.ON
+        if least(network, launch.task.network) is not network:
+            from carrel.node.runner.endings import failed
+
+            return failed("LaunchFailed", _NO_WALLS.format(launch.task.network))
+        variables = without_network(variables, network)
+        arguments = shell(prepared.command) if prepared.root is None else image_shell(prepared.command, prepared.root)
+        started_with: Mapping[str, str] = variables
+        if launch.is_group:
+            from carrel.node.runner.group.start import write_group
+
+            self._group = group = write_group(self._directory, launch, prepared.directory, variables, self._around)
+            arguments, started_with = group.arguments, group.variables
+        elsewhere = self._group.use if self._group is not None and self._group.across else None
+        self._sampler = sampler = sampler_of(launch, self._cgroup, elsewhere, cluster=self._around.allocate is not None)
+        if self._signals.cancelled_by() is not None:
+            return self._not_prepared(Cancelled())
+        if self._signals.preemption() is not None:
+            return self._not_prepared(Preempted())
+        if launch.task.requeue:
+            from carrel.core.spool.checkpoint import note_checkpoint
+
+            note_checkpoint(self._directory)
+        with suppress(OSError):  # the job's directory was removed: then there is no claim that could be mistaken
+            note_begun(self._directory.claim)
+        from carrel.node.runner.walls import walls_of
+
+        walls = walls_of(launch, self._directory, prepared)
+        read, write = os.pipe2(os.O_CLOEXEC)
+        kills_before = 0 if self._cgroup else machine_oom_kills()
+        try:
+            pid = start(
+                Command(
+                    arguments=arguments,
+                    variables=started_with,
+                    directory=str(prepared.directory),
+                    output=write,
+                    cgroup=self._cgroup.procs if self._cgroup else None,
+                    walls=walls,
+                )
+            )
+        except LaunchError as error:
+            from carrel.node.runner.endings import failed
+
+            os.close(read)
+            return failed("LaunchFailed", str(error))
+        finally:
+            os.close(write)
+        from carrel.node.runner.disk import disk_guard
+        from carrel.node.runner.hardware import device_facts
+        from carrel.node.runner.limits import MemoryGuard
+        from carrel.node.runner.watch import Watch
+
+        watch = Watch(
+            pid=pid,
+            output=read,
+            walltime=launch.resources.time,
+            limits=launch.limits,
+            # Processes that Slurm's steps started are not below this one, and their memory is Slurm's matter.
+            guard=None if self._cgroup or (self._group and self._group.across) else MemoryGuard(self._memory_limit(), sampler),
+            disk=disk_guard(launch, self._directory, prepared),
+            sampler=sampler,
+            cgroup=self._cgroup,
+            log=self._log,
+            reporter=self._reporter,
+            signals=self._signals,
+            monotonic=self._around.monotonic,
+            hold=self,
+            before_stop=self._group.stop if self._group else None,
+            sheds=launch.task.session is not None,
+            on_sample=self._note_environment(prepared) if launch.task.session is not None else None,
+        )
+        hardware = {**self._around.facts(), **device_facts(launch.devices), "network": str(network)}
+        self._reporter.record(Started(pid=pid, hardware=hardware, seeds=seeds(variables)))
+        outcome = watch.run()
+        return self._judge(outcome, kills_before)
+
+    @property
+    def lent(self) -> bool:
+        """A broker has lent the command's devices, and may have more to say."""
+        return self._lease is not None
+
+    def fileno(self) -> int | None:
+        """Where the broker says that cells have the command's devices, and that they are back."""
+        return self._lease.fileno() if self._lease is not None else None
+
+    def hear(self) -> Sequence[str]:
+        """What the broker has said of the lease. What is for the owner to read is noted in the log."""
+        if self._lease is None:
+            return []
+        heard = self._lease.hear()
+        for message in heard:
+            if message["op"] == "notice" and self._log is not None:
+                self._log.note(str(message.get("message", "")))
+            people = message.get("people")
+            if isinstance(people, int):
+                self.people = max(self.people or 0, people)
+        said = [self._word(message) for message in heard]
+        if "aside" in said:
+            unlock(self._around.device_locks)
+        return said
+
+    def _word(self, message: Message) -> str:
+        """What a message is about. Of a turn that ends, or goes on, the runner's own last word counts."""
+        if message.get("aside") is True:
+            return "aside" if self._aside and message["op"] == "paused" else ""
+        return str(message["op"])
+
+    def set_aside(self) -> bool:
+        """The command's turn is over. False where the broker moves nothing: then its processes have to be stopped."""
+        if self._lease is None or self._granted is None or self.freezes:
+            return False
+        self._aside = True
+        self._lease.set_aside(self._granted)
+        return True
+
+    def go_on(self) -> bool:
+        """The command's next turn has come; False while another lab on this machine has one of its devices."""
+        assert self._lease is not None
+        assert self._granted is not None
+        if not lock(self._around.device_locks):
+            return False
+        self._aside = False
+        self._lease.go_on(self._granted)
+        return True
+
+    def give_back(self) -> None:
+        """While the command is stopped others may have its devices."""
+        if self._lease is not None:
+            self._lease.close()
+            self._lease = None
+
+    def take_again(self) -> bool:
+        """Wait until the devices are the command's own again; False when somebody wants its end or its place meanwhile.
+
+        They may be others than before: the program has no state on them.
+        """
+        devices = present_devices(self._directory.devices, self._launch.devices)
+        self._launch = replace(self._launch, devices=devices)
+        self._take_lease(lambda _message: None, self._around.monotonic() + self._launch.limits.prepare)
+        return not self._signals.wanted_elsewhere()
+
+    def _note_environment(self, prepared: Prepared) -> Callable[[], None]:
+        """What a session's user installs is remembered in the environment's lock."""
+        from carrel.node.environments.named import note_changes
+
+        prefix = prepared.places.environment
+
+        def note() -> None:
+            with suppress(CarrelError, OSError):  # tried again at the next sample
+                if prefix is not None:
+                    note_changes(prefix)
+
+        return note
+
+    def _judge(self, outcome: Outcome, kills_before: int) -> Ending:
+        from carrel.node.runner.endings import OomKills, command_ending
+
+        assert self._sampler is not None
+        self._usage = self._sampler.total()
+        here = machine = 0
+        peak = self._usage.memory_peak
+        if outcome.status != 0 or outcome.cause is not None:
+            here = self._cgroup.oom_kills() if self._cgroup else 0
+            machine = 0 if self._cgroup else machine_oom_kills() - kills_before
+            if here and self._cgroup:
+                peak = max(peak, self._cgroup.peak())
+                self._usage = self._sampler.total(peak)
+        killings = OomKills(here=here, machine=machine, peak=peak)
+        end = self._group.end() if self._group is not None else None
+        return command_ending(outcome, self._launch, cancelled_by=self._signals.cancelled_by(), killings=killings, group=end)
+
+    def _memory_limit(self) -> int:
+        return self._launch.resources.memory + self._launch.limits.suspended
+
+    def _make_cgroup(self) -> JobCgroup | None:
+        if self._around.cgroups is None:
+            return None
+        name = f"carrel-{os.getpid()}-{self._launch.job_id}-{self._launch.attempt}"
+        try:
+            cgroup = JobCgroup(self._around.cgroups, name, self._memory_limit(), together=self._launch.task.session is None)
+        except OSError:  # then the runner watches by itself
+            return None
+        self._directory.cgroup.write_text(f"{cgroup.path}\n")
+        return cgroup
+
+    # --- afterwards ---------------------------------------------------------------------------------------------------------
+
+    def _store(self) -> StoredOutputs:
+        from carrel.node.runner.outputs import StoredOutputs, store_outputs
+
+        launch = self._launch
+        if launch.task.session is not None or launch.before_place:
+            return StoredOutputs()
+        cwd = self._directory.work / launch.task.directory
+        # The job may have put a link in the place of its directory.
+        if not cwd.is_dir() or not is_inside(self._directory.path / "work", cwd):
+            return StoredOutputs()
+        try:
+            return store_outputs(cwd, launch.task.outputs, Path(launch.paths.blobs), launch.limits.outputs)
+        except Exception as error:  # noqa: BLE001 - the ending must be reported, with any error of the outputs
+            _keep_traceback(self._directory)
+            reason = Reason(code="OutputFailed", message=f"The outputs could not be kept: {error}.")
+            return StoredOutputs(notes=[reason.message], failure=reason, left=True)
+
+    def _finish(self, ending: Ending, outputs: StoredOutputs) -> None:
+        from carrel.node.runner.advice import advice
+        from carrel.node.runner.endings import disk_notes, without_outputs
+
+        if outputs.failure is not None:
+            ending = without_outputs(ending, outputs.failure, self._launch.job_id)
+        notes = [note for note in outputs.notes if note not in ending.reason.message] + disk_notes(ending, self._directory.path)
+        notes += advice(ending, self._launch.task.environment, self._directory.log)
+        with suppress(OSError):
+            notes += self._close_log(ending, outputs)
+        if self._cgroup is not None:
+            self._cgroup.remove()
+        for fd in self._around.device_locks:
+            os.close(fd)
+        if self._lease is not None:
+            self._lease.close()
+        ended = Ended(
+            state=ending.state,
+            reason=replace(ending.reason, message=" ".join([ending.reason.message, *notes])),
+            exit_code=ending.exit_code,
+            signal=ending.signal,
+            usage=self._usage,
+            outputs=tuple(outputs.files),
+            retryable=ending.retryable,
+            checkpointed=self._got_on(),
+            uncollected=outputs.left,
+        )
+        self._reporter.end(ended, make_room=partial(self._clear, outputs))
+        self._clear(outputs)
+
+    def _got_on(self) -> bool:
+        if not self._launch.task.requeue:
+            return False
+        from carrel.core.spool.checkpoint import wrote_checkpoint
+
+        return wrote_checkpoint(self._directory)
+
+    def _close_log(self, ending: Ending, outputs: StoredOutputs) -> list[str]:
+        """Write the last lines of the log; return what has to be said about output that a full disk did not take."""
+        if self._log is None:
+            return []
+        if ending.state is not JobState.COMPLETED:
+            self._log.note(ending.reason.message)
+        for note in outputs.notes:
+            if note not in ending.reason.message:
+                self._log.note(note)
+        self._log.settle()
+        if self._log.stuck:
+            self._clear(outputs)
+            self._log.settle()
+        stuck = self._log.stuck
+        self._log.close()
+        return [f"{stuck} bytes of its log were lost, the disk was full."] if stuck else []
+
+    def _clear(self, outputs: StoredOutputs) -> None:
+        """Remove what nobody needs after the end. What was not stored stays where it is."""
+        import shutil
+
+        from carrel.node.runner.walls import remove_private
+
+        remove_temporary(self._directory.temporary)
+        remove_private(self._directory)
+        if self._temporary is not None:  # the job may have removed the link to it
+            shutil.rmtree(self._temporary, ignore_errors=True)
+        if not outputs.notes:
+            shutil.rmtree(self._directory.work, ignore_errors=True)
+
+
+_NO_WALLS = (
+    'It asks for network "{}", and jobs are not kept apart where it runs, so nothing can take the network from it. '
+    'Leave network out, or ask an administrator for isolation = "kernel".'
+)
+#: Reason codes of the errors that preparing may end with.
+_REASONS = {
+    "environment_failed": "EnvironmentFailed",
+    "environment_timeout": "EnvironmentFailed",
+    "input_failed": "InputFailed",
+    "code_failed": "LaunchFailed",
+    # What a session's environment can be: not there, in somebody else's hands, unusable.
+    "not_found": "EnvironmentFailed",
+    "conflict": "EnvironmentFailed",
+    "invalid": "EnvironmentFailed",
+}
+
+
+def _unexpected(error: Exception, directory: AttemptDirectory) -> Ending:
+    from carrel.core.spool.disk import full_at, is_full
+    from carrel.node.runner.endings import failed, storage_full
+
+    if isinstance(error, OSError) and is_full(error):
+        return storage_full(full_at(error.filename or directory.path, error))
+    return failed("LaunchFailed", f"The runner failed: {type(error).__name__}: {error}.")
+
+
+def machine_oom_kills() -> int:
+    """Return how many processes the kernel's OOM killer ended on this machine since it started (proc(5), vmstat)."""
+    from carrel.node.runner.tree import read_proc
+
+    match = re.search(r"^oom_kill (\d+)$", read_proc("/proc/vmstat"), re.MULTILINE)
+    return int(match[1]) if match else 0
+
+
+def _keep_traceback(directory: AttemptDirectory) -> None:
+    import traceback
+
+    with suppress(OSError), open(directory.runner_log, "a") as file:
+        traceback.print_exc(file=file)

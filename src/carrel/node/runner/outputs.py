@@ -1,0 +1,308 @@
+"""Storing outputs: what the patterns name, by content, in the lab's blob store.
+
+Only regular files below the working directory are stored. Links to directories are not entered, a link to a file is stored
+as that file when it lies inside, and nothing outside can get in. Runs when every process of the job is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from carrel.core.domain.job import Reason
+from carrel.core.domain.launch import StoredFile
+from carrel.core.domain.units import format_size
+from carrel.core.spool.disk import full_at, is_full
+
+_CHUNK = 1024**2
+#: Characters of the path of an output that the lab's database takes.
+_LONGEST = 4096
+
+
+@dataclass(slots=True)
+class StoredOutputs:
+    """What was stored, and what was not."""
+
+    files: list[StoredFile] = field(default_factory=list)
+    #: One sentence for each kind of thing that was not stored.
+    notes: list[str] = field(default_factory=list)
+    #: Why files that should have been stored were not: what makes a failure of a job that succeeded. None when all were.
+    failure: Reason | None = None
+
+    #: True when something that is left in the working directory may be stored later.
+    left: bool = False
+
+
+def store_outputs(directory: Path, patterns: Sequence[str], blobs: Path, limit: int) -> StoredOutputs:
+    """Store the files below `directory` that `patterns` name, `limit` bytes at most, smaller paths first.
+
+    Patterns are relative globs: ``*`` and ``?`` stay within a name, ``**`` stands for any directories, and a pattern that
+    names a directory means everything below it. Each file is stored whole or not at all; on a full disk, and on any other error,
+    that file and what follows stay where they are, and `failure` says why.
+    """
+    result = StoredOutputs()
+    left = limit
+    too_large: list[tuple[str, int]] = []
+    outside: list[str] = []
+    unnamed: list[str] = []
+    named: set[str] = set()
+    for path in sorted(_matches(directory, patterns)):
+        name = shown(path)
+        if name in named or len(name) > _LONGEST:
+            unnamed.append(name[:_LONGEST])
+            continue
+        fd = _open_inside(directory, path)
+        if fd is None:
+            outside.append(name)
+            continue
+        with open(fd, "rb", buffering=0) as file:
+            size = os.fstat(fd).st_size
+            if size > left:
+                too_large.append((name, size))
+                continue
+            try:
+                _check_room(size, blobs)
+                stored = _store(file.fileno(), name, blobs)
+            except OSError as error:
+                result.failure = _failure(name, size, blobs, error)
+                result.notes.append(result.failure.message)
+                result.left = True
+                break
+        left -= stored.size
+        named.add(name)
+        result.files.append(stored)
+    if too_large:
+        result.left = True
+        total = sum(size for _, size in too_large)
+        names = ", ".join(f"{path} ({format_size(size)})" for path, size in too_large[:3]) + (", …" if len(too_large) > 3 else "")
+        result.notes.append(
+            f"{len(too_large)} output files of {format_size(total)} were not kept, the limit is {format_size(limit)}: {names}."
+        )
+    if unnamed:
+        result.left = True
+        names = ", ".join(unnamed[:3]) + (", …" if len(unnamed) > 3 else "")
+        result.notes.append(
+            f"{len(unnamed)} outputs were not kept because others read the same (bytes that are no text), or because their names "
+            f"are too long: {names}."
+        )
+    if outside:
+        names = ", ".join(outside[:3]) + (", …" if len(outside) > 3 else "")
+        result.notes.append(
+            f"{len(outside)} outputs were not kept because they are no regular files inside the working directory: {names}."
+        )
+    return result
+
+
+def _check_room(size: int, blobs: Path) -> None:
+    """Raise `OSError` for what cannot fit, rather than fill the disk up to its last byte with the half of it."""
+    blobs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    room = os.statvfs(blobs)
+    if size > room.f_bavail * room.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(blobs))
+
+
+def _failure(path: str, size: int, blobs: Path, error: OSError) -> Reason:
+    """Why `path` and the files after it were not stored."""
+    name = f'"{path}" ({format_size(size)}) and what follows'
+    if is_full(error):
+        return Reason(code="StorageFull", message=f"{full_at(blobs, error, needed=size)} The outputs {name} were not kept.")
+    return Reason(code="OutputFailed", message=f"The outputs {name} could not be kept in {blobs}: {error.strerror or error}.")
+
+
+def store_bytes(data: bytes, blobs: Path) -> str:
+    """Keep `data` in the blob store and return its digest ("sha256:…"). Raises `OSError` when the disk is full."""
+    with BlobDraft(blobs) as draft:
+        draft.write(data)
+        return draft.keep()
+
+
+def _store(source: int, path: str, blobs: Path) -> StoredFile:
+    """Copy the open file `source` into the blob store, hashing on the way."""
+    with BlobDraft(blobs) as draft:
+        while chunk := os.read(source, _CHUNK):
+            draft.write(chunk)
+        return StoredFile(path=path, size=draft.size, digest=draft.keep())
+
+
+def shown(path: str) -> str:
+    """The path as text: a byte that is none stands there as four characters, such as ``\\xff``."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+class BlobDraft:
+    """A blob while it is written; removed unless it is kept. Nobody takes a draft for a blob: it has another name."""
+
+    def __init__(self, blobs: Path) -> None:
+        import hashlib
+
+        self._blobs = blobs
+        incoming = blobs / "incoming"
+        incoming.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Nodes of a cluster share the store, and have processes of the same number.
+        self._path = incoming / f"{os.getpid()}-{os.urandom(8).hex()}"
+        self._digest = hashlib.sha256()
+        self.size = 0
+
+    def __enter__(self) -> BlobDraft:
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._fd)
+        self._path.unlink(missing_ok=True)
+
+    def write(self, data: bytes) -> None:
+        """Add to it. Raises `OSError` when the disk is full; then nothing was added, and the same may be tried again."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError:
+            os.ftruncate(self._fd, self.size)
+            os.lseek(self._fd, self.size, os.SEEK_SET)
+            raise
+        self._digest.update(data)
+        self.size += len(data)
+
+    @property
+    def digest(self) -> str:
+        """The digest of what was written so far ("sha256:…")."""
+        return f"sha256:{self._digest.hexdigest()}"
+
+    def keep(self) -> str:
+        """Make it a blob, and return its digest. It is on the disk, whole, before it has its name."""
+        name = self._digest.hexdigest()
+        final = self._blobs / name[:2] / name
+        if not self._is_there(final):
+            final.parent.mkdir(exist_ok=True, mode=0o700)
+            os.fchmod(self._fd, 0o400)
+            os.fsync(self._fd)
+            self._path.rename(final)
+            _sync_directory(final.parent)
+        return f"sha256:{name}"
+
+    def _is_there(self, final: Path) -> bool:
+        try:
+            # It counts as used now: nobody removes it before the journal that names it was read (`carrel.lab.retention`).
+            os.utime(final)
+            return final.stat().st_size == self.size
+        except FileNotFoundError:
+            return False
+
+
+def _sync_directory(path: Path) -> None:
+    """Have the names in a directory on the disk (fsync(2))."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sweep_drafts(blobs: Path, now: float, *, older_than: float = 24 * 3600.0) -> int:
+    """Remove drafts whose writers are gone, which nothing has been added to for so many seconds; return how many."""
+    removed = 0
+    with suppress(FileNotFoundError):
+        for draft in list((blobs / "incoming").iterdir()):
+            with suppress(OSError):
+                if now - draft.stat().st_mtime > older_than:
+                    draft.unlink()
+                    removed += 1
+    return removed
+
+
+def _open_inside(directory: Path, path: str) -> int | None:
+    """Open a file for reading if it is a regular file that lies in `directory`, also behind links."""
+    real = os.path.realpath(directory / path)
+    if not real.startswith(os.path.realpath(directory) + os.sep):
+        return None
+    try:
+        fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        try:
+            Path(real).chmod(0o600)
+            fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+    except OSError:
+        return None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        return None
+    return fd
+
+
+def _matches(directory: Path, patterns: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    for pattern in patterns:
+        parts = [part for part in pattern.split("/") if part not in ("", ".")]
+        if ".." in parts or pattern.startswith("/"):
+            continue  # refused when the task was read; here it must only do no harm
+        expression = pattern_expression(parts)
+        fixed = 0
+        while fixed < len(parts) and not re.search(r"[*?\[]", parts[fixed]):
+            fixed += 1
+        found.update(path for path in _walk(directory, "/".join(parts[:fixed])) if expression.fullmatch(path))
+    return found
+
+
+def pattern_expression(parts: Sequence[str]) -> re.Pattern[str]:
+    """Return the expression for a glob that was split at its slashes; what lies below a match matches too."""
+    expression = ""
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        if part == "**":
+            expression += ".+" if last else "(?:[^/]+/)*"
+            continue
+        for token in re.findall(r"\*+|\?|\[!?\]?[^\]/]*\]|.", part):
+            if token.startswith("*"):
+                expression += "[^/]*"
+            elif token == "?":
+                expression += "[^/]"
+            elif len(token) > 2 and token.startswith("["):
+                expression += _character_class(token)
+            else:
+                expression += re.escape(token)
+        expression += "" if last else "/"
+    return re.compile(expression + "(?:/.*)?", re.DOTALL)
+
+
+def _character_class(token: str) -> str:
+    inside = token[1:-1].replace("\\", "\\\\").replace("[", "\\[")
+    expression = f"[^/{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"
+    try:
+        re.compile(expression)
+    except re.error:  # such as [z-a]: then it means itself
+        return re.escape(token)
+    return expression
+
+
+def _walk(directory: Path, start: str) -> Iterator[str]:
+    """Yield everything below `start` that is not a directory, links unfollowed; `start` itself when it is none."""
+    top = directory / start
+    if top.is_symlink() or not top.is_dir():
+        if os.path.lexists(top) and not any((directory / parent).is_symlink() for parent in Path(start).parents):
+            yield start
+        return
+    if any((directory / parent).is_symlink() for parent in Path(start).parents):
+        return
+    todo = [start]
+    while todo:
+        here = todo.pop()
+        try:
+            entries = list(os.scandir(directory / here))
+        except OSError:
+            continue
+        for entry in entries:
+            path = f"{here}/{entry.name}" if here else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                todo.append(path)
+            else:
+                yield path

@@ -1,0 +1,166 @@
+"""Starting the command: its own session, its own limits, tied to the life of the runner."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from carrel.node.containment.walls import Walls
+
+# Numbers of prctl(2), <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+#: Open files that a command may have, where the machine allows as many: data loaders open many, and a million makes
+#: old programs that close every possible descriptor slow.
+_OPEN_FILES = 65536
+#: The kernel prefers to end a job to ending the lab when memory runs out (proc(5), oom_score_adj).
+_OOM_SCORE = b"500"
+
+
+class LaunchError(Exception):
+    """The command could not be started; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What to start."""
+
+    arguments: list[str]
+    variables: Mapping[str, str]
+    directory: str
+    #: Standard output and standard error.
+    output: int
+    #: cgroup.procs of the cgroup to enter, or None.
+    cgroup: str | None = None
+    #: What it sees; None: all that the lab's own user does.
+    walls: Walls | None = None
+
+
+def become_subreaper() -> None:
+    """Make every orphan among this process' descendants its child (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def shell(command: str) -> list[str]:
+    """Return the arguments that run `command` in bash, or in sh where there is no bash, on this machine."""
+    bash = next((path for path in ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash") if os.access(path, os.X_OK)), None)
+    return [bash, "-c", command] if bash else ["/bin/sh", "-c", command]
+
+
+def image_shell(command: str, root: Path) -> list[str]:
+    """Return the arguments that run `command` in the image whose files lie at `root`."""
+    # What a link there leads to is for the image to say, not for this machine.
+    bash = next((path for path in ("/bin/bash", "/usr/bin/bash") if os.path.lexists(f"{root}{path}")), None)
+    return [bash or "/bin/sh", "-c", command]
+
+
+def start(command: Command) -> int:
+    """Start `command` and return its process id once it runs. Raises `LaunchError`; then nothing runs.
+
+    It leads a session and a process group of its own, dies with this process, has no core dumps and no standard input.
+    """
+    failed_read, failed_write = os.pipe2(os.O_CLOEXEC)
+    parent = os.getpid()
+    lifeline = _lifeline(parent) if command.walls is not None else -1
+    pid = os.fork()
+    if pid == 0:
+        _become(command, parent, failed_write, lifeline)
+    os.close(failed_write)
+    with open(failed_read, "rb", buffering=0) as failed:
+        message = failed.readall()
+    if message:
+        os.waitpid(pid, 0)
+        raise LaunchError(message.decode(errors="replace"))
+    return pid
+
+
+@cache
+def _lifeline(_of: int) -> int:
+    """A descriptor that is readable when this process, by its number, is gone: the other end is closed by nobody else."""
+    read, _write_end = os.pipe2(os.O_CLOEXEC)
+    return read
+
+
+def _become(command: Command, parent: int, failed: int, lifeline: int) -> None:
+    """In the child: become the command. Never returns."""
+    step = "set up"
+    try:
+        for number in (
+            signal.SIGTERM,
+            signal.SIGCHLD,
+            signal.SIGHUP,
+            signal.SIGINT,
+            signal.SIGPIPE,
+            signal.SIGALRM,
+            signal.SIGXFSZ,
+        ):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(125)
+        _limit()
+        if command.cgroup is not None:
+            step = "put into its cgroup"
+            _write(command.cgroup, b"0")
+        step = "given its output"
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(command.output, 1)
+        os.dup2(command.output, 2)
+        os.umask(0o022)
+        if command.walls is not None:
+            from carrel.node.containment.entering import contain
+
+            step = "contained"
+            contain(command.walls, lifeline, lambda: _execute(command, failed), (failed,))
+        _execute(command, failed)
+    except BaseException as error:  # noqa: BLE001 - after any error, this process must not go on as a second runner
+        _say_why_not(step, error, failed)
+    os._exit(125)
+
+
+def _execute(command: Command, failed: int) -> None:
+    step = f"started in {command.directory}"
+    try:
+        os.chdir(command.directory)
+        step = "started"
+        os.execve(command.arguments[0], command.arguments, command.variables)
+    except BaseException as error:  # noqa: BLE001 - as above
+        _say_why_not(step, error, failed)
+    os._exit(125)
+
+
+def _say_why_not(step: str, error: BaseException, failed: int) -> None:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    about = f" ({error.filename})" if step == "contained" and isinstance(error, OSError) and error.filename else ""
+    os.write(failed, f"The command could not be {step}: {reason}{about}.".encode())
+
+
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    with suppress(OSError):
+        _write("/proc/self/oom_score_adj", _OOM_SCORE)
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)

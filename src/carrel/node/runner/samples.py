@@ -1,0 +1,110 @@
+"""What a job uses: processor, memory, GPUs."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from carrel.core.domain.launch import Launch, Usage
+from carrel.node.runner.cgroups import JobCgroup
+from carrel.node.runner.tree import descendants, measure
+
+if TYPE_CHECKING:
+    from carrel.node.devices.sampler import GpuSampler
+
+
+class GpuWatch:
+    """How busy some GPUs are. The driver's library is loaded at the first look."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        """`names`: what CUDA_VISIBLE_DEVICES calls each GPU, by what it is to be called in samples."""
+        self._names = names
+        self._sampler: GpuSampler | None = None
+
+    def read(self) -> Usage:
+        """What there is to say about GPUs; nothing without a driver."""
+        if not self._names:
+            return Usage()
+        if self._sampler is None:
+            from carrel.node.devices.sampler import GpuSampler
+
+            self._sampler = GpuSampler(self._names.values())
+        use = self._sampler.read()
+        return Usage(
+            gpu_utilization={called: use.utilization[name] for called, name in self._names.items() if name in use.utilization},
+            gpu_memory={called: use.memory[name] for called, name in self._names.items() if name in use.memory},
+        )
+
+
+def gpus_on(node: str, visible: Sequence[str]) -> dict[str, str]:
+    """How GPUs of a cluster's node are called in samples: by node and position, as Slurm names those of all nodes alike."""
+    return {f"{node}/gpu{position}": name for position, name in enumerate(visible)}
+
+
+def sampler_of(launch: Launch, cgroup: JobCgroup | None, elsewhere: Callable[[], Usage] | None, *, cluster: bool) -> Sampler:
+    """What samples an attempt's use; where its processes are on several nodes, agents do it, and `elsewhere` tells."""
+    uuids = [device.uuid for device in launch.devices if not device.simulated]
+    names = gpus_on(launch.node, uuids) if cluster else {uuid: uuid for uuid in uuids}
+    return Sampler(GpuWatch(names if elsewhere is None else {}), cgroup, elsewhere=elsewhere)
+
+
+class Sampler:
+    """Samples everything below this process, which must have become a subreaper and have no other children."""
+
+    def __init__(
+        self,
+        gpus: GpuWatch,
+        cgroup: JobCgroup | None,
+        *,
+        elsewhere: Callable[[], Usage] | None = None,
+    ) -> None:
+        """`elsewhere` tells the use of what belongs to the job and is not below this process."""
+        self._elsewhere = elsewhere or Usage
+        self._cgroup = cgroup
+        self._gpus = gpus
+        self._base = _children_cpu()
+        self._largest_before = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+        self._cpu = 0.0
+        self._memory = 0
+        self._peak = 0
+        self._far = Usage()
+        #: Processes at the last look.
+        self.processes: list[int] = []
+
+    def look(self) -> int:
+        """Measure processor and memory, and return the bytes in use."""
+        self.processes = descendants(os.getpid())
+        use = measure(self.processes)
+        self._far = far = self._elsewhere()
+        self._cpu = max(self._cpu, use.cpu_seconds + _children_cpu() - self._base + far.cpu_seconds)
+        self._memory = (self._cgroup.memory() if self._cgroup else use.memory) + far.memory
+        self._peak = max(self._peak, self._memory)
+        return self._memory
+
+    def take(self) -> Usage:
+        """Return a sample of everything."""
+        self.look()
+        gpus = self._gpus.read()
+        return Usage(
+            cpu_seconds=round(self._cpu, 3),
+            memory=self._memory,
+            memory_peak=self._peak,
+            gpu_utilization={**gpus.gpu_utilization, **self._far.gpu_utilization},
+            gpu_memory={**gpus.gpu_memory, **self._far.gpu_memory},
+        )
+
+    def total(self, peak: int = 0) -> Usage:
+        """Return the sum, after every process was waited for; `peak` is a larger peak if somebody knows one."""
+        use = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # getrusage(2) knows only the largest child ever, and a child counts as its own what the runner had when it forked:
+        # the figure says something about the job only when it is larger than all that.
+        largest = use.ru_maxrss * 1024 if use.ru_maxrss > self._largest_before else 0
+        cpu = max(self._cpu, use.ru_utime + use.ru_stime - self._base + self._elsewhere().cpu_seconds)
+        return Usage(cpu_seconds=round(cpu, 3), memory_peak=max(self._peak, largest, peak))
+
+
+def _children_cpu() -> float:
+    use = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return use.ru_utime + use.ru_stime

@@ -1,0 +1,178 @@
+"""What one attempt's command sees: the system, its own files, its environment, its devices."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from carrel.core.domain.launch import Launch, LaunchPaths, LaunchWalls
+from carrel.core.domain.network import Network
+from carrel.core.spool import AttemptDirectory
+from carrel.node.containment.root import covers_for_root
+from carrel.node.containment.walls import PREPARING_SHARED, Bind, Door, Walls
+
+if TYPE_CHECKING:
+    from carrel.node.runner.prepared import Prepared
+
+#: Nodes that every program on a GPU opens (NVIDIA's open kernel modules, nvidia-modprobe(1)).
+_OF_ALL_GPUS = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+
+def walls_of(launch: Launch, directory: AttemptDirectory, prepared: Prepared) -> Walls | None:
+    """Return what the command sees, None where it sees what its runner does. Makes its home directory and its /tmp.
+
+    An image takes the place of the machine's files. Where jobs are not kept apart, it is there with the home directory alone.
+    """
+    walls = launch.walls
+    if walls is None and prepared.root is None:
+        return None
+    if walls is None:
+        walls = LaunchWalls(home=os.path.realpath(Path.home()))
+    private = private_temporary(directory)
+    private.mkdir(mode=0o700, exist_ok=True)
+    if walls.home:
+        Path(walls.home).mkdir(mode=0o700, parents=True, exist_ok=True)
+    writable = [
+        walls.home,
+        directory.work,
+        directory.checkpoint,
+        prepared.places.temporary,
+        prepared.places.environment,
+        directory.group.parent,  # its leader says there how it went
+        prepared.directory if launch.task.session is not None else None,
+    ]
+    seen = [directory.path, launch.paths.broker, _parent(launch.paths.residency)]
+    if prepared.root is None:
+        seen += [*walls.readable, *_environment(prepared)]
+    binds = [*_existing(seen, writable=False), *_existing(writable, writable=True)]
+    doors = doors_of(launch, walls.network)
+    hosts = list(_hosts(directory, doors)) if doors is not None else []
+    if prepared.root is not None:
+        from carrel.node.runner.image import shown_in_images
+
+        binds += shown_in_images(launch)
+        hosts = [Bind(bind.source, "/etc/hosts") for bind in hosts]
+    binds += hosts
+    return Walls(
+        root=str(prepared.root or ""),
+        hidden=walls.hidden,
+        binds=_once([*binds, *(covers_for_root() if prepared.root is None else ())]),
+        temporary=str(private),
+        devices=tuple(_devices(launch)),
+        doors=doors,
+        processes=walls.processes,
+        shared_memory=launch.resources.memory,
+    )
+
+
+def private_temporary(directory: AttemptDirectory) -> Path:
+    """Where an attempt's own /tmp lies."""
+    return directory.path.absolute() / "private-tmp"
+
+
+def remove_private(directory: AttemptDirectory) -> None:
+    """Remove what only the processes of an attempt saw behind their walls."""
+    for place in (private_temporary(directory), directory.path / "staging-tmp"):
+        shutil.rmtree(place, ignore_errors=True)
+    (directory.path / "private-hosts").unlink(missing_ok=True)
+
+
+def doors_of(launch: Launch, network: Network) -> tuple[Door, ...] | None:
+    """Return what leads out of the command's own network, None where it has the machine's."""
+    if network is Network.ON:
+        return None
+    if network is Network.OFF or not launch.gateway:
+        return ()
+    from urllib.parse import urlsplit
+
+    lab = urlsplit(launch.gateway)
+    host, port = lab.hostname or "localhost", lab.port or (443 if lab.scheme == "https" else 80)
+    if host == "localhost" or host.endswith(".localhost"):
+        return (Door(host, port, ("127.0.0.1", "::1")),)
+    return (Door(host, port, (host,) if _is_address(host) else ("127.0.0.1",)),)
+
+
+def _is_address(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _hosts(directory: AttemptDirectory, doors: Sequence[Door]) -> Iterator[Bind]:
+    """There is nobody to ask for a name: the machine's own, by which a group's processes meet, and the lab's are in a file."""
+    place = os.path.realpath("/etc/hosts")
+    if not os.path.exists(place):  # noqa: PTH110
+        return
+    names = [socket.gethostname(), *(door.host for door in doors if not _is_address(door.host))]
+    file = directory.path.absolute() / "private-hosts"
+    own = " ".join(dict.fromkeys(["localhost", *names]))
+    file.write_text(f"127.0.0.1 {own}\n::1 localhost ip6-localhost ip6-loopback\n")
+    yield Bind(str(file), place)
+
+
+def staging_walls(seen: LaunchWalls, directory: AttemptDirectory, paths: LaunchPaths) -> Walls:
+    """Return what the process sees that brings an attempt's inputs: as its command does, without devices or environment."""
+    private = directory.path.absolute() / "staging-tmp"
+    private.mkdir(mode=0o700, exist_ok=True)
+    if seen.home:
+        Path(seen.home).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if paths.inputs:
+        Path(paths.inputs).mkdir(mode=0o700, parents=True, exist_ok=True)
+    binds = [
+        *_existing([*seen.readable, paths.files], writable=False),
+        *_existing([seen.home, directory.work, paths.inputs], writable=True),
+    ]
+    binds = [*binds, *covers_for_root()]
+    return Walls(
+        hidden=seen.hidden, binds=_once(binds), temporary=str(private), processes=seen.processes, shared_memory=PREPARING_SHARED
+    )
+
+
+def _existing(paths: Sequence[object], *, writable: bool) -> Iterator[Bind]:
+    for path in paths:
+        if path and os.path.exists(str(path)):  # noqa: PTH110
+            real, called = os.path.realpath(str(path)), os.path.abspath(str(path))  # noqa: PTH100 - links stay
+            yield Bind(real, writable=writable)
+            if called != real:  # a part of the lab lies on another disk, and its environments name it as it is called
+                yield Bind(real, called, writable=writable)
+
+
+def _once(binds: list[Bind]) -> tuple[Bind, ...]:
+    """A place is bound once; what is writable goes before what is not."""
+    found = {bind.place: bind for bind in binds}
+    return tuple(found.values())
+
+
+def _environment(prepared: Prepared) -> Iterator[str]:
+    """The environment that was activated.
+
+    Where its Python leads is not asked: a session's owner writes there, and a link to it could open what is hidden. The lab's own
+    Pythons are among what everybody may read.
+    """
+    for prefix in (prepared.activated.get("VIRTUAL_ENV"), prepared.activated.get("CONDA_PREFIX")):
+        if prefix:
+            yield prefix
+
+
+def _devices(launch: Launch) -> Iterator[str]:
+    """Nodes of the GPUs that it was given; of all where its cells borrow."""
+    borrows = launch.task.session is not None and bool(launch.paths.broker)
+    if not launch.devices and not borrows:
+        return
+    given = {f"nvidia{device.index}" for device in launch.devices}
+    for name in sorted(entry.name for entry in os.scandir("/dev")):
+        if name in _OF_ALL_GPUS or name in given or (borrows and re.fullmatch(r"nvidia\d+", name)):
+            yield f"/dev/{name}"
+
+
+def _parent(path: str) -> str:
+    return str(Path(path).parent) if path else ""

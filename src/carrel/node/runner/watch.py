@@ -1,0 +1,521 @@
+"""The loop that watches a command: its output, its end, its limits, and the wish of others that it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.job import Preemption
+from carrel.core.domain.launch import Continued, LaunchLimits, Paused, Resumed, Sampled, Suspended
+from carrel.core.domain.qos import PreemptMode
+from carrel.core.domain.units import format_duration, format_size
+from carrel.core.spool import LogWriter
+from carrel.node.runner.cgroups import JobCgroup
+from carrel.node.runner.limits import MemoryGuard, deadlines
+from carrel.node.runner.report import Reporter
+from carrel.node.runner.samples import Sampler
+from carrel.node.runner.signals import Signals
+from carrel.node.runner.tree import continue_all, descendants, measure, stop_all
+
+if TYPE_CHECKING:
+    from carrel.core.domain.ports import Clock
+    from carrel.node.runner.disk import DiskGuard
+
+#: Bytes read from the pipe at once.
+_CHUNK = 256 * 1024
+#: Seconds of silence after which output that was held back (the start of a secret? the disk is full?) is tried again.
+_SETTLE = 0.25
+#: Seconds that processes have to vanish after SIGKILL; longer means that the kernel holds them (state D, ps(1)).
+_VANISH = 60.0
+_FOREVER = float("inf")
+#: Seconds until a broker that is gone is looked for again.
+_BROKER = 1.0
+#: Seconds of sleep at the most (poll(2) counts milliseconds in 31 bits).
+_LONGEST = 3600.0
+
+
+class Cause(Enum):
+    """Why Carrel ended a command."""
+
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    TIME = "time"
+    MEMORY = "memory"
+    DISK = "disk"
+    #: Its GPU state could not be brought back after a pause.
+    STATE_LOST = "state lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a command ended, as seen by its runner."""
+
+    #: As `os.waitstatus_to_exitcode` gives it: the exit code, or minus the signal; None if the kernel did not let it go.
+    status: int | None
+    #: None when it ended by itself.
+    cause: Cause | None = None
+    #: True when it had the warning before the end of the walltime that it asked for.
+    warned: bool = False
+    #: Bytes in use when they were too many, for `Cause.MEMORY`.
+    memory: int = 0
+    #: Bytes that it had on the disk when they were too many, for `Cause.DISK`.
+    disk: int = 0
+    #: What it gave way to, for `Cause.PREEMPTED`.
+    preemption: Preemption | None = None
+    #: How long it ran, in seconds, without the time for which it was stopped.
+    seconds: float = 0.0
+    #: Processes that the command left behind and that were killed.
+    left_behind: int = 0
+    #: Processes that did not go away.
+    stuck: tuple[int, ...] = ()
+
+
+class HeldDevices(Protocol):
+    """The devices of a command, which others may have while it is stopped or paused."""
+
+    #: True where nothing but a stop keeps the command from computing while it is paused: simulated devices.
+    freezes: bool
+    #: True where the walltime stands still while others have the devices; Slurm's runs on.
+    walltime_stops: bool
+
+    @property
+    def lent(self) -> bool:
+        """There is a broker that has lent them, and may have more to say."""
+        ...
+
+    def fileno(self) -> int | None:
+        """Readable when `hear` has news; None while the broker cannot be heard: then it is asked again after a while."""
+        ...
+
+    def hear(self) -> Sequence[str]:
+        """What has become of the devices since the last call: "paused" (cells have them), "aside" (others have them until
+        `go_on`), "resumed" (they are back), "lost" (they are, and what the command had on them is not).
+        """
+        ...
+
+    @property
+    def people(self) -> int | None:
+        """For how many people the devices were taken until now; None: nobody says."""
+        ...
+
+    def set_aside(self) -> bool:
+        """Others are to have them: `hear` says "aside" once the command is paused. False: its processes have to be stopped."""
+        ...
+
+    def go_on(self) -> bool:
+        """After `set_aside`: `hear` says "resumed" once they are the command's own again. False: not now, ask again."""
+        ...
+
+    def give_back(self) -> None:
+        """Nothing of the command uses them any more."""
+        ...
+
+    def take_again(self) -> bool:
+        """Wait until they are the command's own again; False when somebody wants something else. Raises `CarrelError`."""
+        ...
+
+
+class Watch:
+    """Watches one command from its start to its end. After `run` every process of the job is gone."""
+
+    def __init__(
+        self,
+        *,
+        pid: int,
+        output: int,
+        walltime: float,
+        limits: LaunchLimits,
+        guard: MemoryGuard | None,
+        disk: DiskGuard | None = None,
+        sampler: Sampler,
+        cgroup: JobCgroup | None,
+        log: LogWriter,
+        reporter: Reporter,
+        signals: Signals,
+        monotonic: Clock,
+        hold: HeldDevices,
+        sheds: bool = False,
+        on_sample: Callable[[], None] | None = None,
+        before_stop: Callable[[int], None] | None = None,
+    ) -> None:
+        """`sheds`: too much memory ends the process that has most of it, and the rest goes on. `on_sample`: also called last.
+        `before_stop` stops what is not below this process; it is given the command's process.
+        """
+        self._before_stop = before_stop
+        self._sheds = sheds
+        self._on_sample = on_sample
+        self._pid = pid
+        self._output: int | None = output
+        self._limits = limits
+        self._guard = guard
+        self._disk = disk
+        self._sampler = sampler
+        self._cgroup = cgroup
+        self._log = log
+        self._reporter = reporter
+        self._signals = signals
+        self._monotonic = monotonic
+        self._hold = hold
+        self._preemption: Preemption | None = None
+        #: Since when it is stopped, and for how long it was before.
+        self._stopped_at: float | None = None
+        self._stopped = 0.0
+        #: Its turn ends, or has ended, by the broker: its state leaves the devices, and its processes are not stopped.
+        self._aside = False
+        #: When its devices are asked for again.
+        self._again_at = _FOREVER
+        #: Since when cells have its devices, how often they had, and for how long in all.
+        self._paused_at: float | None = None
+        self._pauses = 0
+        self._paused = 0.0
+        self._start = monotonic()
+        self._deadlines = deadlines(self._start, walltime, limits.warning)
+        self._status: int | None = None
+        self._childless = False
+        self._cause: Cause | None = None
+        self._warned = False
+        self._memory = self._disk_used = 0
+        self._kill_at = _FOREVER
+        self._sample_at = self._start + limits.sample
+        self._look_at = self._start + 0.1 if guard else _FOREVER
+        self._disk_at = self._start if disk else _FOREVER
+        self._settle_at = _FOREVER
+        self._poll = select.poll()
+        self._poll.register(signals.fd, select.POLLIN)
+        os.set_blocking(output, False)
+        self._poll.register(output, select.POLLIN)
+        self._broker = hold.fileno()
+        self._broker_at = _FOREVER
+        if self._broker is not None:
+            self._poll.register(self._broker, select.POLLIN)
+
+    def run(self) -> Outcome:
+        """Return when the command and everything that it started is gone, and its output is in the log."""
+        self._look_for_wishes()
+        self._reap()
+        while not self._over():
+            self._wait(self._next_due())
+            self._on_time(self._monotonic())
+        ended = self._monotonic()
+        self._end_pause()
+        if self._pauses:
+            times = "once" if self._pauses == 1 else f"{self._pauses} times"
+            self._log.note(f"Cells of notebooks had its GPUs {times}, for {format_duration(self._paused)} in all.")
+        if self._on_sample is not None:
+            self._on_sample()
+        left, stuck = self._kill_the_rest()
+        while self._output is not None and self._read():
+            pass
+        return Outcome(
+            status=self._status,
+            cause=self._cause,
+            warned=self._warned,
+            memory=self._memory,
+            disk=self._disk_used,
+            preemption=self._preemption,
+            seconds=ended - self._start - self._stopped - (0.0 if self._stopped_at is None else ended - self._stopped_at),
+            left_behind=left,
+            stuck=stuck,
+        )
+
+    def _over(self) -> bool:
+        if self._monotonic() >= self._kill_at or self._childless:
+            return True
+        # While it is being ended, what the command started may finish its own way, also when the command itself is gone.
+        return self._status is not None and self._cause is None and not self._warned
+
+    # --- what happens -------------------------------------------------------------------------------------------------------
+
+    def _wait(self, until: float) -> None:
+        timeout = 1000 * min(_LONGEST, max(0.0, until - self._monotonic()))
+        for fd, _ in self._poll.poll(timeout):
+            if fd == self._signals.fd:
+                self._signals.drain()
+                self._look_for_wishes()
+                self._reap()
+            elif fd == self._broker:
+                self._hear()
+            elif fd == self._output:  # not a connection that was let go of in this very round
+                self._read()
+
+    def _read(self) -> bool:
+        """Move output to the log; return whether there may be more now."""
+        assert self._output is not None
+        try:
+            data = os.read(self._output, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._poll.unregister(self._output)
+            os.close(self._output)
+            self._output = None
+            return False
+        self._log.write(data)
+        self._settle_at = self._monotonic() + _SETTLE if self._log.unsettled else _FOREVER
+        self._reporter.doorbell.ring_soon()
+        return True
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._childless = True
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._status = os.waitstatus_to_exitcode(status)
+
+    def _hear(self) -> None:
+        """Do what the broker says of the devices, and listen on."""
+        for word in self._hold.hear():
+            if word == "paused" and self._paused_at is None and self._stopped_at is None:
+                self._pause()
+            elif word == "aside" and self._stopped_at is None:
+                self._is_aside()
+            elif word == "resumed" and self._aside and self._stopped_at is not None:
+                self._aside = False
+                self._gone_on("Its next turn", self._stopped_at)
+            elif word == "resumed":
+                self._end_pause()
+            elif word == "lost" and self._cause in (None, Cause.PREEMPTED):
+                self._cause, self._kill_at = Cause.STATE_LOST, self._monotonic()
+        fd = self._hold.fileno()
+        if fd != self._broker:
+            if self._broker is not None:
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(self._broker)
+            if fd is not None:
+                self._poll.register(fd, select.POLLIN)
+            self._broker = fd
+        self._broker_at = self._monotonic() + _BROKER if fd is None and self._hold.lent else _FOREVER
+
+    def _pause(self) -> None:
+        """Cells have the devices: the command's next use of them waits. Its walltime stands still where it is the lab's."""
+        if not self._pauses:
+            self._log.note(
+                "Cells of notebooks have its GPUs for a while; it goes on where it is. (--no-preempt keeps them from it.)"
+            )
+        self._pauses += 1
+        self._paused_at = self._monotonic()
+        if self._hold.freezes:
+            stop_all(os.getpid())
+        self._reporter.record(Paused())
+
+    def _end_pause(self) -> None:
+        if self._paused_at is None:
+            return
+        seconds, self._paused_at = self._monotonic() - self._paused_at, None
+        self._paused += seconds
+        if self._hold.walltime_stops:
+            self._make_up(seconds)
+        else:
+            self._stopped += seconds
+        self._reporter.record(Continued(seconds=round(seconds, 3), people=self._hold.people))
+        if self._hold.freezes and self._cause is None:
+            continue_all(os.getpid())
+
+    def _make_up(self, seconds: float) -> None:
+        """The command could not compute for so long: that is no walltime of its own."""
+        self._stopped += seconds
+        ends = self._deadlines
+        self._deadlines = replace(ends, warn_at=ends.warn_at + seconds, end_at=ends.end_at + seconds)
+
+    @property
+    def _stands_still(self) -> bool:
+        """Its walltime does not run."""
+        return self._stopped_at is not None or (self._paused_at is not None and self._hold.walltime_stops)
+
+    @property
+    def _frozen(self) -> bool:
+        """Its processes are stopped, and others have its devices."""
+        return self._stopped_at is not None or (self._paused_at is not None and self._hold.freezes)
+
+    def _look_for_wishes(self) -> None:
+        """Do what others want of the job: its end, its place, or that it goes on."""
+        if self._signals.cancelled_by() is not None:
+            if self._cause in (None, Cause.PREEMPTED):
+                self._cause = Cause.CANCELLED
+                if self._frozen:  # where others are by now it must not run again, not even to end
+                    self._kill_at = self._monotonic()
+                else:
+                    self._kill_at = min(self._kill_at, self._monotonic() + self._limits.grace)
+                    self._ask_to_end()
+            return
+        wish = self._signals.preemption()
+        if self._cause is not None:
+            return
+        if wish is None:
+            if self._aside:
+                self._ask_for_devices()
+            elif self._stopped_at is not None:
+                self._go_on(self._stopped_at)
+        elif wish.mode is PreemptMode.REQUEUE:
+            self._give_way(wish)
+        elif self._stopped_at is None and not self._aside:
+            self._stop(wish)
+
+    def _give_way(self, wish: Preemption) -> None:
+        now = self._monotonic()
+        self._cause, self._preemption = Cause.PREEMPTED, wish
+        self._kill_at = now if self._frozen else min(now + wish.grace, self._deadlines.end_at)
+        self._log.note(
+            f'SIGTERM: a job of QoS "{wish.qos}" takes this place; SIGKILL in {max(0.0, self._kill_at - now):.0f} s. '
+            "The job goes back to the queue."
+        )
+        if not self._frozen:
+            self._ask_to_end()
+
+    def _stop(self, wish: Preemption) -> None:
+        self._aside = self._hold.set_aside()
+        if self._aside:
+            self._log.note("Its turn is over: its GPU state makes room, and it goes on where it is when its next turn comes.")
+            return
+        self._log.note(f'SIGSTOP: a job of QoS "{wish.qos}" has this place; the job goes on when it is free again.')
+        self._preemption = wish
+        if self._before_stop is not None and self._status is None:
+            self._before_stop(self._pid)
+        self._end_pause()
+        stop_all(os.getpid())
+        self._stopped_at = self._monotonic()
+        self._hold.give_back()
+        self._hear()
+        self._reporter.record(Suspended())
+
+    def _is_aside(self) -> None:
+        """The command is paused with its state, and others have its devices."""
+        self._end_pause()
+        self._stopped_at = self._monotonic()
+        self._reporter.record(Suspended())
+
+    def _ask_for_devices(self) -> None:
+        """The next turn has come, or the last one goes on."""
+        if not self._hold.go_on():
+            self._again_at = self._monotonic() + _BROKER
+            return
+        self._again_at = _FOREVER
+        self._aside = self._stopped_at is not None
+
+    def _go_on(self, since: float) -> None:
+        try:
+            if not self._hold.take_again():
+                return
+        except CarrelError as error:
+            self._log.note(f"The job cannot go on here: {error} It goes back to the queue.")
+            self._cause, self._kill_at = Cause.PREEMPTED, self._monotonic()
+            return
+        self._gone_on("SIGCONT", since)
+        self._hear()
+        continue_all(os.getpid())
+
+    def _gone_on(self, how: str, since: float) -> None:
+        seconds, self._stopped_at = self._monotonic() - since, None
+        self._make_up(seconds)
+        self._log.note(f"{how}: the job goes on after {seconds:.0f} s.")
+        self._reporter.record(Resumed(seconds=round(seconds, 3)))
+
+    def _ask_to_end(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process takes no other signal until it goes on
+            with contextlib.suppress(ProcessLookupError):
+                if self._status is None:
+                    os.killpg(self._pid, number)
+                else:  # reaped, so the number of its group may be somebody else's by now
+                    for pid in descendants(os.getpid()):
+                        os.kill(pid, number)
+
+    # --- what is due --------------------------------------------------------------------------------------------------------
+
+    def _next_due(self) -> float:
+        always = min(self._sample_at, self._look_at, self._disk_at, self._kill_at, self._settle_at)
+        due = min(always, self._deadlines.end_at)
+        if not self._warned and self._cause is None and self._paused_at is None:
+            due = min(due, self._deadlines.warn_at)
+        if self._stands_still:
+            due = always
+        due = min(due, self._broker_at, self._again_at)
+        bell = self._reporter.doorbell.due
+        return due if bell is None else min(due, bell)
+
+    def _on_time(self, now: float) -> None:
+        self._reporter.doorbell.tick(now)
+        if now >= self._broker_at:
+            self._hear()
+        if now >= self._again_at:
+            self._look_for_wishes()
+        if now >= self._settle_at:
+            self._log.settle()
+            self._settle_at = now + 4 * _SETTLE if self._log.unsettled else _FOREVER
+        if now >= self._sample_at:
+            self._sample_at = now + self._limits.sample
+            self._reporter.record(Sampled(usage=self._sampler.take()))
+            if self._on_sample is not None:
+                self._on_sample()
+        if now >= self._look_at and self._guard is not None:
+            too_much, pause = self._guard.look()
+            self._look_at = now + pause
+            if too_much is not None and self._sheds and self._shed(too_much):
+                self._look_at = now + 0.5  # the kernel takes a moment to give the memory back
+            elif too_much is not None and self._cause in (None, Cause.PREEMPTED):
+                self._memory = too_much
+                self._cause = Cause.MEMORY
+                self._kill_at = now
+        if now >= self._disk_at and self._disk is not None:
+            too_much, pause = self._disk.look()
+            self._disk_at = self._monotonic() + pause
+            if too_much is not None and self._cause in (None, Cause.PREEMPTED):
+                self._disk_used, self._cause, self._kill_at = too_much, Cause.DISK, now
+        if self._cause is not None or self._stands_still:
+            return
+        if now >= self._deadlines.end_at:
+            self._cause = Cause.TIME
+            # Where others have its devices it must not run, not even to end.
+            self._kill_at = now if self._frozen else now + self._limits.grace
+            if not self._frozen:
+                self._log.note(f"SIGTERM: the walltime is over; SIGKILL in {self._limits.grace} s.")
+                self._ask_to_end()
+        elif now >= self._deadlines.warn_at and not self._warned and self._paused_at is None:
+            self._warned = True
+            self._log.note(f"SIGTERM: the walltime ends in {self._deadlines.end_at - now:.0f} s.")
+            self._ask_to_end()
+
+    def _shed(self, used: int) -> bool:
+        """End the largest process beside the command itself; return whether there was one."""
+        sizes = {pid: measure([pid]).memory for pid in self._sampler.processes if pid != self._pid}
+        if not sizes:
+            return False
+        largest = max(sizes, key=lambda pid: sizes[pid])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(largest, signal.SIGKILL)
+        size = format_size(sizes[largest])
+        self._log.note(
+            f"Process {largest} ({size}) was ended: together {format_size(used)} of memory were in use, which is too much."
+        )
+        return True
+
+    # --- the end ------------------------------------------------------------------------------------------------------------
+
+    def _kill_the_rest(self) -> tuple[int, tuple[int, ...]]:
+        """Kill until nothing is left; return how many the command had left behind, and those that did not go away."""
+        by_itself = self._status is not None
+        killed: set[int] = set()
+        deadline = self._monotonic() + _VANISH
+        self._reap()
+        while not self._childless:
+            found = descendants(os.getpid())
+            if self._monotonic() >= deadline:
+                return len(killed), tuple(found)
+            for pid in found:
+                killed.add(pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._wait(self._monotonic() + 0.05)
+            self._reap()
+        return (len(killed) if by_itself and self._cause is None else 0), ()

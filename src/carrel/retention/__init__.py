@@ -1,9 +1,0 @@
-"""Removing what the lab need not keep: by rules, and never what a record names unless a rule says so.
-
-`carrel.domain.retention` has the rules, `Collector` carries them out, `removal` is how a file goes without hurting those who
-begin to use it at that moment.
-"""
-
-from carrel.retention.collector import Collector
-
-__all__ = ["Collector"]
