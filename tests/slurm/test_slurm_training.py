@@ -60,6 +60,7 @@ train(rank, size)
 if size > 1:
     distributed.barrier()
     distributed.destroy_process_group()
+    os._exit(0)  # what was written is flushed, and an interpreter that ends may abort even now
 """
 #: Each argument is a list of files; it prints how far those of each are from each other. One process: PyTorch takes seconds.
 COMPARE = """
