@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import httpx
 
 from carrel.core.domain import errors
 from carrel.wire.v1 import Problem
 
-_ERRORS: Mapping[str, type[errors.CarrelError]] = {
-    cls.code: cls
-    for cls in (
-        errors.Invalid,
-        errors.Impossible,
-        errors.Unauthenticated,
-        errors.Denied,
-        errors.NotFound,
-        errors.Conflict,
-        errors.Unavailable,
-        errors.StorageFull,
-        errors.TooMany,
-        errors.Misdirected,
-    )
-}
-
 
 def error_of_problem(problem: Problem) -> errors.CarrelError:
     """The error that a problem describes."""
-    cls = _ERRORS.get(problem.type.rpartition(":")[2], errors.CarrelError)
+    cls = errors.class_of(problem.type.rpartition(":")[2])
     return cls(problem.detail, remedy=problem.remedy, details=dict(problem.details))
 
 

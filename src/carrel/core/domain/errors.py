@@ -108,3 +108,26 @@ class TooMany(Unavailable):
     def __init__(self, message: str, *, remedy: str = "", details: dict[str, object] | None = None, retry_after: int = 1) -> None:
         super().__init__(message, remedy=remedy, details=details)
         self.retry_after = retry_after
+
+
+_BY_CODE = {
+    cls.code: cls
+    for cls in (
+        Invalid,
+        Impossible,
+        TooLarge,
+        Unauthenticated,
+        Denied,
+        Misdirected,
+        NotFound,
+        Conflict,
+        Unavailable,
+        StorageFull,
+        TooMany,
+    )
+}
+
+
+def class_of(code: str, unknown: type[CarrelError] = CarrelError) -> type[CarrelError]:
+    """Return the class with this `code`, which another process has sent; `unknown` for a code that is not known here."""
+    return _BY_CODE.get(code, unknown)

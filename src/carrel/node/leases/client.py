@@ -34,19 +34,6 @@ _LOOK = 0.2
 #: Seconds in which a broker that lives answers a question.
 _ANSWER = 10.0
 
-_ERRORS: dict[str, type[errors.CarrelError]] = {
-    cls.code: cls
-    for cls in (
-        errors.Invalid,
-        errors.Impossible,
-        errors.Unauthenticated,
-        errors.Denied,
-        errors.NotFound,
-        errors.Conflict,
-        errors.Unavailable,
-    )
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
@@ -462,7 +449,7 @@ class Watch:
 
 def _refusal(message: Message) -> errors.CarrelError:
     code = str(message.get("code", ""))
-    cls = _ERRORS.get(code, errors.Conflict)
+    cls = errors.class_of(code, errors.Conflict)
     return cls(str(message.get("message", "refused")), remedy=str(message.get("remedy", "")), details={"code": code})
 
 
