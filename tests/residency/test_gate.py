@@ -295,7 +295,7 @@ def test_a_request_is_the_same_after_a_restart(machine: Rig) -> None:
 def test_nonsense_from_the_broker_is_passed_over(machine: Rig) -> None:
     program, peer = machine.started()
     for line in (b"{}\n", b"[1, 2]\n", b'{"op": 3}\n', b"\xff\xfe\n", b'{"op": "later", "x": {"y": [1, {}]}}\n', b"\n"):
-        peer._link.sendall(line)
+        peer.say(line)
     assert peer.pause()["ok"]
     assert peer.go()["ok"]
     assert program.good("alloc", size=4 * MIB, seed=1)

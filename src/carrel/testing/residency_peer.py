@@ -51,7 +51,11 @@ class Peer:
 
     def send(self, op: str, files: Sequence[int] = (), **fields: Any) -> None:
         """Say something, with descriptors."""
-        self._channel.send(encode(op, **fields), files)
+        self.say(encode(op, **fields), files)
+
+    def say(self, data: bytes, files: Sequence[int] = ()) -> None:
+        """Send these bytes, whether they are a message or not."""
+        self._channel.send(data, files)
         self._channel.flush(LIMIT)
 
     def welcome(self, **fields: Any) -> dict[str, Any]:
