@@ -24,4 +24,6 @@ def test_every_class_of_errors_comes_back_as_itself(cls: type[errors.CarrelError
 
 
 def test_a_code_of_a_later_version_is_an_error_all_the_same() -> None:
-    assert type(error_of_problem(Problem(type="urn:carrel:problem:new", title="", status=400, detail="New."))) is errors.CarrelError
+    assert (
+        type(error_of_problem(Problem(type="urn:carrel:problem:new", title="", status=400, detail="New."))) is errors.CarrelError
+    )
