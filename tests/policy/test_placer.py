@@ -1,4 +1,4 @@
-"""A `Placer` that is told of each change decides what `place` decides for the whole picture."""
+"""A `Placer` that is told of each change decides what one walk through the whole picture decides (`oracle`)."""
 
 from __future__ import annotations
 

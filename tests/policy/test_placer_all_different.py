@@ -1,4 +1,4 @@
-"""A `Placer` decides what `place` decides for queues in which hardly two jobs are alike, and long enough that its trees grow."""
+"""A `Placer` decides what the oracle decides for queues in which hardly two jobs are alike, and so long that its trees grow."""
 
 from __future__ import annotations
 

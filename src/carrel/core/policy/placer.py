@@ -182,7 +182,7 @@ class Placer:
         return self._promised.made
 
     def look(self, now: float, *, blocked: Mapping[str, str] | None = None) -> Outcome:
-        """Return what `place` would decide at `now`, with what it would decide that from; nothing is changed.
+        """Return what a placement at `now` would decide, and from what; nothing is changed.
 
         `blocked` says of devices that are withheld for GPU state of idle sessions alone why it stays there.
         """
