@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.notebooks.jupyter.kernels import BoundedBuffer
-from carrel.notebooks.jupyter.recall import Recall
+from carrel.notebooks.jupyter.recall import CellRun, Recall
 
 pytestmark = pytest.mark.quick
 
@@ -178,3 +178,22 @@ def test_a_buffer_that_is_full_keeps_everything_but_outputs() -> None:
     buffer.append(("shell", message("execute_reply", 5000)))
     buffer.append(("iopub", [b"not a message"]))
     assert len(buffer) == kept + 3
+
+
+def test_who_follows_a_run_is_told_of_it_at_once_of_each_change_and_of_its_end() -> None:
+    recall = a_run()
+    heard(recall, "r1", ("status", {"execution_state": "busy"}), display("1st in line", "d1"))
+    said: list[Any] = []
+
+    def note(run: CellRun | None) -> None:
+        said.append(None if run is None else (run.running, *[output["data"]["text/plain"] for output in run.show()["outputs"]]))
+
+    end = recall.listen("r1", note)
+    heard(recall, "r1", ("update_display_data", display("any moment", "d1")[1]), ("status", {"execution_state": "idle"}))
+    assert said == [(True, "1st in line"), (True, "any moment"), (False, "any moment")]
+    recall.requested("r2", "c1", "x", 9.0)
+    end()
+    recall.listen("r1", note)
+    assert said[3:] == [None, None]
+    heard(recall, "r1", stream("of no run"))
+    assert len(said) == 5

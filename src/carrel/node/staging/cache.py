@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from carrel.core.domain.units import GIB
 from carrel.node.staging.download import Download, News
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -27,8 +28,8 @@ _FICLONE = 0x40049409
 _UNUSED = 30 * 86400.0
 #: Seconds after which what a killed process left half-written is nobody's.
 _ABANDONED = 86400.0
-#: The part of a disk that the cache leaves free.
-_FREE = 0.1
+#: Bytes of a disk that the cache leaves free, and of a smaller disk the part. A lab starts nothing below half of it.
+_FREE, _FREE_PART = 2 * GIB, 0.1
 
 
 class InputCache:
@@ -37,8 +38,8 @@ class InputCache:
     Nothing of it is ever needed: what cannot be kept or read is fetched. Safe for any number of processes at a time.
     """
 
-    def __init__(self, directory: Path, most: int, leave: float = _FREE, *, filling: bool = False) -> None:
-        """`most` bytes are kept at most, and the part `leave` of the disk (0 to 1) stays free.
+    def __init__(self, directory: Path, most: int, leave: int | None = None, *, filling: bool = False) -> None:
+        """`most` bytes are kept at most, and `leave` bytes stay free: 2 GiB, or a tenth of a smaller disk.
 
         What was not used for the longest time goes first. `filling`: nobody writes to files that come from here or are kept, so
         they need not be copied.
@@ -53,7 +54,7 @@ class InputCache:
         """How many bytes one input may have that is kept, at most."""
         near = next(place for place in (self._content, *self._content.parents) if place.exists())
         about = os.statvfs(near)
-        return min(self._most, max(0, int((about.f_bavail - self._leave * about.f_blocks) * about.f_frsize) + self._held()))
+        return min(self._most, max(0, self._beyond(about)) + self._held())
 
     def _held(self) -> int:
         """Bytes that would go to make room."""
@@ -152,8 +153,12 @@ class InputCache:
                 path.unlink(missing_ok=True)
 
     def _fits(self, size: int) -> bool:
-        room = os.statvfs(self._content)
-        return room.f_bavail * room.f_frsize - size >= self._leave * room.f_blocks * room.f_frsize
+        return self._beyond(os.statvfs(self._content)) >= size
+
+    def _beyond(self, about: os.statvfs_result) -> int:
+        """Bytes of a disk beyond those that stay free."""
+        stays = min(_FREE, int(about.f_blocks * about.f_frsize * _FREE_PART)) if self._leave is None else self._leave
+        return about.f_bavail * about.f_frsize - stays
 
     def _mark(self, uri: str) -> Path:
         return self._marks / hashlib.sha256(uri.encode(errors="surrogatepass")).hexdigest()
@@ -170,6 +175,6 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
-def open_cache(directory: str, most: int, leave: float = _FREE, *, filling: bool = False) -> InputCache | None:
+def open_cache(directory: str, most: int, leave: int | None = None, *, filling: bool = False) -> InputCache | None:
     """The cache in `directory`; None where there is none."""
     return InputCache(Path(directory), most, leave, filling=filling) if directory and most > 0 else None

@@ -41,7 +41,7 @@ class Most:
             )
         if self.room is not None and size > self.room:
             raise NotKept(
-                f"The input has more than {format_size(self.room)}, and no more can be kept (input_cache, a tenth of the disk)."
+                f"The input has more than {format_size(self.room)}, and no more can be kept (input_cache, and what stays free)."
             )
 
 

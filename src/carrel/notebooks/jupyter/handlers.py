@@ -16,6 +16,7 @@ from jupyter_server.base.handlers import APIHandler, JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
 from jupyter_server.utils import url_path_join
 from tornado import web
+from tornado.ioloop import IOLoop
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from carrel.core.domain.errors import CarrelError, Invalid, Unavailable
@@ -24,8 +25,12 @@ from carrel.notebooks.jupyter.context import SessionContext
 from carrel.notebooks.jupyter.facts import SessionFacts
 from carrel.notebooks.jupyter.kernels import SessionKernelManager
 from carrel.notebooks.jupyter.lending import Lending
+from carrel.notebooks.jupyter.recall import CellRun, Recall
 
 _KERNEL = r"(?P<kernel_id>\w+-\w+-\w+-\w+-\w+)"
+_REQUEST = r"(?P<request>[\w-]+)"
+#: Seconds between what a page is told of one run.
+_RUN_PAUSE = 0.3
 _LENDING, _FACTS = "carrel_lending", "carrel_facts"
 
 
@@ -145,6 +150,63 @@ class EventsSocket(WebSocketMixin, WebSocketHandler, JupyterHandler):
             self.on_close()
 
 
+class RunSocket(WebSocketMixin, WebSocketHandler, JupyterHandler):
+    """``GET /carrel/outputs/<kernel>/<request>``: a websocket with one run of a cell, at once and as it changes, until it is over
+    (``null``: it is not kept any more).
+
+    It hears what the session heard of the kernel since the run began: a page that has just been opened may hear the kernel itself
+    a moment too late, and a kernel that computes does not answer when it is asked.
+    """
+
+    auth_resource = "outputs"
+    _end: Callable[[], None] | None = None
+    _later: object | None = None
+    _run: CellRun | None = None
+
+    def set_default_headers(self) -> None:
+        """None of those of a page."""
+
+    @ws_authenticated
+    async def get(self, *args: Any, **options: Any) -> None:
+        """Shake hands. Answers 404 when there is no such kernel."""
+        self._recall(options["kernel_id"])
+        await super().get(*args, **options)
+
+    def open(self, *args: str, **options: str) -> None:
+        """Begin."""
+        super().open(*args, **options)
+        self._end = self._recall(options["kernel_id"]).listen(options["request"], self._heard)
+        self._tell()
+
+    def on_message(self, message: str | bytes) -> None:
+        """A page has nothing to say here."""
+
+    def on_close(self) -> None:
+        """Nobody looks any more."""
+        super().on_close()
+        if self._end is not None:
+            self._end()
+            self._end = None
+
+    def _recall(self, kernel_id: str) -> Recall:
+        manager: SessionKernelManager = self.settings["kernel_manager"]
+        return manager.recall(kernel_id)
+
+    def _heard(self, run: CellRun | None) -> None:
+        self._run = run
+        if self._end is not None and self._later is None:
+            self._later = IOLoop.current().call_later(_RUN_PAUSE, self._tell)
+
+    def _tell(self) -> None:
+        self._later = None
+        try:
+            self.write_message(json.dumps(None if self._run is None else self._run.show()))
+            if self._run is None or not self._run.running:
+                self.close()
+        except WebSocketClosedError:
+            self.on_close()
+
+
 def _asked(body: Any, root: Path) -> tuple[Path, str | None]:
     """Notebook and cells. Raises `Invalid`."""
     path = body.get("path") if isinstance(body, dict) else None
@@ -186,6 +248,7 @@ def add_handlers(app: Any) -> None:
         "events": EventsSocket,
         "promote": PromoteHandler,
         f"outputs/{_KERNEL}": OutputsHandler,
+        f"outputs/{_KERNEL}/{_REQUEST}": RunSocket,
     }
     base = url_path_join(settings["base_url"], "carrel")
     added = [(url_path_join(base, place), handler) for place, handler in places.items()]

@@ -8,7 +8,7 @@ https://jupyter-client.readthedocs.io/en/stable/messaging.html, the outputs thos
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -17,6 +17,8 @@ CELL_LIMIT = 8 * 1024**2
 KERNEL_LIMIT = 64 * 1024**2
 
 Output = dict[str, Any]
+#: Told of each change of a run; None when the run is not kept any more.
+RunListener = Callable[["CellRun | None"], None]
 #: Under this name an output remembers its display id; it is not part of the notebook format.
 _DISPLAY = "_display"
 _NOTE = "\n[The rest of this output was made while no page was connected and is more than the session keeps: {limit} MiB.]\n"
@@ -109,6 +111,7 @@ class Recall:
         #: By cell, the one that was run longest ago first.
         self._runs: dict[str, CellRun] = {}
         self._by_request: dict[str, CellRun] = {}
+        self._listeners: dict[str, set[RunListener]] = {}
         self._size = 0
 
     def requested(self, request: str, cell: str, code: str, now: float, client: str = "") -> None:
@@ -126,7 +129,10 @@ class Recall:
         run = self._by_request.get(request)
         if run is None:
             return
-        run.changed = now
+        self._say(run, kind, content, size)
+        self._changed(run, now)
+
+    def _say(self, run: CellRun, kind: str, content: Mapping[str, Any], size: int) -> None:
         if kind == "status":
             run.running = content.get("execution_state") != "idle"
         elif kind == "execute_input":
@@ -142,7 +148,26 @@ class Recall:
         """The kernel is a new one: what ran will not go on."""
         for run in self._runs.values():
             if run.running:
-                run.running, run.changed = False, now
+                run.running = False
+                self._changed(run, now)
+
+    def listen(self, request: str, listener: RunListener) -> Callable[[], None]:
+        """Tell `listener` of the run of this request, now and after each change. Return what ends that."""
+        self._listeners.setdefault(request, set()).add(listener)
+
+        def end() -> None:
+            listeners = self._listeners.get(request, set())
+            listeners.discard(listener)
+            if not listeners:
+                self._listeners.pop(request, None)
+
+        listener(self._by_request.get(request))
+        return end
+
+    def _changed(self, run: CellRun, now: float) -> None:
+        run.changed = now
+        for listener in tuple(self._listeners.get(run.request, ())):
+            listener(run)
 
     def runs(self) -> Sequence[CellRun]:
         """What is kept, the oldest first."""
@@ -152,6 +177,8 @@ class Recall:
         del self._runs[run.cell]
         self._by_request.pop(run.request, None)
         self._size -= run.size
+        for listener in tuple(self._listeners.get(run.request, ())):
+            listener(None)
 
     def _clear(self, run: CellRun, *, wait: bool) -> None:
         if wait:
@@ -193,10 +220,11 @@ class Recall:
         if not display:
             return
         for run in self._runs.values():
-            for output in run.outputs:
-                if not isinstance(output, StreamText) and output.get(_DISPLAY) == display:
-                    output["data"], output["metadata"] = content["data"], content.get("metadata") or {}
-                    run.changed = now
+            found = [one for one in run.outputs if not isinstance(one, StreamText) and one.get(_DISPLAY) == display]
+            for output in found:
+                output["data"], output["metadata"] = content["data"], content.get("metadata") or {}
+            if found:
+                self._changed(run, now)
 
 
 def _display(content: Mapping[str, Any]) -> Output:

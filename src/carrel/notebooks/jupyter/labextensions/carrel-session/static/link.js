@@ -16,29 +16,52 @@ export const makeLink = lab => {
     return body;
   };
 
-  // Calls `heard` with each message, and with null whenever the connection is lost; `returned` when it is there again.
-  const events = (heard, returned) => {
+  // A websocket that comes back until the returned function is called. `lost` is called whenever the connection is lost.
+  const connect = (path, opened, heard, lost) => {
     let pause = FIRST_PAUSE;
-    let lost = false;
-    const connect = () => {
-      const socket = new WebSocket(lab.URLExt.join(settings.wsUrl, 'carrel', 'events'));
+    let socket = null;
+    let timer = null;
+    const open = () => {
+      socket = new WebSocket(lab.URLExt.join(settings.wsUrl, 'carrel', path));
       socket.onopen = () => {
         pause = FIRST_PAUSE;
-        if (lost) {
-          lost = false;
-          returned();
-        }
+        opened();
       };
       socket.onmessage = event => heard(JSON.parse(event.data));
       socket.onclose = () => {
-        lost = true;
-        heard(null);
-        setTimeout(connect, pause);
+        lost();
+        timer = setTimeout(open, pause);
         pause = Math.min(pause * 2, LONGEST_PAUSE);
       };
     };
-    connect();
+    open();
+    return () => {
+      clearTimeout(timer);
+      socket.onclose = null;
+      socket.close();
+    };
   };
 
-  return { request, events };
+  // Calls `heard` with each message, and with null whenever the connection is lost; `returned` when it is there again.
+  const events = (heard, returned) => {
+    let away = false;
+    const opened = () => {
+      if (away) {
+        away = false;
+        returned();
+      }
+    };
+    connect('events', opened, heard, () => {
+      away = true;
+      heard(null);
+    });
+  };
+
+  // Calls `heard` with each message until it returns false, or until the returned function is called.
+  const follow = (path, heard) => {
+    const end = connect(path, () => {}, message => heard(message) || end(), () => {});
+    return end;
+  };
+
+  return { request, events, follow };
 };

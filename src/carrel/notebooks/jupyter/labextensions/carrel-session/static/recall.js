@@ -1,7 +1,6 @@
 // What cells put out while no page was there: the kernel went on, Jupyter's own buffer is for a page that comes back, and this is
 // for one that is opened anew. Shown are the last runs that are newer than the file.
 
-const REFRESH = 300;
 const SETTLE = 1000;
 const LONGEST_PAUSE = 60000;
 
@@ -20,34 +19,18 @@ const show = (cell, run) => {
 const find = (panel, run) =>
   panel.content.widgets.find(cell => cell.model.type === 'code' && cell.model.id === run.cell && sourceOf(cell) === run.code);
 
-// Follow a run that goes on: the page has not asked for it, so JupyterLab itself does not know where its outputs belong.
+// Follow a run that goes on: the page has not asked for it, so JupyterLab itself does not know where its outputs belong. The
+// session says how it goes on, because a page that was opened a moment ago may not hear the kernel yet.
 const follow = (panel, kernel, run, link) => {
-  let timer = null;
-  const end = () => {
-    kernel.iopubMessage.disconnect(heard);
-    panel.disposed.disconnect(end);
-  };
-  const refresh = async () => {
-    timer = null;
-    const { cells } = await link.request(`outputs/${kernel.id}?request=${encodeURIComponent(run.request)}`);
-    const cell = panel.isDisposed || !cells.length ? null : find(panel, cells[0]);
-    if (!cell) {
-      end();
-      return;
+  const end = link.follow(`outputs/${kernel.id}/${encodeURIComponent(run.request)}`, now => {
+    const cell = panel.isDisposed || !now ? null : find(panel, now);
+    if (cell) {
+      show(cell, now);
     }
-    show(cell, cells[0]);
-    if (!cells[0].running) {
-      end();
-    }
-  };
-  const heard = (_sender, message) => {
-    if (message.parent_header.msg_id === run.request && timer === null) {
-      timer = setTimeout(() => refresh().catch(end), REFRESH);
-    }
-  };
-  kernel.iopubMessage.connect(heard);
+    return Boolean(cell) && now.running;
+  });
   panel.disposed.connect(end);
-  refresh().catch(end);
+  kernel.disposed.connect(end);
 };
 
 const plain = outputs =>
