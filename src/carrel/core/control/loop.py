@@ -12,10 +12,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from carrel.core.control.attempt_changes import Describe
 from carrel.core.control.history import learn
 from carrel.core.control.inbox import Inbox
 from carrel.core.control.ports import EventLog, SchedulerStore
-from carrel.core.control.scheduler import RETRY_SECONDS, Describe, LoopSettings, Scheduler
+from carrel.core.control.scheduler import RETRY_SECONDS, LoopSettings, Scheduler
 from carrel.core.control.usage import UsageBook
 from carrel.core.domain.errors import StorageFull, Unavailable
 from carrel.core.domain.expectation import Coverage

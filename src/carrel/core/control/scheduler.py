@@ -11,21 +11,22 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from carrel.core.control.attempt_changes import AttemptChanges, Describe
 from carrel.core.control.before_place import BeforePlace
 from carrel.core.control.dependents import Dependents
 from carrel.core.control.history import learn
 from carrel.core.control.inbox import News
 from carrel.core.control.launching import LaunchSettings, build_launch, job_token
-from carrel.core.control.news import OFTEN, interpret, misfortune, queue_event
 from carrel.core.control.ports import AttemptChange, EventLog, OutboxEntry, SchedulerStore, StartOrder
 from carrel.core.control.preempting import Preempting
 from carrel.core.control.queue import Queue, kept_id
+from carrel.core.control.queue_positions import QueuePositions
 from carrel.core.control.queue_report import QueueReport
 from carrel.core.control.rules import RuleBook
 from carrel.core.control.submit_limits import SubmitLimits, is_refused
 from carrel.core.control.usage import REMEMBERED, UsageBook
 from carrel.core.domain.dependency import Verdict, describe_dependency, read_dependency
-from carrel.core.domain.errors import CarrelError, Conflict, StorageFull, Unavailable
+from carrel.core.domain.errors import Conflict, StorageFull, Unavailable
 from carrel.core.domain.job import Job, JobState, Reason
 from carrel.core.domain.launch import Launch, Observation
 from carrel.core.domain.node import Node
@@ -51,13 +52,6 @@ RETRY_SECONDS = 1.0
 _REFUSED_SECONDS = 5.0
 #: Seconds between two looks at devices that others hold, while somebody waits.
 _WITHHELD_SECONDS = 5.0
-#: Seconds between two messages about a position in the queue.
-_TELL_SECONDS = 1.0
-#: How many jobs at the head of the queue have an event when their position changes; the others learn it when they ask.
-_TOLD = 25
-
-#: What there is to tell the tracking server about a change: (job before, its task, the change) -> entries.
-Describe = Callable[[Job, TaskSpec, AttemptChange, Observation], Sequence[OutboxEntry]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +90,6 @@ class Scheduler:
         self._events = events
         self._engine = engine
         self._settings = settings
-        self._describe = describe
         self._queue = Queue(grace=settings.launch.limits.grace, late_by=self._late_by, rotate=self._rotate)
         self._dependents = Dependents(jobs)
         #: Jobs for which something has happened that they wait for.
@@ -122,11 +115,13 @@ class Scheduler:
         #: Jobs that Slurm had refused when an earlier server ended: they are looked at once the rules are known.
         self._refused_before: list[Job] = []
         self.use = UsageBook(settings.rules)
+        self._changes = AttemptChanges(jobs, self._queue, self.use, describe)
         #: How long jobs run, as far as that is known.
         self.run_times = RunTimes()
         self._expected_ends = ExpectedEnds(self.run_times.remaining)
         #: What people saw about starts, and how that turned out.
         self.calibration = Calibration()
+        self._positions = QueuePositions(events, self._queue, self.calibration)
         #: Where those stood who wait, when the last cycle looked.
         self.queue_report = QueueReport(None, 0.0)
         self._rules: LabRules | None = None
@@ -142,15 +137,9 @@ class Scheduler:
         self._reserved: Sequence[Reservation] = ()
         #: Why nothing starts, or None.
         self._halt: Reason | None = None
-        self._looked_at = self._told_at = 0.0
-        #: When to tell those whose position has changed but who had an event a moment ago.
-        self._tell_again: float | None = None
+        self._looked_at = 0.0
         #: Jobs that came into the line since the last cycle: they get their place at once.
         self._newcomers: list[int] = []
-        #: What the owners at the head of the queue saw last.
-        self._told: dict[int, tuple[int, str]] = {}
-        #: Descriptions of jobs that hold resources, for those who report on them.
-        self._tasks: dict[int, TaskSpec] = {}
         #: Attempts that are written down and that the engine does not know yet.
         self._unstarted: deque[tuple[Job, TaskSpec]] = deque()
 
@@ -197,8 +186,8 @@ class Scheduler:
             moments.append(self._preempting.again_at)
         if self._freed:
             moments.append(self._looked_at)
-        if self._tell_again is not None:
-            moments.append(self._tell_again)
+        if self._positions.again_at is not None:
+            moments.append(self._positions.again_at)
         if self._unstarted:
             moments.append(self._looked_at + RETRY_SECONDS)
         if (again := self._submit_limits.next_at()) is not None:
@@ -258,7 +247,7 @@ class Scheduler:
         self._queue.set_aside(job.id)
         self._placer.forget(job.id)
         self._paused.pop(job.id, None)
-        self._told.pop(job.id, None)
+        self._positions.forget(job.id)
 
     def _withdraw(self, job: Job, now: float) -> None:
         """What the job waits for can never happen."""
@@ -288,9 +277,9 @@ class Scheduler:
             self._preempting.tell(known)
 
     def _record(self, observations: Sequence[Observation], now: float) -> None:
-        fresh = [(job, observation) for observation in observations if (job := self._awaited(observation)) is not None]
-        changes = [self._interpret(job, observation, now) for job, observation in fresh]
-        written = self._write(changes, now)
+        fresh = [(job, observation) for observation in observations if (job := self._changes.awaited(observation)) is not None]
+        changes = [self._changes.of(job, observation, now) for job, observation in fresh]
+        written = self._changes.write(changes, now)
         refused = [job for job in written if is_refused(job)]
         for job in refused:
             self._put(job, now)
@@ -307,58 +296,6 @@ class Scheduler:
             if change.ended_at is not None:
                 over = change.state is None or change.state.ended
                 self._engine.forget(observation.job_id, observation.attempt, over=over)
-
-    def _awaited(self, observation: Observation) -> Job | None:
-        """The job that the observation is about, unless it is late, repeated or of an attempt that is over."""
-        job = self._queue.job(observation.job_id)
-        if job is None or job.attempt != observation.attempt or not job.state.holds_resources:
-            return None
-        if observation.beside:
-            return job if job.state is JobState.CONFIGURING else None
-        if observation.entries and observation.offset <= self._queue.known(job.id).offset:
-            return None
-        return job
-
-    def _interpret(self, job: Job, observation: Observation, now: float) -> AttemptChange:
-        unlucky = self._unlucky(job, observation)
-        change = interpret(job, observation, log_size=self._queue.known(job.id).log_size, now=now, unlucky=unlucky)
-        if change.ended_at is not None:
-            change = replace(change, lease_seconds=self.use.charged(job.id, job.attempt))
-        if self._describe is None:
-            return change
-        task = self._tasks.get(job.id) or self._jobs.task(job.id)
-        if task is None:  # pragma: no cover - a foreign key forbids it
-            return change
-        self._tasks[job.id] = task
-        return replace(change, outbox=tuple(self._describe(job, task, change, observation)))
-
-    def _unlucky(self, job: Job, observation: Observation) -> int:
-        """How many attempts in a row before the present one came to its end, where that is not the job's fault; a few at most."""
-        code, count = misfortune(observation), 0
-        while code and count < OFTEN and (row := self._jobs.attempt(job.id, job.attempt - 1 - count)) is not None:
-            if row.reason.code != code or (observation.unbegun and row.started_at is not None):
-                break
-            count += 1
-        return count
-
-    def _write(self, changes: Sequence[AttemptChange], now: float) -> Sequence[Job]:
-        if not changes:
-            return ()
-        try:
-            return self._jobs.change(changes, now=now)
-        except Unavailable:
-            raise
-        except CarrelError:
-            _log.exception("A batch of %d changes was refused; they are written one by one.", len(changes))
-        written: list[Job] = []
-        for change in changes:
-            try:
-                written.extend(self._jobs.change([change], now=now))
-            except Unavailable:
-                raise
-            except CarrelError:
-                _log.exception("Job %d: a change was refused and is dropped: %r", change.job_id, change)
-        return written
 
     def _put(self, job: Job, now: float, not_before: float = 0.0) -> None:
         verdict = self._dependents.verdict(job)
@@ -387,8 +324,8 @@ class Scheduler:
             self.calibration.forget(job.id)
             if known is not None:  # news of an end may come twice
                 learn(self.run_times, (job,))
-            self._tasks.pop(job.id, None)
-            self._told.pop(job.id, None)
+            self._changes.forget(job.id)
+            self._positions.forget(job.id)
         elif isinstance(entry, Holding):
             self._placer.hold(self._due(entry, now))
             self.calibration.started(job.id, now)
@@ -431,7 +368,7 @@ class Scheduler:
             self._start_waiting(now)
         if self._settings.tells:
             self.queue_report = self.look(now)
-            self._tell(now)
+            self._positions.tell(self.queue_report, self._newcomers, now)
         self._newcomers.clear()
 
     def _end_waits_for_devices(self, now: float) -> None:
@@ -587,7 +524,7 @@ class Scheduler:
             self._placer.forget(job_id)  # cancelled meanwhile: the news of it is on its way
         for job, _ in started:
             self._put(job, now)
-            self._told.pop(job.id, None)
+            self._positions.forget(job.id)
         self._unstarted.extend(started)
         self._launch(now)
 
@@ -619,7 +556,7 @@ class Scheduler:
                 left.remove(start)
                 if job is not None:
                     self._put(job, now)
-                    self._told.pop(job.id, None)
+                    self._positions.forget(job.id)
                 else:  # cancelled meanwhile: the news of it is on its way
                     self._placer.wait(self._expected(self._queue.waiting[start.job_id]))
         except Exception:
@@ -670,30 +607,8 @@ class Scheduler:
             reason=reason,
             ended_at=now,
         )
-        for after in self._write([change], now):
+        for after in self._changes.write([change], now):
             self._put(after, now, not_before=now + _REFUSED_SECONDS if state is JobState.PENDING else 0.0)
-
-    def _tell(self, now: float) -> None:
-        """Say where they stand to newcomers at once, and to those at the head of the queue when some time has passed."""
-        soon = now < self._told_at + _TELL_SECONDS
-        self._tell_again = self._told_at + _TELL_SECONDS if soon and self._queue.waiting else None
-        if not self._queue.waiting or (soon and not self._newcomers):
-            return
-        quick = self.queue_report.quick
-        pending = [hold for job_id in self._newcomers[:_TOLD] if (hold := quick.wait_of(job_id)) is not None]
-        for hold in pending:
-            self.calibration.told(hold, now)
-        if not soon:
-            pending += quick.pending[:_TOLD]
-            self._told_at = now
-        news = []
-        for hold in pending:
-            job, told = self._queue.job(hold.job_id), (hold.position, hold.reason.code)
-            if job is not None and self._told.get(hold.job_id) != told:
-                self._told[hold.job_id] = told
-                news.append(queue_event(job, hold))
-        if news:
-            self._events.append(news, now=now)
 
 
 def _short_first(rules: LabRules) -> Mapping[str, float]:
