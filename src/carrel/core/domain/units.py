@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them.
+"""Sizes, durations and counts as people write them.
 
 Sizes are bytes; the suffixes K, M, G, T are binary as in Slurm (``--mem=8G`` is 8 * 1024**3), with an optional ``B`` or
 ``iB``. Durations are whole seconds: ``90s``, ``30m``, ``2h``, ``1d12h``, or Slurm's ``HH:MM:SS`` and ``D-HH[:MM[:SS]]``.
@@ -88,3 +88,8 @@ def format_duration(seconds: float) -> str:
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
     days, hours = divmod(round(whole / 3600), 24)
     return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return the number with its noun, which gets an s where it is not one: "1 job", "3 jobs"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -13,11 +13,12 @@ from carrel.core.domain.job import Reason
 from carrel.core.domain.node import Node
 from carrel.core.domain.placement import Placement, Snapshot, Wait, Waiting
 from carrel.core.domain.resources import Resources
-from carrel.core.domain.units import format_duration, format_size
+from carrel.core.domain.units import format_count, format_duration, format_size
 from carrel.core.policy.allowed_nodes import AllowedNodes
 from carrel.core.policy.estimate import ListSchedule
+from carrel.core.policy.explain_limit import over_limit
 from carrel.core.policy.forecast import Forecast
-from carrel.core.policy.limits import ARRAY_JOBS, CODES, GROUP_GPUS, MAX_ACCOUNT_GPUS, MAX_ACCOUNT_JOBS, Submitted
+from carrel.core.policy.limits import CODES
 from carrel.core.policy.line import Kind, kind_of
 from carrel.core.policy.node_capacity import NodeCapacity, idle_room, suits
 from carrel.core.policy.outcome import Outcome
@@ -157,14 +158,14 @@ class WaitsInOrder(Sequence[Wait]):
         if code == BEGIN_TIME:
             return "pauses before it is tried again"
         if code in CODES:
-            return _over_limit(held, code, self._situation)
+            return over_limit(held, code, self._situation)
         if code == UNAVAILABLE:
             return _unavailable(held.job, self._situation)
         giving_way = _giving_way(held.job, self._situation) if code != PRIORITY else ""
         shortage = f"{self._shortage(held.job)}{giving_way}"
         if code == PRIORITY:
             ahead = self._before(ahead)
-            return f"{_count(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead of it; {shortage}"
+            return f"{format_count(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead of it; {shortage}"
         return shortage
 
     def _before(self, place: int) -> int:
@@ -214,15 +215,7 @@ def _giving_way(job: Waiting, situation: Situation) -> str:
     classes = " and ".join(f'"{name}"' for name in sorted({held.qos for held in leaving}))
     longest = max(0.0, max(held.ends_by for held in leaving) - now)
     verb = "is" if len(leaving) == 1 else "are"
-    return f"; {_count(len(leaving), 'job')} of QoS {classes} {verb} giving way, at most {format_duration(longest)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _gpus(wanted: Resources) -> str:
-    return wanted.describe_gpus()
+    return f"; {format_count(len(leaving), 'job')} of QoS {classes} {verb} giving way, at most {format_duration(longest)}"
 
 
 def _blocked(wanted: Resources, situation: Situation, allowed_nodes: AllowedNodes) -> str:
@@ -244,8 +237,8 @@ def _blocked(wanted: Resources, situation: Situation, allowed_nodes: AllowedNode
 
 
 def _several(wanted: Resources) -> str:
-    gpus = f"{_gpus(wanted)}, " if wanted.gpus else ""
-    return f"{wanted.nodes} nodes with {gpus}{_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)} each"
+    gpus = f"{wanted.describe_gpus()}, " if wanted.gpus else ""
+    return f"{wanted.nodes} nodes with {gpus}{format_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)} each"
 
 
 def _at_most(number: int) -> str:
@@ -279,21 +272,23 @@ def _shortage(job: Waiting, situation: Situation) -> str:
         return f"needs {_several(wanted)}; {fitting}{of} {has} so much free"
     most_gpus = max((room.free_of(wanted) for room in rooms), default=0)
     if most_gpus < wanted.gpus:
-        return f"needs {_gpus(wanted)} on one node{of}; {_at_most(most_gpus)}{_blocked(wanted, situation, allowed_nodes)}"
+        return (
+            f"needs {wanted.describe_gpus()} on one node{of}; {_at_most(most_gpus)}{_blocked(wanted, situation, allowed_nodes)}"
+        )
     where = f"one node{of}"
     if wanted.gpus:
         rooms = [room for room in rooms if room.free_of(wanted) >= wanted.gpus]
-        where = f"a node{of} with {_gpus(wanted)}"
+        where = f"a node{of} with {wanted.describe_gpus()}"
     most_cpus = max((room.cpus for room in rooms), default=0)
     if most_cpus < wanted.cpus:
-        return f"needs {_count(wanted.cpus, 'CPU')} on {where}{' free' if wanted.gpus else ''}; {_at_most(most_cpus)}"
+        return f"needs {format_count(wanted.cpus, 'CPU')} on {where}{' free' if wanted.gpus else ''}; {_at_most(most_cpus)}"
     most_memory = max((room.memory for room in rooms if room.cpus >= wanted.cpus), default=0)
     if most_memory < wanted.memory:
         free = f"at most {format_size(most_memory)} is free" if most_memory > 0 else "none is free"
         where = (
-            f"{where} and {_count(wanted.cpus, 'CPU')} free"
+            f"{where} and {format_count(wanted.cpus, 'CPU')} free"
             if wanted.gpus
-            else f"a node{of} with {_count(wanted.cpus, 'CPU')} free"
+            else f"a node{of} with {format_count(wanted.cpus, 'CPU')} free"
         )
         return f"needs {format_size(wanted.memory)} of memory on {where}; {free}"
     return _kept(job, situation, allowed_nodes)
@@ -302,7 +297,7 @@ def _shortage(job: Waiting, situation: Situation) -> str:
 def _kept(job: Waiting, situation: Situation, allowed_nodes: AllowedNodes) -> str:
     """There is room, but only where it would delay somebody who was promised something."""
     wanted = job.resources
-    what = f"{_gpus(wanted)} and {_count(wanted.cpus, 'CPU')}" if wanted.gpus else _count(wanted.cpus, "CPU")
+    what = f"{wanted.describe_gpus()} and {format_count(wanted.cpus, 'CPU')}" if wanted.gpus else format_count(wanted.cpus, "CPU")
     until = situation.outcome.now + job.longest
     keeping = (
         promise
@@ -318,59 +313,15 @@ def _kept(job: Waiting, situation: Situation, allowed_nodes: AllowedNodes) -> st
     return f"needs {what} for {format_duration(wanted.time)}; what is free on {where} is kept for job {first.id}"
 
 
-def _over_limit(held: NotStarted, code: str, situation: Situation) -> str:
-    limit = held.limit.of_code(code) if held.limit is not None else None
-    if held.limit is None or limit is None:  # Cannot be: only a limit gives these codes.
-        return "over a limit"
-    if isinstance(limit, Submitted):
-        return _not_submitted(limit)
-    name, job = held.limit.qos.name, held.job
-    if code == ARRAY_JOBS and job.array is not None:
-        text = f"{limit.jobs} of at most {_count(job.array.at_most, 'element')} of array {job.array.array_id} run"
-        first = limit.first_claim
-        return text if limit.jobs >= limit.max_jobs or first is None else f"{text}, and job {first.id} is ahead of it"
-    wanted, whole = job.resources, code in (MAX_ACCOUNT_JOBS, MAX_ACCOUNT_GPUS, GROUP_GPUS)
-    holder, per = (f'account "{job.account}" holds', " per account") if whole else ("its owner holds", " per user")
-    if code == GROUP_GPUS:
-        holder, per = "everybody together holds", " in all"
-    of_gpus = code == limit.gpus_code
-    gpus = wanted.total_gpus
-    needs = f"needs {_gpus(wanted)}" if wanted.nodes == 1 else f"needs {_count(gpus, 'GPU')} on {wanted.nodes} nodes"
-    if gpus > limit.max_gpus and of_gpus:
-        return f'{needs}; QoS "{name}" allows {int(limit.max_gpus)}{per}'
-    if of_gpus:
-        text = f"{needs}; {holder} {limit.gpus} of at most {_count(int(limit.max_gpus), 'GPU')}"
-        over = limit.gpus + gpus > limit.max_gpus
-    else:
-        text = f"{holder} {limit.jobs} of at most {_count(int(limit.max_jobs), 'job')}"
-        over = limit.jobs >= limit.max_jobs
-    text = f'{text} in QoS "{name}"'
-    whose = "" if code == GROUP_GPUS else "its " if whole else "their "
-    outcome = situation.outcome
-    refused = outcome.refused.get(job.id)
-    place = (outcome.order.place(job), job.id)
-    kept_out = refused[1] if refused is not None else outcome.first_kept_out(limit, place)
-    ahead = limit.first_claim.id if limit.first_claim is not None else None
-    if of_gpus and kept_out is not None and kept_out[0][1] != job.id:
-        ahead = kept_out[0][1]
-    return text if over or ahead is None else f"{text}, and {whose}job {ahead} is ahead of it"
-
-
-def _not_submitted(limit: Submitted) -> str:
-    """Slurm takes no more: say how many it has, as far as the lab knows, and Slurm's words."""
-    owner, account, qos = limit.scope
-    whose = f"{limit.jobs} of its owner's jobs" if owner is not None else _count(limit.jobs, "job")
-    if owner is None:
-        whose += " of the lab" if account is None else f' of account "{account}"'
-    of = "" if qos is None else f' in QoS "{qos}"'
-    return f"{whose}{of} {'is' if limit.jobs == 1 else 'are'} in Slurm, which takes no more for now: {limit.words}"
-
-
 def _unavailable(job: Waiting, situation: Situation) -> str:
     """Say what keeps the nodes that could run the job from it: drained, withheld, or not there."""
     wanted, allowed_nodes = job.resources, situation.allowed_nodes(job)
     partition = situation.outcome.picture.partitions.get(job.partition)
-    what = f"needs {_gpus(wanted)}" if wanted.gpus else f"needs {_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)}"
+    what = (
+        f"needs {wanted.describe_gpus()}"
+        if wanted.gpus
+        else f"needs {format_count(wanted.cpus, 'CPU')}, {format_size(wanted.memory)}"
+    )
     nodes = sorted(situation.outcome.picture.nodes, key=lambda node: node.name)
     if partition is not None:
         nodes = [node for node in nodes if partition.has(node.name)]
