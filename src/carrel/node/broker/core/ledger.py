@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from carrel.core.domain.lease import LeaseState
-from carrel.core.policy.lend_room import first_room
+from carrel.core.policy.lend_first_room import first_room
 from carrel.node.broker.core.device_history import DeviceHistory, plain_stretch, stretch_of
 from carrel.node.broker.core.effects import Line
 from carrel.node.broker.core.ended_leases import EndedLeases
