@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from carrel.core.control.drains import Drains
-from carrel.core.control.ports import UserStore
 from carrel.core.control.reservations import Reservations
 from carrel.core.control.rules import RuleBook
+from carrel.core.control.user_port import UserStore
 from carrel.core.domain.errors import Invalid, NotFound
 from carrel.core.domain.node import Drain, Node
 from carrel.core.domain.nodelist import check_nodelist

@@ -5,9 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
-from carrel.core.control.ports import DrainStore
 from carrel.core.domain.node import Drain, Node
+
+
+class DrainStore(Protocol):
+    """Which nodes are drained."""
+
+    def put(self, drain: Drain) -> None:
+        """Drain a node; one that is drained already has another reason from now on."""
+        ...
+
+    def remove(self, node: str) -> bool:
+        """The node takes jobs again; returns whether it was drained."""
+        ...
+
+    def all(self) -> Sequence[Drain]:
+        """All drained nodes by name."""
+        ...
 
 
 class Drains:

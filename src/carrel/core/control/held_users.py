@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from carrel.core.control.ports import UserStore
+from carrel.core.control.user_port import UserStore
 from carrel.core.domain.job import Reason
 from carrel.core.domain.user import User, UserState
 

@@ -26,13 +26,13 @@ from carrel.core.control.ports import (
     NewJob,
     OutboxEntry,
     Submitted,
-    UserStore,
 )
 from carrel.core.control.retention import Retention
 from carrel.core.control.secrets import NoSecrets, Secrets
 from carrel.core.control.starting_after import settle_dependency
 from carrel.core.control.storage import AmpleStorage, Storage
 from carrel.core.control.tokens import Tokens, check_state
+from carrel.core.control.user_port import UserStore
 from carrel.core.control.users import Users
 from carrel.core.control.views import DeviceStatus, LogChunk, NodeStatus, ShareReport
 from carrel.core.domain.account import Standing

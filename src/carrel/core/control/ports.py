@@ -8,12 +8,10 @@ from typing import Any, Protocol
 
 from carrel.core.domain.job import Job, JobState, Preemption, Reason
 from carrel.core.domain.launch import StoredFile, Usage
-from carrel.core.domain.node import Drain, NodePart
+from carrel.core.domain.node import NodePart
 from carrel.core.domain.qos import JobKind
-from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.task import TaskSpec
-from carrel.core.domain.user import User, UserState
 from carrel.core.domain.visible import Visible
 
 
@@ -378,64 +376,4 @@ class EventStore(EventLog, Protocol):
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` (from any thread) after events were committed; the result ends it."""
-        ...
-
-
-class DrainStore(Protocol):
-    """Which nodes are drained."""
-
-    def put(self, drain: Drain) -> None:
-        """Drain a node; one that is drained already has another reason from now on."""
-        ...
-
-    def remove(self, node: str) -> bool:
-        """The node takes jobs again; returns whether it was drained."""
-        ...
-
-    def all(self) -> Sequence[Drain]:
-        """All drained nodes by name."""
-        ...
-
-
-class ReservationStore(Protocol):
-    """Which nodes are kept for whom, and when."""
-
-    def put(self, reservation: Reservation) -> None:
-        """Keep it; one of the same name is replaced."""
-        ...
-
-    def remove(self, name: str) -> bool:
-        """It is gone; returns whether it was there."""
-        ...
-
-    def all(self) -> Sequence[Reservation]:
-        """All of them, also those that are over, the first to begin first."""
-        ...
-
-
-class UserStore(Protocol):
-    """Users, and who may use which snapshot."""
-
-    def add(self, user: User, *, now: float) -> None:
-        """Add a user; raises `Conflict` when the subject exists."""
-        ...
-
-    def get(self, subject: str) -> User | None:
-        """The user, or None."""
-        ...
-
-    def list(self) -> Sequence[User]:
-        """All users by subject."""
-        ...
-
-    def set_state(self, subject: str, state: UserState, *, reason: str, by: str, now: float) -> bool:
-        """The user is in that state from now on. False, and nothing has changed, when no administrator would be left."""
-        ...
-
-    def may_use_snapshot(self, subject: str, digest: str) -> bool:
-        """True when the user has uploaded this code."""
-        ...
-
-    def add_snapshot(self, subject: str, digest: str, *, now: float, size: int = 0) -> None:
-        """Remember that the user has uploaded this code, and its bytes on the disk."""
         ...

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Protocol
 
-from carrel.core.control.ports import ReservationStore
 from carrel.core.domain.reservation import Reservation
+
+
+class ReservationStore(Protocol):
+    """Which nodes are kept for whom, and when."""
+
+    def put(self, reservation: Reservation) -> None:
+        """Keep it; one of the same name is replaced."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """It is gone; returns whether it was there."""
+        ...
+
+    def all(self) -> Sequence[Reservation]:
+        """All of them, also those that are over, the first to begin first."""
+        ...
 
 
 class Reservations:

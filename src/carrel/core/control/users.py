@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from carrel.core.control.held_users import HeldUsers
-from carrel.core.control.ports import JobFilter, JobStore, OutboxEntry, UserStore
+from carrel.core.control.ports import JobFilter, JobStore, OutboxEntry
 from carrel.core.control.tokens import HANDED_OUT_LIFETIME, INVITED_FOR, Tokens
+from carrel.core.control.user_port import UserStore
 from carrel.core.domain.errors import Conflict, Invalid, NotFound
 from carrel.core.domain.job import ACTIVE, Job, JobState, Reason
 from carrel.core.domain.ports import Clock

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from carrel.core.control.ports import UserStore
 from carrel.core.control.tokens import Tokens
+from carrel.core.control.user_port import UserStore
 from carrel.core.domain.errors import Conflict, Denied, Invalid, TooMany, Unauthenticated
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import Caller

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from carrel.core.control.ports import UserStore
+from carrel.core.control.user_port import UserStore
 from carrel.core.domain.errors import Denied, TooMany, Unauthenticated, Unavailable
 from carrel.core.domain.user import User
 from carrel.lab.credentials.local import LocalSignIn

@@ -12,7 +12,7 @@ from carrel.lab.store.tables import drains
 
 
 class DrainTable:
-    """Implements `carrel.core.control.ports.DrainStore`."""
+    """Implements `carrel.core.control.drains.DrainStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -14,7 +14,7 @@ from carrel.lab.store.tables import reservations
 
 
 class ReservationTable:
-    """Implements `carrel.core.control.ports.ReservationStore`."""
+    """Implements `carrel.core.control.reservations.ReservationStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
-from carrel.core.control.ports import UserStore
 from carrel.core.control.tokens import check_state
+from carrel.core.control.user_port import UserStore
 from carrel.core.domain.errors import Denied, Unauthenticated, Unavailable
 from carrel.core.domain.ports import Clock
 from carrel.core.domain.user import User
