@@ -23,20 +23,18 @@ from carrel.core.domain.job import JobState, Reason
 from carrel.core.domain.launch import Claimed, Ended, Launch, LaunchTracking, Started, Usage
 from carrel.core.domain.network import Network, least
 from carrel.core.domain.serial import from_plain
-from carrel.core.spool import AttemptDirectory, LogWriter, note_begun, present_devices, take_claim
+from carrel.core.spool import AttemptDirectory, LogWriter, note_begun, take_claim
 from carrel.node.runner.cgroups import CgroupParent, JobCgroup
-from carrel.node.runner.device_locks import lock, unlock
 from carrel.node.runner.prepare import Preparation, is_inside, remove_temporary
 from carrel.node.runner.prepared import Prepared
 from carrel.node.runner.process import Command, LaunchError, become_subreaper, image_shell, shell, start
 from carrel.node.runner.report import Doorbell, Reporter
+from carrel.node.runner.run_lease import RunLease
 from carrel.node.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
 from carrel.node.runner.variables import base_variables, command_variables, seeds, with_python, without_network
 
 if TYPE_CHECKING:
     from carrel.core.domain.ports import Clock
-    from carrel.node.leases.client import Broker, Lease
-    from carrel.node.leases.protocol import Message
     from carrel.node.runner.endings import Ending
     from carrel.node.runner.group.plan import Allocation
     from carrel.node.runner.group.start import Group
@@ -115,7 +113,7 @@ def warm_up() -> None:
 
 
 class AttemptRun:
-    """One attempt, claimed by this process; for its command's watch it is what gives its devices back and takes them again."""
+    """One attempt, claimed by this process."""
 
     def __init__(
         self, directory: AttemptDirectory, launch: Launch, reporter: Reporter, signals: Signals, surroundings: RunnerContext
@@ -133,15 +131,8 @@ class AttemptRun:
         self._temporary: Path | None = None
         #: The command's processes, where it is several.
         self._group: Group | None = None
-        #: Holds the devices against cells of sessions; closing it gives them back.
-        self._lease: Broker | None = None
-        self._granted: Lease | None = None
-        #: The command's turn is over, or ends.
-        self._aside = False
-        #: As `watch.HeldDevices` has it.
-        self.freezes = any(device.simulated for device in launch.devices)
-        self.walltime_stops = not launch.shares
-        self.people: int | None = None
+        #: Holds the devices against cells of sessions.
+        self._lease: RunLease | None = None
 
     def live(self) -> None:
         """Do everything, and write how it ended."""
@@ -152,16 +143,25 @@ class AttemptRun:
                 self._token = self._directory.token.read_text().strip()
             become_subreaper()
             self._log = LogWriter(self._directory.log, limit=self._launch.limits.log, secrets=[self._token])
+            self._lease = RunLease(
+                self._directory,
+                self._launch,
+                self._token,
+                self._log,
+                self._signals,
+                monotonic=self._around.monotonic,
+                device_locks=self._around.device_locks,
+            )
             for note in self._launch.task.notes:
                 self._log.note(note)
-            ending = self._prepare_and_run()
+            ending = self._prepare_and_run(self._lease)
         except Exception as error:  # noqa: BLE001 - a fault of ours is an ending too, not a job that never ends
             _keep_traceback(self._directory)
             ending = _unexpected(error, self._directory)
         outputs = self._store()
         self._finish(ending, outputs)
 
-    def _prepare_and_run(self) -> Ending:
+    def _prepare_and_run(self, lease: RunLease) -> Ending:
         deadline = self._around.monotonic() + self._launch.limits.prepare
         preparation = Preparation(
             directory=self._directory,
@@ -183,11 +183,11 @@ class AttemptRun:
             if self._log is not None:
                 self._log.hide(prepared.secrets.values())
             tracking = self._tracking(preparation, prepared.lock, deadline)
-            self._take_lease(preparation.report, deadline, elsewhere=True)
+            lease.take(preparation.report, deadline, elsewhere=True)
         except (Cancelled, Preempted, PreparationTimeout, CarrelError) as error:
             return self._not_prepared(error)
         self._temporary = prepared.places.temporary
-        return self._run(prepared, tracking)
+        return self._run(prepared, tracking, lease)
 
     def _not_prepared(self, error: BaseException) -> Ending:
         from carrel.node.runner.endings import (
@@ -215,33 +215,6 @@ class AttemptRun:
             self._log.write(said_of_build(self._directory.environment_log, beyond=str(error)))
         return failed(code, str(error))
 
-    def _take_lease(self, report: Callable[[str], None], deadline: float, *, elsewhere: bool = False) -> None:
-        if not self._launch.devices or not self._launch.paths.broker:
-            return
-        from carrel.node.runner.lease import take_lease
-
-        try:
-            found = take_lease(
-                self._launch,
-                self._token,
-                report=report,
-                stop=self._signals.wanted_elsewhere,
-                deadline=deadline,
-                monotonic=self._around.monotonic,
-                elsewhere=elsewhere,
-                attempt=str(self._directory.path),
-            )
-        except CarrelError as error:
-            if not self._launch.shares:
-                raise
-            # Slurm has given it the device, also if the node's broker says otherwise.
-            if self._log is not None:
-                self._log.note(f"It does not lend its GPU to cells: {error.message}")
-            return
-        if found is not None:
-            self._lease, self._granted = found
-            self.freezes = self._granted.simulated
-
     def _tracking(self, preparation: Preparation, lock: str, deadline: float) -> LaunchTracking | None:
         tracking = self._launch.tracking
         if tracking is None or tracking.run_id is not None or not self._launch.gateway or not lock:
@@ -260,7 +233,7 @@ class AttemptRun:
 
     # --- the command --------------------------------------------------------------------------------------------------------
 
-    def _run(self, prepared: Prepared, tracking: LaunchTracking | None) -> Ending:
+    def _run(self, prepared: Prepared, tracking: LaunchTracking | None, lease: RunLease) -> Ending:
         from carrel.node.runner.samples import sampler_of
 
         launch = self._launch
@@ -336,7 +309,7 @@ class AttemptRun:
             reporter=self._reporter,
             signals=self._signals,
             monotonic=self._around.monotonic,
-            hold=self,
+            hold=lease,
             before_stop=self._group.stop if self._group else None,
             sheds=launch.task.session is not None,
             on_sample=self._note_environment(prepared) if launch.task.session is not None else None,
@@ -345,71 +318,6 @@ class AttemptRun:
         self._reporter.record(Started(pid=pid, hardware=hardware, seeds=seeds(variables)))
         outcome = watch.run()
         return self._judge(outcome, kills_before)
-
-    @property
-    def lent(self) -> bool:
-        """A broker has lent the command's devices, and may have more to say."""
-        return self._lease is not None
-
-    def fileno(self) -> int | None:
-        """Where the broker says that cells have the command's devices, and that they are back."""
-        return self._lease.fileno() if self._lease is not None else None
-
-    def hear(self) -> Sequence[str]:
-        """What the broker has said of the lease. What is for the owner to read is noted in the log."""
-        if self._lease is None:
-            return []
-        heard = self._lease.hear()
-        for message in heard:
-            if message["op"] == "notice" and self._log is not None:
-                self._log.note(str(message.get("message", "")))
-            people = message.get("people")
-            if isinstance(people, int):
-                self.people = max(self.people or 0, people)
-        said = [self._word(message) for message in heard]
-        if "aside" in said:
-            unlock(self._around.device_locks)
-        return said
-
-    def _word(self, message: Message) -> str:
-        """What a message is about. Of a turn that ends, or goes on, the runner's own last word counts."""
-        if message.get("aside") is True:
-            return "aside" if self._aside and message["op"] == "paused" else ""
-        return str(message["op"])
-
-    def set_aside(self) -> bool:
-        """The command's turn is over. False where the broker moves nothing: then its processes have to be stopped."""
-        if self._lease is None or self._granted is None or self.freezes:
-            return False
-        self._aside = True
-        self._lease.set_aside(self._granted)
-        return True
-
-    def go_on(self) -> bool:
-        """The command's next turn has come; False while another lab on this machine has one of its devices."""
-        assert self._lease is not None
-        assert self._granted is not None
-        if not lock(self._around.device_locks):
-            return False
-        self._aside = False
-        self._lease.go_on(self._granted)
-        return True
-
-    def give_back(self) -> None:
-        """While the command is stopped others may have its devices."""
-        if self._lease is not None:
-            self._lease.close()
-            self._lease = None
-
-    def take_again(self) -> bool:
-        """Wait until the devices are the command's own again; False when somebody wants its end or its place meanwhile.
-
-        They may be others than before: the program has no state on them.
-        """
-        devices = present_devices(self._directory.devices, self._launch.devices)
-        self._launch = replace(self._launch, devices=devices)
-        self._take_lease(lambda _message: None, self._around.monotonic() + self._launch.limits.prepare)
-        return not self._signals.wanted_elsewhere()
 
     def _note_environment(self, prepared: Prepared) -> Callable[[], None]:
         """What a session's user installs is remembered in the environment's lock."""
@@ -489,7 +397,7 @@ class AttemptRun:
         for fd in self._around.device_locks:
             os.close(fd)
         if self._lease is not None:
-            self._lease.close()
+            self._lease.give_back()
         ended = Ended(
             state=ending.state,
             reason=replace(ending.reason, message=" ".join([ending.reason.message, *notes])),

@@ -1,0 +1,142 @@
+"""The lease of a command's devices, as its watch uses it: given back, set aside and taken again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.launch import Launch
+from carrel.core.spool import AttemptDirectory, LogWriter, present_devices
+from carrel.node.runner.device_locks import lock, unlock
+from carrel.node.runner.signals import Signals
+
+if TYPE_CHECKING:
+    from carrel.core.domain.ports import Clock
+    from carrel.node.leases.client import Broker, Lease
+    from carrel.node.leases.protocol import Message
+
+
+class RunLease:
+    """The devices of one attempt's command: the broker's lease and the machine-wide locks (`watch.HeldDevices`)."""
+
+    def __init__(
+        self,
+        directory: AttemptDirectory,
+        launch: Launch,
+        token: str,
+        log: LogWriter,
+        signals: Signals,
+        *,
+        monotonic: Clock,
+        device_locks: Sequence[int],
+    ) -> None:
+        self._directory = directory
+        self._launch = launch
+        self._token = token
+        self._log = log
+        self._signals = signals
+        self._monotonic = monotonic
+        self._device_locks = device_locks
+        #: Holds the devices against cells of sessions; closing it gives them back.
+        self._broker: Broker | None = None
+        self._granted: Lease | None = None
+        #: The command's turn is over, or ends.
+        self._aside = False
+        #: As `watch.HeldDevices` has it.
+        self.freezes = any(device.simulated for device in launch.devices)
+        self.walltime_stops = not launch.shares
+        self.people: int | None = None
+
+    def take(self, report: Callable[[str], None], deadline: float, *, elsewhere: bool = False) -> None:
+        """Wait until the devices are the command's own, where a broker lends them (`lease.take_lease`)."""
+        if not self._launch.devices or not self._launch.paths.broker:
+            return
+        from carrel.node.runner.lease import take_lease
+
+        try:
+            found = take_lease(
+                self._launch,
+                self._token,
+                report=report,
+                stop=self._signals.wanted_elsewhere,
+                deadline=deadline,
+                monotonic=self._monotonic,
+                elsewhere=elsewhere,
+                attempt=str(self._directory.path),
+            )
+        except CarrelError as error:
+            if not self._launch.shares:
+                raise
+            # Slurm has given it the device, also if the node's broker says otherwise.
+            self._log.note(f"It does not lend its GPU to cells: {error.message}")
+            return
+        if found is not None:
+            self._broker, self._granted = found
+            self.freezes = self._granted.simulated
+
+    @property
+    def lent(self) -> bool:
+        """A broker has lent the command's devices, and may have more to say."""
+        return self._broker is not None
+
+    def fileno(self) -> int | None:
+        """Where the broker says that cells have the command's devices, and that they are back."""
+        return self._broker.fileno() if self._broker is not None else None
+
+    def hear(self) -> Sequence[str]:
+        """What the broker has said of the lease. What is for the owner to read is noted in the log."""
+        if self._broker is None:
+            return []
+        heard = self._broker.hear()
+        for message in heard:
+            if message["op"] == "notice":
+                self._log.note(str(message.get("message", "")))
+            people = message.get("people")
+            if isinstance(people, int):
+                self.people = max(self.people or 0, people)
+        said = [self._word(message) for message in heard]
+        if "aside" in said:
+            unlock(self._device_locks)
+        return said
+
+    def _word(self, message: Message) -> str:
+        """What a message is about. Of a turn that ends, or goes on, the runner's own last word counts."""
+        if message.get("aside") is True:
+            return "aside" if self._aside and message["op"] == "paused" else ""
+        return str(message["op"])
+
+    def set_aside(self) -> bool:
+        """The command's turn is over. False where the broker moves nothing: then its processes have to be stopped."""
+        if self._broker is None or self._granted is None or self.freezes:
+            return False
+        self._aside = True
+        self._broker.set_aside(self._granted)
+        return True
+
+    def go_on(self) -> bool:
+        """The command's next turn has come; False while another lab on this machine has one of its devices."""
+        assert self._broker is not None
+        assert self._granted is not None
+        if not lock(self._device_locks):
+            return False
+        self._aside = False
+        self._broker.go_on(self._granted)
+        return True
+
+    def give_back(self) -> None:
+        """While the command is stopped others may have its devices."""
+        if self._broker is not None:
+            self._broker.close()
+            self._broker = None
+
+    def take_again(self) -> bool:
+        """Wait until the devices are the command's own again; False when somebody wants its end or its place meanwhile.
+
+        They may be others than before: the program has no state on them.
+        """
+        devices = present_devices(self._directory.devices, self._launch.devices)
+        self._launch = replace(self._launch, devices=devices)
+        self.take(lambda _message: None, self._monotonic() + self._launch.limits.prepare)
+        return not self._signals.wanted_elsewhere()
