@@ -20,7 +20,7 @@ from carrel.core.domain.launch import Ended, Launch
 from carrel.core.domain.ports import Clock
 from carrel.engines.attempts import is_written, write_launch
 from carrel.engines.slurm.arrays import Gathering, Pieces, index_of, leave_array, may_join, write_array
-from carrel.engines.slurm.commands import SlurmFull, SlurmMissing, SlurmRefused
+from carrel.engines.slurm.errors import SlurmFull, SlurmMissing, SlurmRefused
 from carrel.engines.slurm.faults import SiteFault, elsewhere
 from carrel.engines.slurm.followed import Followed, cancelled, runner_of
 from carrel.engines.slurm.follower import Follower
