@@ -6,8 +6,9 @@ import signal
 import pytest
 
 from carrel.core.domain.errors import Unavailable
-from carrel.engines.slurm.commands import Garbage, SlurmCommands, SlurmDown, SlurmEmpty, SlurmFailed, SlurmRefused, SlurmSlow
-from carrel.engines.slurm.listing import find
+from carrel.engines.slurm.commands import SlurmCommands
+from carrel.engines.slurm.errors import SlurmDown, SlurmEmpty, SlurmFailed, SlurmRefused, SlurmSlow
+from carrel.engines.slurm.listing import Garbage, find
 from carrel.engines.slurm.states import end_of, is_live
 from carrel.testing.slurm_faults import SlurmFaults
 from carrel.testing.waiting import wait_until

@@ -18,8 +18,9 @@ from carrel.core.domain.ports import Attempt
 from carrel.core.spool import AttemptDirectory, Spool
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.deputy.trial import try_deputy
-from carrel.engines.slurm.commands import SlurmCommands, SlurmDown
+from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import options_for
+from carrel.engines.slurm.errors import SlurmDown
 from carrel.engines.slurm.shared import SharedListing
 from carrel.lab.server.home import LabHome as Home
 from carrel.lab.server.signing import LabKey

@@ -10,8 +10,9 @@ from slurm_lab import Lab
 
 from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import Preparing
-from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
+from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
+from carrel.engines.slurm.errors import SlurmRefused
 from carrel.engines.slurm.faults import SiteFaults, elsewhere, fault_of, may_be_the_sites, was_held
 from carrel.engines.slurm.listing import SlurmJob, parse_events, parse_out_of_use
 from carrel.engines.slurm.options import SlurmOptions

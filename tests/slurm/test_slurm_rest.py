@@ -15,9 +15,10 @@ from carrel.core.domain.job import JobState
 from carrel.engines.deputy.configuration import read_configuration
 from carrel.engines.deputy.engine import DeputyEngine
 from carrel.engines.slurm import rest
-from carrel.engines.slurm.commands import Garbage, SlurmCommands, SlurmDown, SlurmEmpty, SlurmRefused, SlurmSlow
+from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
-from carrel.engines.slurm.listing import find
+from carrel.engines.slurm.errors import SlurmDown, SlurmEmpty, SlurmRefused, SlurmSlow
+from carrel.engines.slurm.listing import Garbage, find
 from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.rest import SlurmRest
 from carrel.engines.slurm.rest_answers import NotDone

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from carrel.engines.slurm.commands import Garbage, SlurmDown, SlurmEmpty, SlurmFailed, SlurmSlow
-from carrel.engines.slurm.listing import SlurmJob
+from carrel.engines.slurm.errors import SlurmDown, SlurmEmpty, SlurmFailed, SlurmSlow
+from carrel.engines.slurm.listing import Garbage, SlurmJob
 from carrel.engines.slurm.options import Notice, SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.rest_answers import NotDone, read_ended, read_job, read_ping, read_submitted
 from carrel.engines.slurm.rest_body import LIMITS, Caller, passed_limits, submission

@@ -11,8 +11,9 @@ from carrel.core.domain.job import JobState
 from carrel.core.domain.launch import Ended
 from carrel.core.domain.ports import Attempt
 from carrel.engines.attempts import Watched, write_launch
-from carrel.engines.slurm.commands import SlurmCommands, SlurmFull
+from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
+from carrel.engines.slurm.errors import SlurmFull
 from carrel.engines.slurm.submit_capacity import AGAIN, CLOSED, SETTLES, SubmitCapacity
 from carrel.testing.builders import EngineListener, LabHome, make_launch
 from carrel.testing.engine_contract import TOKEN

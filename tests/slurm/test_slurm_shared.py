@@ -2,7 +2,7 @@
 
 import pytest
 
-from carrel.engines.slurm.commands import SlurmDown
+from carrel.engines.slurm.errors import SlurmDown
 from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.shared import LabsListing, SharedListing
 

@@ -18,11 +18,12 @@ import pytest
 
 from carrel.core.domain.launch import InputsReady
 from carrel.core.domain.task import InputSpec
-from carrel.node.staging import git as staging_git
 from carrel.node.staging.cache import InputCache, open_cache
 from carrel.node.staging.download import Most, News
 from carrel.node.staging.failed import InputFailed
 from carrel.node.staging.fetching import Closed, check_uri, fetch, stage_in, stage_inputs
+from carrel.node.staging.git_address import read_address
+from carrel.node.staging.git_program import Git
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
 
@@ -361,8 +362,8 @@ def test_the_limits_of_inputs_hold(host: Host, first: str, tmp_path: Path) -> No
             stage(host.at(), tmp_path / str(number), most=most)
     # A progress line counts while it comes (git-fetch(1) writes it to standard error).
     program = "import sys; sys.stderr.write('Receiving objects:  10% (1/10), 7.00 GiB | 1 MiB/s\\r'); sys.stderr.flush(); input()"
-    wanted = staging_git.read_address(host.at())
-    talking = staging_git._Git(wanted, tmp_path, tmp_path, News("x", lambda _text: None, most=Most(size=1024**3)))
+    wanted = read_address(host.at())
+    talking = Git(wanted, tmp_path, tmp_path, News("x", lambda _text: None, most=Most(size=1024**3)))
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         with pytest.raises(InputFailed, match="input_limit"):
@@ -375,7 +376,7 @@ def test_one_that_is_stopped_leaves_no_git_behind(
 ) -> None:
     """As a job that is cancelled interrupts its runner: in the middle of what git says."""
     begun: list[subprocess.Popen[bytes]] = []
-    start = staging_git._Git._start
+    start = Git._start
 
     def watched(self: object, arguments: tuple[str, ...], **more: object) -> subprocess.Popen[bytes]:
         begun.append(start(self, arguments, **more))  # type: ignore[arg-type]
@@ -384,8 +385,8 @@ def test_one_that_is_stopped_leaves_no_git_behind(
     def interrupted(*_words: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(staging_git._Git, "_start", watched)
-    monkeypatch.setattr(staging_git._Git, "_listen", interrupted)
+    monkeypatch.setattr(Git, "_start", watched)
+    monkeypatch.setattr(Git, "_listen", interrupted)
     with pytest.raises(KeyboardInterrupt):
         stage(host.at(), tmp_path / "job")
     assert all(process.returncode is not None for process in begun)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import IO, Any
 
 from carrel.core.domain.errors import Unavailable
@@ -18,6 +20,8 @@ from carrel.engines.deputy.frames import FrameReader
 _LOOK = 30.0
 #: Seconds that a deputy has for its end.
 _FAREWELL = 10.0
+
+_log = logging.getLogger(__name__)
 
 _Frame = tuple[dict[str, Any], bytes]
 
@@ -97,3 +101,13 @@ class Conversation:
 
     def _ended(self, _channel: Channel[_Frame], _why: Ended) -> None:
         self._reactor.stop()
+
+
+def last_words(log: Path, user: str) -> str:
+    """Return the last line that the deputy of `user` has written beside the conversation, and log it; "" without one."""
+    with suppress(OSError):
+        lines = log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
+        if lines:
+            _log.warning("The deputy of %s: %s", user, lines[-1])
+            return lines[-1]
+    return ""

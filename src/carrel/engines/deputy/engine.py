@@ -5,14 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from queue import Empty, Queue
 from typing import Any
 
-import carrel
 from carrel.core.domain.errors import CarrelError, StorageFull, Unavailable
 from carrel.core.domain.job import Preemption
 from carrel.core.domain.launch import Launch, Observation
@@ -22,20 +19,14 @@ from carrel.core.domain.ports import Attempt, Clock
 from carrel.core.domain.serial import to_plain
 from carrel.core.spool import Spool
 from carrel.core.spool.disk import full_at, is_full
-from carrel.core.spool.seal import opening_of, order_of
-from carrel.engines.attempts import Key
 from carrel.engines.deputy.collecting import Collections
-from carrel.engines.deputy.conversation import Conversation
-from carrel.engines.deputy.followed import (
-    Followed,
-    ended_before_start,
-    is_refusal,
-    note_user,
-    refused_before_start,
-    user_file,
-)
-from carrel.engines.deputy.frames import CHUNK, VERSION, NotAFrame, Signer, frame, observation_from_plain
+from carrel.engines.deputy.conversation import Conversation, last_words
+from carrel.engines.deputy.followed import Followed, FollowedAttempts, is_refusal
+from carrel.engines.deputy.frames import NotAFrame, Signer, observation_from_plain
+from carrel.engines.deputy.greeting import Greeting
 from carrel.engines.deputy.mirror import Mirror
+from carrel.engines.deputy.outgoing import Outgoing
+from carrel.engines.deputy.reading import Addresses
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilots import no_time
 from carrel.engines.slurm.shared import Listing
@@ -47,9 +38,8 @@ _AGAIN, _AGAIN_AT_MOST = 2.0, 60.0
 _REFUSALS = 3
 #: Seconds after which a deputy that has nothing to do is sent away.
 _IDLE = 300.0
-#: Seconds in which a deputy has to say hello, and to answer a question.
+#: Seconds in which a deputy has to say hello.
 _HELLO = 60.0
-_ANSWERS = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -88,47 +78,37 @@ class DeputyEngine:
 
         `command` starts the deputy of `user`; what it says beside the conversation goes to the file `log`. `spool`, `snapshots`
         and `blobs` are the lab's own, and so is `files`: sessions that would work there work in the user's directory.
-        `signer` shows that it is the lab who speaks. `listing` is one of Slurm's that all
-        deputies share; without it each asks Slurm. `interval` and `timeout` are the seconds
-        between two looks, and those that Slurm's commands have.
+        `signer` shows that it is the lab who speaks. `listing` is one of Slurm's that all deputies share; without it each asks
+        Slurm. `interval` and `timeout` are the seconds between two looks, and those that Slurm's commands have.
         """
         self._user = user
         self._command = list(command)
-        self._lab = lab
         self._spool = spool
-        self._snapshots = snapshots
         self._log = log
-        self._options = options
-        self._immediate = immediate
-        self._hold = hold
         self._environ = {name: environ[name] for name in ("PATH", "LANG", "SLURM_CONF") if name in environ}
-        self._settings: dict[str, Any] = {
-            "interval": interval,
-            "timeout": timeout,
-            "files": "" if files is None else str(files),
-            "host": host,
-        }
-        self._signer = signer
-        if signer is not None:
-            self._settings["key"] = signer.public
+        settings = {"interval": interval, "timeout": timeout, "files": "" if files is None else str(files), "host": host}
+        self._greeting = Greeting(user=user, lab=lab, signer=signer, settings=settings)
         self._listing = listing
         self._collections = Collections()
-        self._answers: dict[int, Queue[bytes | None]] = {}
-        self._asked = 0
+        self._addresses = Addresses()
         self._monotonic = monotonic
         self._clock = clock
         self._mirror = Mirror(user=user, spool=spool, blobs=blobs)
+        self._outgoing = Outgoing(
+            user=user,
+            spool=spool,
+            snapshots=snapshots,
+            log_size=self._mirror.log_size,
+            options=options,
+            immediate=immediate,
+            hold=hold,
+            signer=signer,
+        )
         self._receivers: list[Callable[[Sequence[Observation]], None]] = []
-        self._followed: dict[Key, Followed] = {}
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._followed = FollowedAttempts(user, spool)
+        self._changed = threading.Condition()  # its lock may be taken again by who has it
         self._thread: threading.Thread | None = None
         self._closed = False
-        #: What is to be written to the deputy, and whether there is one that follows attempts.
-        self._outgoing: deque[Iterator[bytes]] = deque()
-        self._ready = False
-        self._code: set[str] = set()
-        self._conversation: Conversation | None = None
 
     # --- the port: called from any thread -------------------------------------------------------------------------------------
 
@@ -166,7 +146,7 @@ class DeputyEngine:
             if followed is None:
                 return
             followed.cancelled_by = followed.cancelled_by or by
-            self._send(followed.cancel_frame())
+            self._outgoing.send(followed.cancel_frame())
             self._changed.notify_all()
 
     def preempt(
@@ -183,30 +163,22 @@ class DeputyEngine:
             if followed is None:
                 return
             followed.preemption, followed.preempted = preemption, True
-            self._send(followed.preempt_frame())
+            self._outgoing.send(followed.preempt_frame())
 
     def forget(self, job_id: int, attempt: int, *, over: bool = True) -> None:
         """The end of the attempt is recorded."""
         with self._changed:
             if self._followed.pop((job_id, attempt), None) is not None:
-                self._send({"is": "forget", "job": job_id, "attempt": attempt, "over": over})
+                self._outgoing.send({"is": "forget", "job": job_id, "attempt": attempt, "over": over})
 
     def read_address(self, job_id: int, attempt: int) -> bytes | None:
         """Return what a session has written about where it is; None when it has not, or that cannot be found out now."""
-        answer: Queue[bytes | None] = Queue()
         with self._changed:
-            if not self._ready or (job_id, attempt) not in self._followed:
+            if not self._outgoing.ready or (job_id, attempt) not in self._followed:
                 return None
-            self._asked += 1
-            number = self._asked
-            self._answers[number] = answer
-            self._send({"is": "read", "id": number, "job": job_id, "attempt": attempt})
-        try:
-            return answer.get(timeout=_ANSWERS)
-        except Empty:
-            return None
-        finally:
-            self._answers.pop(number, None)
+            question, wait = self._addresses.ask((job_id, attempt))
+            self._outgoing.send(question)
+        return wait()
 
     def collect(self, job_id: int, attempt: int, limit: int) -> StoredOutputs:
         """Have the deputy store what an attempt that is over has left, and take it; `limit` bytes at most.
@@ -216,7 +188,7 @@ class DeputyEngine:
         key = job_id, attempt
         with self._changed:
             wait = self._collections.ask(key, limit)
-            self._send(self._collections.frame(key))
+            self._outgoing.send(self._collections.frame(key))
             self._go()
         stored = wait()
         missing = [file.path for file in stored.files if not self._mirror.has(file.digest)]
@@ -227,7 +199,7 @@ class DeputyEngine:
     def remove_work(self, job_id: int, attempt: int) -> None:
         """Have the deputy remove the working directory of an attempt that was collected."""
         with self._changed:
-            self._send({"is": "remove", "job": job_id, "attempt": attempt})
+            self._outgoing.send({"is": "remove", "job": job_id, "attempt": attempt})
 
     def close(self) -> None:
         """Send the deputy away. Jobs go on."""
@@ -235,12 +207,10 @@ class DeputyEngine:
             if self._closed:
                 return
             self._closed = True
-            self._wake()
+            self._outgoing.wake()
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-
-    # --- what is written -----------------------------------------------------------------------------------------------------
 
     def _follow(self, launch: Launch, token: str, offset: int) -> None:
         key = launch.job_id, launch.attempt
@@ -248,9 +218,9 @@ class DeputyEngine:
             if key in self._followed:
                 return
             followed = self._followed[key] = Followed(launch, token, offset)
-            if self._ready:
+            if self._outgoing.ready:
                 try:
-                    self._tell(followed)
+                    self._outgoing.follow(followed)
                 except OSError as error:  # no deputy has heard of it, and none will
                     del self._followed[key]
                     if is_full(error):
@@ -265,55 +235,6 @@ class DeputyEngine:
         if wanted and self._receivers and not self._closed and self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"carrel-deputy-{self._user}", daemon=True)
             self._thread.start()
-
-    def _tell(self, followed: Followed) -> None:
-        """Tell a deputy everything about an attempt; it may have heard it before."""
-        launch = followed.launch
-        head: dict[str, Any] = {
-            "is": "follow",
-            "launch": to_plain(launch),
-            "token": followed.token,
-            "offset": followed.offset,
-            "log": self._mirror.log_size(launch.job_id, launch.attempt),
-            "immediate": self._immediate(launch),
-            "hold": self._hold(launch),
-        }
-        try:
-            head["options"] = to_plain(self._options(launch))
-        except CarrelError as error:
-            head["trouble"] = str(error)
-        if self._signer is not None:
-            head["signature"] = self._signer.sign(order_of(self._user, head["launch"]))
-        note_user(self._spool, launch, self._user)
-        if launch.task.snapshot and launch.task.snapshot not in self._code:
-            self._code.add(launch.task.snapshot)
-            self._put(self._code_frames(launch.task.snapshot))
-        self._send(head)
-        if followed.cancelled_by is not None:
-            self._send(followed.cancel_frame())
-        if followed.preempted:
-            self._send(followed.preempt_frame())
-
-    def _code_frames(self, digest: str) -> Iterator[bytes]:
-        # Without it the runner fails, and says so.
-        with suppress(OSError), open(self._snapshots / f"{digest.removeprefix('sha256:')}.tar", "rb") as file:
-            data = file.read(CHUNK)
-            while data:
-                following = file.read(CHUNK)
-                yield frame({"is": "code", "digest": digest, "last": not following}, data)
-                data = following
-
-    def _send(self, head: Mapping[str, Any]) -> None:
-        self._put(iter((frame(head),)))
-
-    def _put(self, frames: Iterator[bytes]) -> None:
-        if self._ready:
-            self._outgoing.append(frames)
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._conversation is not None:
-            self._conversation.wake()
 
     # --- in the thread --------------------------------------------------------------------------------------------------------
 
@@ -330,9 +251,9 @@ class DeputyEngine:
                 _log.exception("the conversation with the deputy of %s failed", self._user)
                 sent_away, why = False, str(error)
             with self._changed:
-                self._ready = False
+                self._outgoing.ready = False
                 self._mirror.close()
-                words = "The lab stops." if self._closed else self._last_words() or why
+                words = "The lab stops." if self._closed else last_words(self._log, self._user) or why
                 self._collections.fail(Unavailable(f"The deputy of {self._user} is gone: {words}", remedy="Try again."))
                 if self._closed or not self._followed:
                     self._thread = None
@@ -347,57 +268,20 @@ class DeputyEngine:
                         return
 
     def _wait(self, why: str, seconds: float, *, refused: bool) -> None:
-        """Let some time pass before there is another deputy, and tell those who wait for it.
-
-        Where the lab is `refused` one, those of whom no deputy has ever heard have failed.
-        """
+        """Let time pass before another deputy, and tell who waits. Where it is `refused`, what none has heard of fails."""
         until = self._monotonic() + seconds
         while not self._closed and (left := until - self._monotonic()) > 0:
-            self._deliver(self._ended_unheard(why if refused else ""))
-            self._deliver(self._explained(f"{why} It is tried again in {seconds:.0f} s."))
+            with self._changed:
+                ended = self._followed.end_unheard(why if refused else "", self._clock())
+            self._deliver(ended)
+            with self._changed:
+                explained = self._followed.explain(f"{why} It is tried again in {seconds:.0f} s.", self._clock())
+            self._deliver(explained)
             with self._changed:
                 if not self._followed:
                     return
-                if not self._closed and not self._unheard() and all(one.said for one in self._followed.values()):
+                if not self._closed and not self._followed.unheard() and all(one.said for one in self._followed.values()):
                     self._changed.wait(left)
-
-    def _last_words(self) -> str:
-        with suppress(OSError):
-            lines = self._log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
-            if lines:
-                _log.warning("The deputy of %s: %s", self._user, lines[-1])
-                return lines[-1]
-        return ""
-
-    def _explained(self, why: str) -> list[Observation]:
-        """Return the news that there is no deputy, and why, for everybody who does not know it."""
-        message = f"The lab cannot act as the Unix user {self._user} at the moment: {why}"
-        with self._lock:
-            waiting = [followed for followed in self._followed.values() if followed.said != message]
-            for followed in waiting:
-                followed.said = message
-        return [followed.beside(message, self._clock()) for followed in waiting]
-
-    def _unheard(self) -> list[tuple[Key, str]]:
-        """Return what was cancelled before any deputy heard of it, and by whom: it has no runner and never will."""
-        return [
-            (key, followed.cancelled_by)
-            for key, followed in self._followed.items()
-            if followed.cancelled_by is not None and not user_file(self._spool, *key).exists()
-        ]
-
-    def _ended_unheard(self, refusal: str) -> list[Observation]:
-        """End what was cancelled, and everything else, too, where there is a `refusal`, of what no deputy ever heard of."""
-        now = self._clock()
-        with self._lock:
-            news = [ended_before_start(key, by, now) for key, by in self._unheard()]
-            over = {(one.job_id, one.attempt) for one in news}
-            if refusal:
-                keys = [key for key in self._followed if key not in over and not user_file(self._spool, *key).exists()]
-                news += [refused_before_start(key, self._user, refusal, now) for key in keys]
-            for one in news:
-                del self._followed[one.job_id, one.attempt]
-        return news
 
     def _converse(self, log: Any) -> bool:
         """Start a deputy and speak with it until it ends; True when it was sent away."""
@@ -410,32 +294,28 @@ class DeputyEngine:
                 if self._followed or self._collections:
                     idle_since = now
                 if self._closed or (now - idle_since > _IDLE and not pending and not self._outgoing):
-                    self._ready = False
+                    self._outgoing.ready = False
                     return True
-                if not self._ready and now - began > _HELLO:
+                if not self._outgoing.ready and now - began > _HELLO:
                     raise Unavailable(f"It did not say that it is ready within {_HELLO:.0f} s.")
                 return False
 
-        self._conversation = Conversation(
+        conversation = self._outgoing.conversation = Conversation(
             self._command, environ=self._environ, log=log, say=self._next, hear=self._hear, is_over=is_over
         )
-        return self._conversation.run()
+        return conversation.run()
 
     def _next(self) -> bytes:
-        """Return what is to be written next."""
         with self._changed:
-            while self._outgoing:
-                piece = next(self._outgoing[0], None)
-                if piece is not None:
-                    return piece
-                self._outgoing.popleft()
-        return b""
+            return self._outgoing.next()
 
     def _hear(self, head: Mapping[str, Any], body: bytes) -> None:
         try:
             kind = head["is"]
             if kind == "hello":
-                self._greet(head)
+                opening = self._greeting.opening(head)
+                with self._changed:
+                    self._outgoing.open(opening)
             elif kind == "ready":
                 self._begin(head)
             elif kind in ("log", "offer", "news"):
@@ -444,8 +324,7 @@ class DeputyEngine:
                 question = int(head["id"]), float(head["since"])
                 threading.Thread(target=self._list, args=question, name="carrel-slurm-listing", daemon=True).start()
             elif kind == "file":
-                if (waiting := self._answers.get(int(head["id"]))) is not None:
-                    waiting.put(body if head["found"] else None)
+                self._addresses.answered(head, body)
             elif kind == "collected":
                 with self._changed:
                     self._collections.answered(head)
@@ -462,32 +341,13 @@ class DeputyEngine:
         if self._listing is not None:
             with suppress(CarrelError):
                 jobs = [to_plain(job) for job in self._listing(since, frozenset()) if job.user == self._user]
-        self._send({"is": "listing", "id": number, "jobs": jobs})
-
-    def _greet(self, head: Mapping[str, Any]) -> None:
-        if head["version"] != VERSION:
-            raise Unavailable(
-                f"The deputies are of Carrel {head['carrel']}, the lab is of {carrel.__version__}.",
-                remedy="Install the same for both.",
-            )
-        if head["user"] != self._user:
-            raise Unavailable(f"The deputy runs as {head['user']}, not as {self._user}.", remedy="Mend slurm_deputy.")
-        with self._changed:
-            opening: dict[str, Any] = {"is": "open", "lab": self._lab, **self._settings}
-            if self._signer is not None:
-                opening["signature"] = self._signer.sign(opening_of(str(head["nonce"]), self._user, self._lab))
-            self._outgoing = deque([iter((frame(opening),))])
-            self._wake()
+        self._outgoing.send({"is": "listing", "id": number, "jobs": jobs})
 
     def _begin(self, head: Mapping[str, Any]) -> None:
         with self._changed:
-            self._ready = True
-            self._code = {str(digest) for digest in head["code"]}
-            for followed in self._followed.values():
-                followed.said = ""
-                self._tell(followed)
+            self._outgoing.begin({str(digest) for digest in head["code"]}, self._followed.values())
             for asked in self._collections.frames():
-                self._send(asked)
+                self._outgoing.send(asked)
 
     def _take(self, kind: str, head: Mapping[str, Any], body: bytes) -> None:
         if kind == "news":
@@ -500,7 +360,7 @@ class DeputyEngine:
             limit = self._collections.limit_of(key) if followed is None else followed.launch.limits.outputs
         if kind == "offer":
             digests = list(head["digests"])  # of what is forgotten meanwhile, or was never this user's, nothing is wanted
-            self._send({"is": "wanted", "digests": [] if limit is None else self._mirror.want(limit, digests)})
+            self._outgoing.send({"is": "wanted", "digests": [] if limit is None else self._mirror.want(limit, digests)})
         elif followed is None:
             return
         elif kind == "log":

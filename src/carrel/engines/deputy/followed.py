@@ -55,14 +55,50 @@ class Followed:
         )
 
 
-def ended_before_start(key: Key, by: str, at: float) -> Observation:
+class FollowedAttempts(dict[Key, Followed]):
+    """The attempts that the deputy of one user looks after. The caller's lock guards it."""
+
+    def __init__(self, user: str, spool: Spool) -> None:
+        super().__init__()
+        self._user = user
+        self._spool = spool
+
+    def explain(self, why: str, at: float) -> list[Observation]:
+        """Return the news that there is no deputy, and why, for everybody who does not know it."""
+        message = f"The lab cannot act as the Unix user {self._user} at the moment: {why}"
+        waiting = [followed for followed in self.values() if followed.said != message]
+        for followed in waiting:
+            followed.said = message
+        return [followed.beside(message, at) for followed in waiting]
+
+    def unheard(self) -> list[tuple[Key, str]]:
+        """Return what was cancelled before any deputy heard of it, and by whom: it has no runner and never will."""
+        return [
+            (key, followed.cancelled_by)
+            for key, followed in self.items()
+            if followed.cancelled_by is not None and not user_file(self._spool, *key).exists()
+        ]
+
+    def end_unheard(self, refusal: str, at: float) -> list[Observation]:
+        """End what was cancelled, and everything else, too, where there is a `refusal`, of what no deputy ever heard of."""
+        news = [_ended_before_start(key, by, at) for key, by in self.unheard()]
+        over = {(one.job_id, one.attempt) for one in news}
+        if refusal:
+            keys = [key for key in self if key not in over and not user_file(self._spool, *key).exists()]
+            news += [_refused_before_start(key, self._user, refusal, at) for key in keys]
+        for one in news:
+            del self[one.job_id, one.attempt]
+        return news
+
+
+def _ended_before_start(key: Key, by: str, at: float) -> Observation:
     """Return the news that an attempt was cancelled of which no deputy has ever heard."""
     reason = Reason(code="Cancelled", message=f"Cancelled by {by} before it started.")
     ended = Journaled(at=at, record=Ended(state=JobState.CANCELLED, reason=reason))
     return Observation(job_id=key[0], attempt=key[1], entries=(ended,), offset=1)
 
 
-def refused_before_start(key: Key, user: str, why: str, at: float) -> Observation:
+def _refused_before_start(key: Key, user: str, why: str, at: float) -> Observation:
     """Return the news that an attempt has failed because the lab may not have a deputy of its owner."""
     said = why.rstrip(".")
     message = f"The lab may not act as the Unix user {user}: {said}. It was not started. Ask the lab's administrator."

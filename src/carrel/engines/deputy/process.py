@@ -6,13 +6,11 @@ when the lab closes the line. Nothing that matters is in its memory: the user's 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import carrel
-from carrel.core.domain.errors import CarrelError, Conflict, Invalid, Unavailable
+from carrel.core.domain.errors import CarrelError, Invalid, Unavailable
 from carrel.core.domain.job import Preemption
 from carrel.core.domain.launch import Ended, EnvironmentReady, Launch, LaunchPaths, Observation
 from carrel.core.domain.ports import Attempt
@@ -32,6 +30,7 @@ from carrel.core.spool.strict import trusted_directory
 from carrel.engines.attempts import Key
 from carrel.engines.deputy.collecting import CollectingDeputy
 from carrel.engines.deputy.configuration import DeputyConfiguration, Forbidden, read_configuration
+from carrel.engines.deputy.directory import only_one, sweep
 from carrel.engines.deputy.frames import CHUNK, VERSION, FrameReader, NotAFrame, frame, observation_to_plain
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine
@@ -40,14 +39,9 @@ from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.rest import rest_of
 from carrel.engines.slurm.shared import LabsListing
 from carrel.node.runner.collecting import remove_work
-from carrel.node.runner.outputs import sweep_drafts
 
-#: Seconds for which an earlier deputy of the same user and lab may still be there.
-_PATIENCE = 10.0
 #: Seconds in which the lab has to answer a question for a listing.
 _LISTED = 60.0
-#: Code that no job has used for so long goes.
-_KEEP_CODE = 30 * 24 * 3600.0
 
 _LAB = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -196,8 +190,8 @@ class Service:
         self._place = trusted_directory(root, make=True, private=True)
         for name in ("snapshots", "blobs", "environments", "spool", "run"):
             trusted_directory(root / name, make=True)
-        self._lock = _only_one(root / "lock")
-        _sweep(root)
+        self._lock = only_one(root / "lock")
+        sweep(root)
         commands = SlurmCommands(environ=os.environ, timeout=float(head["timeout"]))
         self._engine = SlurmEngine(
             spool=Spool(root / "spool"),
@@ -383,34 +377,6 @@ class Service:
             if self._wanted is None:
                 raise Unavailable("The lab has gone.")
             return [digest for digest in self._wanted if digest in digests]
-
-
-def _sweep(root: Path) -> None:
-    """Remove what earlier deputies have left, and what nobody has asked for in a long time."""
-    now = time.time()
-    for archive in (root / "snapshots").iterdir():
-        if archive.suffix != ".tar" or now - archive.stat().st_mtime > _KEEP_CODE:
-            archive.unlink(missing_ok=True)
-    sweep_drafts(root / "blobs", now)
-    for blob in (root / "blobs").glob("??/*"):
-        if now - blob.stat().st_mtime > _KEEP_CODE:
-            blob.unlink(missing_ok=True)
-
-
-def _only_one(path: Path) -> int:
-    """Return a lock that no other deputy of this user and lab has. Raises `Conflict` while there is one."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    until = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                os.close(fd)
-                raise Conflict("An earlier deputy of this user is still there.", remedy="It ends with its lab.") from None
-            time.sleep(0.1)
-        else:
-            return fd
 
 
 if __name__ == "__main__":

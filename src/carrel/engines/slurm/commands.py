@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-from carrel.core.domain.errors import CarrelError, Invalid, Unavailable
+from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.submit_limits import MAX_JOB_COUNT
+from carrel.engines.slurm.errors import SlurmEmpty, SlurmFailed, SlurmFull, SlurmMissing, SlurmRefused, SlurmSlow, failure
 from carrel.engines.slurm.keeper import NOT_STARTED, KeptAllocation, kept
 from carrel.engines.slurm.limits import FIELDS, parse_limits
 from carrel.engines.slurm.listing import (
@@ -40,19 +41,6 @@ from carrel.engines.slurm.listing import (
 )
 from carrel.engines.slurm.numbers import shown
 
-__all__ = [
-    "Garbage",
-    "SlurmCommands",
-    "SlurmDown",
-    "SlurmEmpty",
-    "SlurmFailed",
-    "SlurmFull",
-    "SlurmMissing",
-    "SlurmRefused",
-    "SlurmSlow",
-    "trouble",
-]
-
 #: What the commands get of the caller's variables. Not those of Slurm's own, which would change what is asked and how it is
 #: answered (sbatch(1), INPUT ENVIRONMENT VARIABLES), but for the one that says where the cluster is.
 _PASSED = frozenset(
@@ -65,69 +53,12 @@ _A_MOMENT, _PROLOGS = 5, 3600
 #: From this version on, the JSON of squeue honours its filters and is documented.
 _JSON_SINCE = (23, 2)
 
-_DOWN = re.compile(
-    r"Unable to contact slurm controller|Unable to contact|connect failure|Connection refused|Zero Bytes were transmitted"
-    r"|standby mode|Problem talking to the database|slurm_persist_conn_open|Protocol authentication error|[Mm]unge"
-    r"|Unable to connect to database|Database connection"
-)
-_SLOW = re.compile(r"Socket timed out|Resource temporarily unavailable|temporarily unable to accept job|[Tt]imed out")
-_REFUSED = re.compile(r"Batch job submission failed: [^\n]*|error: Invalid [^\n]*|Access/permission denied")
-_NO_OPTION = re.compile(r"unrecognized option[^\n]*|unrecognized arguments[^\n]*|invalid option[^\n]*")
-_NO_ALLOCATION = re.compile(r"(?:Unable to allocate resources|Job submit/allocate failed): ([^\n]*)")
-#: What Slurm says (slurm_strerror(3)) of the way to its controller, or of the controller's own troubles, and not of the job: then
-#: it may have taken the job all the same.
-_TROUBLE = re.compile(
-    r"socket|connect|communicat|message|transport|bytes were|broken pipe|reset by peer|timed? ?out|i/o error|input/output"
-    r"|credential|authenticat|internal error|try again|standby|database|memory management|job record",
-    re.IGNORECASE,
-)
-#: Limits of jobs that are submitted, by the names that Slurm has for them (job_reason_string() of its source). They pass.
-_FULL = re.compile(
-    r"\b(AssocMaxSubmitJobLimit|AssocGrpSubmitJobsLimit|QOSMaxSubmitJobPerUserLimit|QOSGrpSubmitJobsLimit|MaxSubmitJobsPerAccount)\b"
-)
 #: What sbatch says while it waits by itself until the controller has room (slurm.conf(5), MaxJobCount).
 _QUEUE_FULL = re.compile(r"Slurm job queue full|Slurm temporarily unable to accept job|Job creation temporarily disabled")
 #: Seconds between two looks at what sbatch says: less than the second for which it waits before it asks again.
 _LISTENS = 0.25
 _UNKNOWN_JOB = re.compile(r"Invalid job id specified")
 _OVER = re.compile(r"Job/step already completing or completed|Invalid job id specified")
-
-
-class SlurmDown(Unavailable):
-    """The controller, the accounting daemon or munge cannot be reached."""
-
-
-class SlurmSlow(Unavailable):
-    """No answer came in time. What was asked may have been done."""
-
-
-class SlurmEmpty(Unavailable):
-    """The command ended well and said nothing, where it always says something."""
-
-
-class SlurmFailed(Unavailable):
-    """The command is missing, or failed for a reason that is none of the others."""
-
-
-class SlurmMissing(SlurmFailed):
-    """The command is not on this machine: nothing was asked of Slurm."""
-
-
-class SlurmRefused(Invalid):
-    """Slurm understood and said no; `reason` is its own sentence. This alone proves that no job will run."""
-
-    def __init__(self, message: str, *, reason: str) -> None:
-        super().__init__(message, remedy="Change what is asked for, or ask the cluster's administrator.")
-        self.reason = reason
-
-
-class SlurmFull(Unavailable):
-    """Slurm takes no more jobs of this user for now; `reason` is its own word. It may have taken this one where `perhaps`."""
-
-    def __init__(self, message: str, *, reason: str, perhaps: bool = False) -> None:
-        super().__init__(message, remedy="It is tried again when there may be room.")
-        self.reason = reason
-        self.perhaps = perhaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +174,7 @@ class SlurmCommands:
             raise SlurmMissing(f"srun cannot be started: {answer.err}.", remedy="Install Slurm's commands here.")
         if not answer.code:
             raise SlurmEmpty("srun ended at once.", remedy="Whether there is an allocation is looked for.")
-        refusal = _NO_ALLOCATION.search(answer.err)
-        if refusal and not _TROUBLE.search(refusal[1]):
-            raise SlurmRefused(f"srun failed: {refusal[0]}", reason=refusal[1].strip())
-        raise _failure("srun", answer)
+        raise failure("srun", answer.code, answer.err)
 
     def listing(self) -> tuple[SlurmJob, ...]:
         """Return all jobs in the controller's memory, ended ones for a while (slurm.conf(5), MinJobAge): one call for all."""
@@ -432,7 +360,7 @@ class SlurmCommands:
             out, err = self._hear(program, process, stdin.encode())
         answer = _Answer(process.returncode, out.decode(errors="replace"), err.decode(errors="replace").strip())
         if answer.code:
-            raise _failure(program, answer)
+            raise failure(program, answer.code, answer.err)
         return answer
 
     def _hear(self, program: str, process: subprocess.Popen[bytes], stdin: bytes) -> tuple[bytes, bytes]:
@@ -463,24 +391,3 @@ def _name_of(user: str) -> str:
     with suppress(KeyError, OverflowError):
         return pwd.getpwuid(int(user)).pw_name if user.isdigit() else user
     return user
-
-
-def _failure(program: str, answer: _Answer) -> Unavailable | SlurmRefused:
-    said = answer.err or f"exit code {answer.code}"
-    message = f"{program} failed: {said}"
-    if program == "sbatch" and (full := _FULL.search(said)):
-        return SlurmFull(message, reason=full[0])
-    error = trouble(message, said)
-    refusal = _NO_OPTION.search(said) or _REFUSED.search(said)
-    if isinstance(error, SlurmFailed) and refusal and (refusal.re is _NO_OPTION or not _TROUBLE.search(refusal[0])):
-        return SlurmRefused(message, reason=refusal[0].removeprefix("Batch job submission failed: ").strip())
-    return error
-
-
-def trouble(message: str, said: str) -> SlurmDown | SlurmSlow | SlurmFailed:
-    """Return what a sentence of Slurm's means that is no refusal; it says nothing about what was done."""
-    if _DOWN.search(said):
-        return SlurmDown(message, remedy="Slurm cannot be reached; nothing is concluded from this.")
-    if _SLOW.search(said):
-        return SlurmSlow(message, remedy="Slurm is too busy to answer; nothing is concluded from this.")
-    return SlurmFailed(message, remedy="Nothing is concluded from this.")

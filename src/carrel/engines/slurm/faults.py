@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import JobState
-from carrel.engines.slurm.commands import SlurmDown, SlurmSlow
 from carrel.engines.slurm.environ import MODULES
+from carrel.engines.slurm.errors import SlurmDown, SlurmSlow
 from carrel.engines.slurm.followed import Followed
 from carrel.engines.slurm.listing import SlurmJob
 from carrel.engines.slurm.options import SlurmOptions

@@ -23,7 +23,8 @@ from carrel.core.domain.qos import JobKind
 from carrel.core.spool import AttemptDirectory, Spool, read_claim
 from carrel.engines.attempts import Key
 from carrel.engines.slurm.batch import DETACHED, GIVE_BACK, RELEASED, SCRIPT, WATCH
-from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
+from carrel.engines.slurm.commands import SlurmCommands
+from carrel.engines.slurm.errors import SlurmRefused
 from carrel.engines.slurm.followed import HELD, Followed, runner_of
 from carrel.engines.slurm.keeper import KeptAllocation, srun_of
 from carrel.engines.slurm.listing import SlurmJob, slurm_name

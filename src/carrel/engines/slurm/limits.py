@@ -170,6 +170,13 @@ class QosLimits:
         found = allows(self._of(name)) if name else ""
         return f'QoS "{name}" of Slurm has limits. {found[0].upper()}{found[1:]}.' if found else ""
 
+    def behind(self, reason: str, qos: Callable[[], str]) -> str:
+        """Return what the QoS allows where a limit may be the `reason`, of which Slurm does not say which one; else ""."""
+        if "QOS" not in reason and "policy" not in reason:
+            return ""
+        found = self.of_qos(qos())
+        return f" {found}" if found else ""
+
     def _max_submit(self) -> Mapping[str, str]:
         now = self.monotonic()
         if self._submit_asked_at is None or now - self._submit_asked_at > self.fresh:

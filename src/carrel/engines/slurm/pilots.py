@@ -27,7 +27,8 @@ from carrel.core.domain.ports import Clock
 from carrel.core.domain.qos import JobKind
 from carrel.core.transport.channel import Channel
 from carrel.core.transport.framing import Ended, Lines
-from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
+from carrel.engines.slurm.commands import SlurmCommands
+from carrel.engines.slurm.errors import SlurmRefused
 from carrel.engines.slurm.followed import Followed, runner_of
 from carrel.engines.slurm.immediate import SHORT, may_be_immediate, srun_arguments, watched
 from carrel.engines.slurm.keeper import KeptAllocation

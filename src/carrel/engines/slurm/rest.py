@@ -21,7 +21,8 @@ from typing import TypeVar
 
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.ports import Clock
-from carrel.engines.slurm.commands import SlurmCommands, SlurmDown, SlurmEmpty, SlurmFailed, SlurmSlow
+from carrel.engines.slurm.commands import SlurmCommands
+from carrel.engines.slurm.errors import SlurmDown, SlurmEmpty, SlurmFailed, SlurmSlow
 from carrel.engines.slurm.listing import Garbage, SlurmJob
 from carrel.engines.slurm.rest_answers import NotDone, read_ended, read_job, read_ping, read_submitted
 from carrel.engines.slurm.rest_body import API, LIMITS, Caller, passed_limits, submission

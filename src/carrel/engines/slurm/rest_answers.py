@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from carrel.core.domain.errors import Unavailable
-from carrel.engines.slurm.commands import SlurmEmpty, trouble
+from carrel.engines.slurm.errors import SlurmEmpty, trouble
 from carrel.engines.slurm.listing import Garbage, SlurmJob, parse_json
 
 #: slurmrestd itself said no: it passed nothing on to the controller.

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from carrel.core.domain.errors import Invalid
 from carrel.core.domain.ports import Clock
 from carrel.core.transport.channel import peer_credentials
-from carrel.engines.slurm.commands import SlurmDown, SlurmSlow
+from carrel.engines.slurm.errors import SlurmDown, SlurmSlow
 from carrel.engines.slurm.listing import Garbage
 from carrel.engines.slurm.rest_answers import NotDone
 

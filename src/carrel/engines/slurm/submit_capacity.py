@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from carrel.core.domain.ports import Clock
+from carrel.engines.slurm.options import SlurmOptions
 
 #: Account, QoS and partition: what limits of submitted jobs are limits of (sacctmgr(1)).
 Place = tuple[str, str, str]
@@ -99,3 +100,8 @@ class SubmitCapacity:
     def _forget_ends(self) -> None:
         while self._ends and self._monotonic() - self._ends[0] >= _LONG_AGO:
             self._ends.popleft()
+
+
+def place_of(options: SlurmOptions) -> Place:
+    """Return where a job with these options would be counted."""
+    return options.account, options.qos, options.partition

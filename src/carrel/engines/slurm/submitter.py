@@ -20,7 +20,7 @@ from carrel.core.domain.launch import Ended, Launch
 from carrel.core.domain.ports import Clock
 from carrel.engines.attempts import is_written, write_launch
 from carrel.engines.slurm.arrays import Gathering, Pieces, index_of, leave_array, may_join, write_array
-from carrel.engines.slurm.commands import SlurmFull, SlurmMissing, SlurmRefused
+from carrel.engines.slurm.errors import SlurmFull, SlurmMissing, SlurmRefused
 from carrel.engines.slurm.faults import SiteFault, elsewhere
 from carrel.engines.slurm.followed import Followed, cancelled, runner_of
 from carrel.engines.slurm.follower import Follower
@@ -32,7 +32,7 @@ from carrel.engines.slurm.options import SlurmOptions, sbatch_arguments
 from carrel.engines.slurm.pilots import Pilots
 from carrel.engines.slurm.script import batch_script
 from carrel.engines.slurm.states import end_of, is_live
-from carrel.engines.slurm.submit_capacity import Place, SubmitCapacity
+from carrel.engines.slurm.submit_capacity import Place, SubmitCapacity, place_of
 from carrel.engines.slurm.transport import Transport
 
 #: Seconds before sbatch is tried again after it failed: at first, and at most.
@@ -145,9 +145,8 @@ class Submitter:
                 followed.unask()
                 self._submit_alone(followed)
                 return
-            reason = Reason(
-                code="LaunchFailed", message=f"Slurm refused it: {error.reason}.{self._may_be_limits(followed, error)}"
-            )
+            limits = self._limits.behind(error.reason, lambda: self._options(followed.watched.launch).qos)
+            reason = Reason(code="LaunchFailed", message=f"Slurm refused it: {error.reason}.{limits}")
             self._end(followed, Ended(state=JobState.FAILED, reason=reason))
         except (CarrelError, OSError) as error:
             self._put_off(followed, error, asked=asked)
@@ -163,13 +162,6 @@ class Submitter:
         message = error.message if isinstance(error, CarrelError) and not isinstance(error, SlurmMissing) else str(error)
         self._follower.say(followed, f"It is not submitted to Slurm yet: {message} This is tried again.")
 
-    def _may_be_limits(self, followed: Followed, error: SlurmRefused) -> str:
-        """Where a limit is the reason Slurm does not say which one: say what the QoS allows, if it is known."""
-        if "QOS" not in error.reason and "policy" not in error.reason:
-            return ""
-        found = self._limits.of_qos(self._options(followed.watched.launch).qos)
-        return f" {found}" if found else ""
-
     def _ask(self, followed: Followed) -> None:
         launch = followed.watched.launch
         if not is_written(followed.watched):
@@ -178,7 +170,7 @@ class Submitter:
         if self.pilots.take(followed, options):  # there may be one already, for which Slurm needs no room
             self._taken(followed)
             return
-        place = _place(options)
+        place = place_of(options)
         if closed := self._room.closed(place):
             self._give_back([followed], *closed)
             return
@@ -289,7 +281,7 @@ class Submitter:
         return (f"{array}", *arguments, batch_script([], options))
 
     def _submit_group(self, group: Sequence[Followed], options: SlurmOptions) -> None:
-        place, left = _place(options), list(group)
+        place, left = place_of(options), list(group)
         if closed := self._room.closed(place):
             self._give_back(left, *closed)
             return
@@ -402,7 +394,3 @@ class Submitter:
     def say(self, followed: Followed, message: str) -> None:
         """Say something, and why it was submitted again, if it was."""
         self._follower.say(followed, f"{message} {followed.fault}".rstrip())
-
-
-def _place(options: SlurmOptions) -> Place:
-    return options.account, options.qos, options.partition

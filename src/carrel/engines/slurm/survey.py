@@ -21,8 +21,9 @@ from carrel.core.domain.ports import Clock
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.slurm import read_options
 from carrel.core.domain.task import TaskSpec
-from carrel.engines.slurm.commands import SlurmCommands, SlurmRefused
+from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import node_of
+from carrel.engines.slurm.errors import SlurmRefused
 from carrel.engines.slurm.options import sbatch_arguments
 from carrel.engines.slurm.partition import SlurmPartition, slurm_of
 from carrel.engines.slurm.probe import ANSWER, AUTHORITY, LOCK, WORD

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
@@ -23,15 +22,12 @@ from carrel.core.control.ports import (
     Submitted,
     Used,
 )
-from carrel.core.domain.array import ArrayElement
-from carrel.core.domain.dependency import describe_dependency, read_dependency
-from carrel.core.domain.errors import Conflict
 from carrel.core.domain.job import ACTIVE, HOLDING, Job, JobState, Reason
 from carrel.core.domain.launch import StoredFile
 from carrel.core.domain.partition import read_cluster
 from carrel.core.domain.qos import JobKind
 from carrel.core.domain.serial import from_plain, to_plain
-from carrel.core.domain.task import TaskSpec, TrackingTarget
+from carrel.core.domain.task import TaskSpec
 from carrel.lab.store.attempts import (
     apply_change,
     attempt_row,
@@ -45,6 +41,7 @@ from carrel.lab.store.attempts import (
 )
 from carrel.lab.store.database import Database
 from carrel.lab.store.events import EventTable, insert_events
+from carrel.lab.store.new_jobs import insert_jobs, submitted_before
 from carrel.lab.store.outbox import insert_entries
 from carrel.lab.store.rows import attempt_of, dump, job_of
 from carrel.lab.store.specs import Specs
@@ -54,14 +51,11 @@ _ACTIVE = sorted(state.value for state in ACTIVE)
 _HOLDING = frozenset(HOLDING)
 #: Everything of a job but its description, which is long and rarely wanted.
 _JOB = [column for column in jobs.c if column.name != "spec"]
-_SUBMITTED = Reason(code="Submitted", message="Accepted; it is about to be placed.")
 _RESUMING = Reason(code="Resuming", message="Its place is free again; it goes on.")
 _KEEPS = Reason(code="Running", message="Its GPU state cannot be moved now, so it keeps its place.")
 _PREPARING = Reason(code="Preparing", message="Its environment and inputs are being prepared.")
 
 # Statements of the hot path, built once: SQLAlchemy then only binds parameters.
-_INSERT_JOB = sa.insert(jobs).returning(jobs.c.id)
-_INSERT_IN_ORDER = sa.insert(jobs).returning(jobs.c.id, sort_by_parameter_order=True)
 _SELECT_JOB = sa.select(*_JOB).where(jobs.c.id == sa.bindparam("job_id"))
 _SELECT_JOB_AND_SPEC = sa.select(jobs).where(jobs.c.id == sa.bindparam("job_id"))
 
@@ -86,10 +80,10 @@ class JobTable:
         """Write the job, or all elements of an array, down as PENDING; the same key of the same owner gives the same again."""
         with self._database.write() as connection:
             if key is not None:
-                earlier = _submitted_before(connection, new.owner, key, request)
+                earlier = submitted_before(connection, new.owner, key, request)
                 if earlier is not None:
-                    return Submitted(job=earlier, created=False)
-            made = _insert_all(connection, new, now)
+                    return Submitted(job=job_of(connection.execute(_SELECT_JOB, {"job_id": earlier}).one()), created=False)
+            made = insert_jobs(connection, new, now)
             if key is not None:
                 row = {"owner": new.owner, "key": key, "request": request, "job_id": made[0].id}
                 connection.execute(sa.insert(submissions), row)
@@ -393,98 +387,3 @@ def _end_waiting(
     connection.execute(sa.update(jobs).where(jobs.c.id == job.id), ended_values(job))
     insert_events(connection, [state_event(job)], now)
     insert_entries(connection, job.id, outbox(job, from_plain(TaskSpec, json.loads(spec))), now)
-
-
-def _submitted_before(connection: sa.Connection, owner: str, key: str, request: str) -> Job | None:
-    row = connection.execute(sa.select(submissions).where(submissions.c.owner == owner, submissions.c.key == key)).first()
-    if row is None:
-        return None
-    if row.request != request:
-        raise Conflict(
-            f'The idempotency key "{key}" was used for job {row.job_id}, which asked for something else.',
-            remedy="Use a new key for a new request.",
-        )
-    return job_of(connection.execute(_SELECT_JOB, {"job_id": row.job_id}).one())
-
-
-def _insert_all(connection: sa.Connection, new: NewJob, now: float) -> tuple[Job, ...]:
-    """Write the job down, or the jobs of an array, whose number is that of the first."""
-    row = _job_row(new, now)
-    if not new.array:
-        return (_job_as_submitted(new, connection.execute(_INSERT_JOB, row).scalar_one(), now),)
-    first = connection.execute(_INSERT_JOB, row).scalar_one()
-    elements = [ArrayElement(array_id=first, index=index, array=new.array) for index in new.indices]
-    values = [{"array_job_id": first, "array_task_id": element.index, "array_spec": element.array} for element in elements]
-    connection.execute(sa.update(jobs).where(jobs.c.id == first), values[0])
-    numbers = [first]
-    if values[1:]:
-        found = connection.execute(_INSERT_IN_ORDER, [{**row, **element} for element in values[1:]])
-        numbers += found.scalars()
-    return tuple(_job_as_submitted(new, number, now, element) for number, element in zip(numbers, elements, strict=True))
-
-
-def _first_reason(new: NewJob) -> Reason:
-    if not new.dependency:
-        return _SUBMITTED
-    return Reason(code="Dependency", message=describe_dependency(read_dependency(new.dependency)))
-
-
-def _run_of(new: NewJob) -> TrackingTarget | None:
-    """The run that the job takes over. Each element of an array has one of its own instead."""
-    return None if new.array else new.task.tracking
-
-
-def _job_row(new: NewJob, now: float) -> dict[str, Any]:
-    tracking = _run_of(new)
-    return {
-        "kind": new.kind.value,
-        "owner": new.owner,
-        "account": new.account,
-        "name": new.name,
-        "qos": new.qos,
-        "partition": new.partition,
-        "nodes": new.resources.nodes,
-        "cpus": new.resources.cpus,
-        "memory": new.resources.memory,
-        "gpus": new.resources.gpus,
-        "gpu_type": new.resources.gpu_type,
-        "gpu_memory": new.resources.gpu_memory,
-        "time": new.resources.time,
-        "state": JobState.PENDING.value,
-        "reason": _first_reason(new).code,
-        "message": _first_reason(new).message,
-        "submitted_at": now,
-        "retries_left": new.retries,
-        "requeues_left": new.task.requeue,
-        "dependency": new.dependency,
-        "preemptible": int(new.preemptible),
-        "visible": new.visible.value,
-        "stage_in": int(new.stage_in),
-        "spec": dump(to_plain(new.task)),
-        "run_id": tracking.run_id if tracking else None,
-        "experiment_id": tracking.experiment_id if tracking else None,
-    }
-
-
-def _job_as_submitted(new: NewJob, job_id: int, now: float, element: ArrayElement | None = None) -> Job:
-    return Job(
-        id=job_id,
-        kind=new.kind,
-        owner=new.owner,
-        account=new.account,
-        name=new.name,
-        qos=new.qos,
-        partition=new.partition,
-        resources=new.resources,
-        state=JobState.PENDING,
-        reason=_first_reason(new),
-        submitted_at=now,
-        retries_left=new.retries,
-        requeues_left=new.task.requeue,
-        dependency=new.dependency,
-        element=element,
-        preemptible=new.preemptible,
-        visible=new.visible,
-        stage_in=new.stage_in,
-        run_id=tracking.run_id if (tracking := _run_of(new)) else None,
-    )

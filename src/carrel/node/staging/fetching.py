@@ -253,7 +253,8 @@ def _raise(error: OSError) -> None:
 
 
 def _copy_git(uri: str, target: Path, news: News, closed: Closed, cache: InputCache | None) -> str:
-    from carrel.node.staging.git import copy_git, read_address
+    from carrel.node.staging.git import copy_git
+    from carrel.node.staging.git_address import read_address
 
     address = read_address(uri)
     if address.scheme != "file":

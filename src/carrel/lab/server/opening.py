@@ -1,0 +1,311 @@
+"""A lab is opened: with `carrel.lab.server.up`, the only place where every room meets the others."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from carrel.core.control.administration import Administration
+from carrel.core.control.borrowing import Borrowing
+from carrel.core.control.cells import Cells
+from carrel.core.control.collecting import Collecting
+from carrel.core.control.drains import Drains
+from carrel.core.control.held_users import HeldUsers
+from carrel.core.control.history import newest_ended
+from carrel.core.control.lab import Lab, LabFiles, blob_file, nothing_submitted, nothing_withdrawn
+from carrel.core.control.lab_policy import LabPolicy
+from carrel.core.control.launching import LaunchSettings
+from carrel.core.control.loop import ControlLoop
+from carrel.core.control.reservations import Reservations
+from carrel.core.control.rules import RuleBook
+from carrel.core.control.scheduler import LoopSettings
+from carrel.core.control.secrets import Secrets
+from carrel.core.control.storage import StorageWatch
+from carrel.core.control.tokens import Tokens
+from carrel.core.control.users import Users, nothing_to_do
+from carrel.core.domain.launch import LaunchLimits, LaunchPaths
+from carrel.core.domain.network import Network
+from carrel.core.domain.partition import LOCAL, read_cluster
+from carrel.core.domain.user import Role, User
+from carrel.core.snapshots import SnapshotStore
+from carrel.core.spool import Spool
+from carrel.engines.nursery import passed
+from carrel.engines.router import Router
+from carrel.lab.audit import AuditLog
+from carrel.lab.server.collecting import LabWorkDirectories
+from carrel.lab.server.engine import LabContext
+from carrel.lab.server.engines import LabEngines
+from carrel.lab.server.home import LabHome
+from carrel.lab.server.home_location import remember
+from carrel.lab.server.identity import read_identity
+from carrel.lab.server.isolation import LabIsolation
+from carrel.lab.server.lending import Lender, NoLender
+from carrel.lab.server.moved_home import MovedHome, check_database
+from carrel.lab.server.node_reports import NodeReports
+from carrel.lab.server.preload import library_for
+from carrel.lab.server.preparable import Preparable
+from carrel.lab.server.retention import RetentionService
+from carrel.lab.server.rucio import rucio_of
+from carrel.lab.server.settings import Settings
+from carrel.lab.server.tracking import artifacts_of
+from carrel.lab.server.whose_code import WhoseCode
+from carrel.lab.store import Database, Store
+from carrel.lab.tracking.describe import Describer
+from carrel.node.devices import discover, this_node
+from carrel.node.environments import EnvironmentSettings, EnvironmentStore, is_built
+from carrel.node.runner.outputs import sweep_drafts
+
+if TYPE_CHECKING:
+    from carrel.lab.server.authority import Authority
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningLab:
+    """A lab whose parts are up; `close` takes them down in the right order, and jobs go on."""
+
+    home: LabHome
+    settings: Settings
+    store: Store
+    engine: Router
+    loop: ControlLoop
+    lab: Lab
+    code: SnapshotStore
+    url: str
+    secret: bytes
+    lender: Lender | NoLender
+    borrowing: Borrowing
+    reports: NodeReports
+    engines: LabEngines
+    whose_code: WhoseCode
+    storage: StorageWatch
+    retention: RetentionService
+    isolation: LabIsolation
+    audit: AuditLog
+
+    def close(self) -> None:
+        """Stop deciding, stop watching, close the database."""
+        self.retention.close()
+        self.storage.close()
+        self.lender.close()
+        self.reports.close()
+        self.loop.stop()
+        self.engine.close()
+        self.borrowing.close()
+        self.lab.tokens.close()
+        self.store.close()
+        self.audit.close()
+
+
+def open_lab(
+    home: LabHome,
+    settings: Settings,
+    url: str,
+    rules: RuleBook,
+    origin: MovedHome | None = None,
+    authority: Authority | None = None,
+) -> RunningLab:
+    """Wire store, engine and loop; nothing runs yet but the engine's nursery. `origin` is of a home that is not where it was."""
+    if origin is not None:
+        check_database(home)
+    store = Store(Database(settings.database) if settings.database else Database.at(home.database))
+    if origin is not None:
+        origin.prepare(home, store)
+    lab_id = store.lab_id()
+    secret = home.secret()
+    found = this_node(
+        discover(
+            simulate=settings.simulate_gpus,
+            lab=lab_id,
+            memory=settings.simulate_memory,
+            visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        )
+    )
+    node = replace(found, cpus=settings.cpus or found.cpus, memory=settings.memory or found.memory)
+    spool, code = Spool(home.spool), SnapshotStore(home.snapshots, limit=settings.snapshot_limit, files=settings.snapshot_files)
+    # Nobody else writes here while this process holds the lab: what is half done was left by one that was killed.
+    code.sweep(time.time())
+    sweep_drafts(home.blobs, time.time())
+    lends = settings.sessions and bool(node.devices)
+    lender = Lender(home=home, settings=settings, node=node, secret=secret, clock=time.time) if lends else NoLender()
+    slurm_url = (settings.slurm_url or url).rstrip("/")
+    reports = NodeReports(home.reports, secret=secret, clock=time.time)
+    engines = LabEngines(
+        LabContext(
+            home=home,
+            lab_id=lab_id,
+            rules=rules,
+            settings=settings.values,
+            url=slurm_url,
+            environ=os.environ,
+            node=node,
+            lent=lender.lent,
+            gpu_state=lender.gpu_state,
+            news=reports.nodes,
+        )
+    )
+    whose_code = WhoseCode(read_identity(settings.slurm_identity), allowed=settings.run_users_code_as_lab)
+    engine = Router(
+        route=lambda launch: read_cluster(launch.node)[0],
+        make=lambda name: engines.of(name).make(),
+        own=engines.of(LOCAL).make(),
+        admit=whose_code.check_launch,
+    )
+    isolation = LabIsolation(home, settings.isolation, Network(settings.job_network), settings.process_limit)
+    launch = LaunchSettings(
+        paths=LaunchPaths(
+            environments=str(home.environments),
+            snapshots=str(home.snapshots),
+            blobs=str(home.blobs),
+            broker=lender.socket,
+            residency=library_for(settings.residency, node.devices) if lends else "",
+            closed=tuple(dict.fromkeys([str(home.path), *(os.path.realpath(part) for part in home.parts.values())])),
+            files=str(home.files),
+            inputs=str(home.path / "inputs"),
+        ),
+        limits=LaunchLimits(
+            prepare=settings.prepare_time,
+            warning=settings.warning_time,
+            grace=settings.grace_time,
+            log=settings.log_limit,
+            outputs=settings.output_limit,
+            disk=settings.disk_limit or 0,
+            inputs=settings.input_limit or 0,
+            input_files=settings.input_files,
+            input_cache=settings.input_cache,
+        ),
+        gateway=url,
+        authority=authority.text if authority is not None else "",
+        tracking_uri=f"{url}/mlflow" if settings.tracking else None,
+        variables={"CARREL_LAB_ID": lab_id},
+        suspends=lends and not all(device.simulated for device in node.devices),
+        download_python=settings.download_python,
+        rucio=rucio_of(settings.values),
+        walls=isolation,
+    )
+    here = launch
+    launch = replace(launch, of_engine=lambda name: engines.of(name).launch(here))
+    storage = StorageWatch(home.path, home.parts, floor=settings.disk_floor)
+    drains, reservations, held = Drains(store.drains), Reservations(store.reservations), HeldUsers(store.people)
+    describer = Describer(lab_id=lab_id, spool=spool, blob=lambda digest: blob_file(home.blobs, digest), url=url)
+    if origin is not None:
+        origin.end_jobs(home, store, describer if settings.tracking else None)
+    remember(home, settings.database)
+    loop = ControlLoop(
+        jobs=store.jobs,
+        events=store.events,
+        engine=engine,
+        clock=time.time,
+        settings=LoopSettings(
+            rules=rules,
+            launch=launch,
+            secret=secret,
+            drained=drains.apply,
+            reserved=reservations.all,
+            withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+            halted=storage.halted,
+            held=held.current,
+            built=partial(is_built, environ=passed(os.environ)),
+        ),
+        make_room=storage.make_room,
+        describe=describer.change if settings.tracking else None,
+        history=partial(newest_ended, store.jobs),
+    )
+    audit = AuditLog(home.audit, clock=time.time)
+    retention = RetentionService(home, settings, store, artifacts_of(home.path) if settings.tracking else None, audit)
+    policy = LabPolicy(
+        rules=rules,
+        cluster=engines.nodes,
+        unix_user=engines.user,
+        here=whose_code.check,
+        understood=engines.check,
+        preparable=Preparable(
+            EnvironmentStore(home.environments, settings=EnvironmentSettings(download_python=settings.download_python)),
+            launch.rucio,
+        ).check,
+    )
+    tokens = Tokens(store=store.tokens, clock=time.time, check_account=policy.account)
+    lab = Lab(
+        jobs_store=store.jobs,
+        event_store=store.events,
+        people=store.people,
+        tokens=tokens,
+        users=Users(
+            people=store.people,
+            tokens=tokens,
+            jobs=store.jobs,
+            held=held,
+            changed=loop.changed,
+            clock=time.time,
+            withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+            # Where jobs run as their owners, nobody's code runs here.
+            second_comes=nothing_to_do if whose_code.strict else isolation.begin,
+        ),
+        held=held.current,
+        administration=Administration(
+            people=store.people,
+            rules=rules,
+            drains=drains,
+            reservations=reservations,
+            nodes=engine.nodes,
+            look_again=loop.look_again,
+            clock=time.time,
+        ),
+        engine=engine,
+        loop=loop,
+        policy=policy,
+        files=LabFiles(spool=spool, blobs=home.blobs, code=code),
+        retention=retention.retention,
+        collecting=Collecting(
+            store.jobs,
+            LabWorkDirectories(spool, home.blobs, settings.output_limit, deputy_of=partial(engines.deputy_of, router=engine)),
+        ),
+        storage=storage,
+        secrets=Secrets(store=store.secrets(secret), clock=time.time),
+        cells=Cells(store=store.cells),
+        clock=time.time,
+        secret=secret,
+        lab_id=lab_id,
+        describe_submission=describer.submission if settings.tracking else nothing_submitted,
+        describe_withdrawal=describer.withdrawn if settings.tracking else nothing_withdrawn,
+        refused_by_tracking=store.outbox.refused,
+    )
+    _know_the_owner(home, lab)
+    return RunningLab(
+        home=home,
+        settings=settings,
+        store=store,
+        engine=engine,
+        loop=loop,
+        lab=lab,
+        code=code,
+        url=url,
+        secret=secret,
+        lender=lender,
+        borrowing=Borrowing(jobs=store.jobs, use=loop.use, clock=time.time),
+        reports=reports,
+        engines=engines,
+        whose_code=whose_code,
+        storage=storage,
+        retention=retention,
+        isolation=isolation,
+        audit=audit,
+    )
+
+
+def _know_the_owner(home: LabHome, lab: Lab) -> None:
+    """The person who starts the lab is its first administrator, and signs in with the token file."""
+    name = getpass.getuser()
+    if lab.people.get(name) is None:
+        lab.people.add(User(subject=name, name=name, role=Role.ADMIN), now=time.time())
+
+    def make() -> str:
+        return lab.tokens.hand_out(name, name="of the lab's home", by=name, lifetime=None)[1]
+
+    if not lab.tokens.is_valid(home.first_token(make)):
+        # The database is new, or the token was revoked on purpose or by accident: a fresh one replaces it.
+        home.token.unlink()
+        home.first_token(make)
