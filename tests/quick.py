@@ -23,6 +23,7 @@ ROOMS_WITH_SERVERS = frozenset(
         "containment",
         "engines",
         "environments",
+        "executor",
         "gateway",
         "hook",
         "hub",

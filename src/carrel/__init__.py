@@ -6,10 +6,11 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Client", "__version__"]
+__all__ = ["Client", "Executor", "__version__"]
 
 if TYPE_CHECKING:
     from carrel.client import Client
+    from carrel.client.executor import Executor
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from carrel.client import Client
 
         return Client
+    if name == "Executor":
+        from carrel.client.executor import Executor
+
+        return Executor
     raise AttributeError(f"module 'carrel' has no attribute {name!r}")

@@ -339,7 +339,7 @@ def a_lab(
         tokens[name] = lab.tokens.hand_out(name, name="of a test", by="root")[1]
     rig = Rig(home=home, lab=lab, store=store, engine=engine, snapshots=snapshots, app=FastAPI(), tokens=tokens, written=written)
     environments = NamedEnvironments(home / "environments")
-    settings = GatewaySettings(uploads=home / "uploads", heartbeat=heartbeat, **limits)
+    settings = GatewaySettings(uploads=home / "uploads", calls=home / "calls", heartbeat=heartbeat, **limits)
     audit = rig.audit = AuditLog(home / "audit", clock=clock)
     rig.app = create_app(
         lab,
@@ -349,6 +349,7 @@ def a_lab(
         pages=pages(rig) if pages else None,
         environments=environments,
         audit=audit,
+        calls=store.calls,
         issuer=Issuer(
             store=store.sign_ins,
             tokens=tokens_of_lab,

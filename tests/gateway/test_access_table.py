@@ -19,6 +19,7 @@ from carrel.core.domain.reservation import Reservation
 from carrel.core.domain.user import Caller, Role, User
 from carrel.lab.gateway.actions import ENDPOINTS
 from carrel.node.environments.named import SITE, NamedEnvironments, Work
+from carrel.wire.frames import encode
 from carrel.wire.v1 import API
 
 TABLE = Path(__file__).with_name("access_table.txt")
@@ -41,6 +42,7 @@ SECRET = "what-ada-keeps-for-herself"
 JOBS = ("private", "shared", "other")
 FUTURE = {"begin": "2100-01-01T00:00:00Z", "end": "2100-01-02T00:00:00Z", "nodes": ["bench"], "reason": "a course"}
 DIGEST = "sha256:" + "0" * 64
+FUNCTION = "sha256:" + "1" * 64
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class World:
     sessions: dict[str, int]
     arrays: dict[str, int]
     snapshot: str
+    pool: int = 0
+    call: int = 0
 
     def send(self, actor: str, method: str, path: str, **more: object) -> httpx.Response:
         token = self.tokens.get(actor)
@@ -132,6 +136,16 @@ def fill(world: World) -> None:
         environments.create(owner, name, Path(sys.prefix), work)
     environments.share("ada", "ours", ["bob"])
     world.snapshot = rig.upload("ada", {"MLproject": "name: only_of_ada\nentry_points: {main: {command: 'true'}}\n"})
+    task = {"max_workers": 1, "task": {"snapshot": world.snapshot}}
+    world.pool = world.send("owner", "POST", f"{API}/pools", json=task).raise_for_status().json()["id"]
+    world.send("owner", "PUT", f"{API}/pools/{world.pool}/functions/{FUNCTION}", content=encode({}, b"f")).raise_for_status()
+    submitted = world.send("owner", "POST", f"{API}/pools/{world.pool}/calls", content=a_call()).raise_for_status()
+    (world.call,) = submitted.json()["calls"]
+    world.send("owner", "POST", f"{API}/calls/{world.call}/cancel").raise_for_status()
+
+
+def a_call() -> bytes:
+    return encode({"key": secrets.token_hex(8), "label": "f", "function": FUNCTION, "retries": 0}, SECRET.encode())
 
 
 def output(rig: Rig) -> object:
@@ -166,10 +180,16 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
         }.get(case, {"name": "x", "path": "/no/such/place"}),
         ("POST", "/environments/{name}/share"): {"with": ["bob"] if case == "ada/ours" else []},
         ("POST", "/environments/{name}/restore"): {"lock": DIGEST},
+        ("POST", "/pools"): {"max_workers": 1, "task": {"snapshot": world.snapshot}},
     }
     body = bodies.get((method, path))
     if body is not None:
         more["json"] = body
+    sent = {"/functions/{digest}": encode({}, b"f"), "/calls": a_call(), "/work": encode({"type": "holding", "calls": []})}
+    if method != "GET" and (content := next((text for end, text in sent.items() if path.endswith(end)), None)) is not None:
+        more["content"] = content
+    if path.endswith(("/results", "/work")):
+        more["params"] = {"stream": "false", "wait": 0}
     if (method, path) == ("PUT", "/snapshots/{digest}"):
         digest, data = world.rig.archive({"a.py": secrets.token_hex(4)})
         path, more["content"] = path.replace("{digest}", digest), data
@@ -191,7 +211,8 @@ def ask(world: World, actor: str, row: Row) -> httpx.Response:
     if path == "/tokens/current" and actor in PEOPLE and actor != "revoked":  # the one that the next rows need stays
         token = fresh(world.rig, PEOPLE[actor][0])
         return world.http.request(method, f"{API}{path}", headers={"Authorization": f"Bearer {token}"})
-    names |= {"{subject}": "vera", "{digest}": world.snapshot, "{path}": "model.pt"}
+    names |= {"{subject}": "vera", "{digest}": FUNCTION if "/functions/" in path else world.snapshot, "{path}": "model.pt"}
+    names |= {"{pool_id}": str(world.pool), "{call_id}": str(world.call)}
     for name in ("{job_id}", "{array_id}"):
         if name in path:
             names[name] = str(number[case])

@@ -3,11 +3,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 from fastapi.routing import APIRoute
-from gateway_lab import Rig, client, serve
+from gateway_lab import Rig, a_lab, client, serve
 from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
@@ -49,11 +50,19 @@ def fill(path: str, job: int) -> str:
         "name:path": "x",
         "name": "x",
         "token_id": "1",
+        "pool_id": "1",
+        "call_id": "1",
     }
     return re.sub(r"{([^}]+)}", lambda match: known[match[1]], path)
 
 
-def test_every_route_but_the_public_ones_wants_a_token(rig: Rig, nobody: httpx.Client) -> None:
+def test_every_route_but_the_public_ones_wants_a_token(tmp_path: Path) -> None:
+    # Without a limit of strangers: these are more requests than one address may send.
+    with a_lab(tmp_path, stranger_rate=0) as rig, serve(rig.app) as url, client(url) as nobody:
+        _wants_tokens(rig, nobody)
+
+
+def _wants_tokens(rig: Rig, nobody: httpx.Client) -> None:
     routes = list(every_route(rig.app.routes))
     assert len(routes) >= 20
     public = {path for _, path in routes if not path.startswith("/api/")}
@@ -220,7 +229,7 @@ def test_the_tracking_server_is_behind_the_same_gate(rig: Rig, ada: httpx.Client
 
     app = create_app(
         rig.lab,
-        settings=GatewaySettings(uploads=rig.home / "uploads", max_body=10),
+        settings=GatewaySettings(uploads=rig.home / "uploads", calls=rig.home / "calls", max_body=10),
         snapshots=rig.snapshots,
         tracking_proxy=tracking,
         tracking_status=lambda: TrackingStatus(state="starting", message="MLflow is starting."),

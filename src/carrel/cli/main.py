@@ -45,6 +45,7 @@ COMMANDS: dict[str, str] = {
     "audit": "audit",
     "simulate": "simulate",
     "env": "env",
+    "pool": "pool",
     "secret": "secret",
     "login": "login",
     "logout": "login",

@@ -22,6 +22,7 @@ from carrel.client.following import Backoff, Position
 from carrel.client.locate import locate
 from carrel.client.outputs import OutputCalls
 from carrel.client.people import PeopleCalls
+from carrel.client.pools import PoolCalls
 from carrel.client.secrets import SecretCalls
 from carrel.client.storage import StorageCalls
 from carrel.client.transport import LabUnreachable, Transport, plain, read_events
@@ -40,7 +41,7 @@ _FIRST_PATIENCE = 1.5
 _STREAM = {"Accept": "text/event-stream"}
 
 
-class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, PeopleCalls, SecretCalls, StorageCalls):
+class Client(ArrayCalls, AuditCalls, CellCalls, EnvironmentCalls, OutputCalls, PeopleCalls, PoolCalls, SecretCalls, StorageCalls):
     """A lab, as one user sees it.
 
     Without arguments it finds the lab as the command line does: CARREL_URL and CARREL_TOKEN, or the home directory of a lab on

@@ -141,7 +141,7 @@ class Lab:
             # Attempt 0 fetches the inputs of a job that waits.
             lives = job is not None and (job.state.holds_resources or (job.state is JobState.PENDING and named[1] == 0))
             if job is not None and user is not None and job.attempt == named[1] and lives:
-                return Caller(user=user, job_id=job.id, accounts=self.policy.accounts_of(user))
+                return Caller(user=user, job_id=job.id, attempt=job.attempt, accounts=self.policy.accounts_of(user))
             raise Unauthenticated("The job that this token belongs to is over.", remedy="Use a token of your own.")
         caller = self.tokens.authenticate(token)
         return replace(caller, accounts=self.policy.accounts_of(caller.user))
@@ -171,19 +171,8 @@ class Lab:
 
         It can run here, its code is there, what it waits for can happen: otherwise it is refused now.
         """
-        allowed(caller, Action.SUBMIT if spec.session is None else Action.START_SESSION).check()
-        self.storage.check()
-        check_state(caller.user)  # a job of somebody who is suspended goes on, and starts nothing
-        if spec.session is None and not self.has_snapshot(caller, spec.snapshot):
-            raise NotFound(f"There is no code {spec.snapshot} of yours.", remedy="Upload the snapshot first.")
-        if spec.session is None:
-            self.retention.check_room(caller)
-        self.secrets.check(caller, spec, None if caller.job_id is None else self.task(caller, caller.job_id))
+        chosen = self.check(caller, spec, resources=resources, qos=qos, kind=kind, partition=partition, account=account)
         indices = () if not array else read_array(array).indices if only is None else (only,)
-        owner = caller.user.subject
-        chosen = self.policy.check(resources, kind, qos, self.engine.nodes(), partition, spec.asks, owner=owner)
-        if spec.session is None:
-            self.policy.preparable(spec, self.policy.partitions.get(chosen))
         new = NewJob(
             partition=chosen,
             kind=kind,
@@ -212,6 +201,32 @@ class Lab:
         if submitted.created:
             self.loop.changed(*submitted.made)
         return submitted
+
+    def check(
+        self,
+        caller: Caller,
+        spec: TaskSpec,
+        *,
+        resources: Resources,
+        qos: QoS,
+        kind: JobKind = JobKind.TASK,
+        partition: str | None = None,
+        account: str | None = None,
+    ) -> str:
+        """Raise what keeps such a job from being submitted now; return the partition that it would go to."""
+        allowed(caller, Action.SUBMIT if spec.session is None else Action.START_SESSION).check()
+        self.storage.check()
+        check_state(caller.user)  # a job of somebody who is suspended goes on, and starts nothing
+        if spec.session is None and not self.has_snapshot(caller, spec.snapshot):
+            raise NotFound(f"There is no code {spec.snapshot} of yours.", remedy="Upload the snapshot first.")
+        if spec.session is None:
+            self.retention.check_room(caller)
+        self.secrets.check(caller, spec, None if caller.job_id is None else self.task(caller, caller.job_id))
+        chosen = self.policy.check(resources, kind, qos, self.engine.nodes(), partition, spec.asks, owner=caller.user.subject)
+        if spec.session is None:
+            self.policy.preparable(spec, self.policy.partitions.get(chosen))
+        self._account(account, caller)
+        return chosen
 
     def _account(self, name: str | None, caller: Caller) -> str:
         if caller.account is not None and name not in (None, caller.account):

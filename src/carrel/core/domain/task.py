@@ -147,6 +147,8 @@ class TaskSpec:
     rerun_of: int | None = None
     #: What makes it interactive; None for a task.
     session: SessionSpec | None = None
+    #: The pool for which it carries out calls; None: it is work of its own, with a run of its own.
+    pool: int | None = None
     #: What is asked of Slurm beyond resources; None when nothing is.
     slurm: SlurmRequest | None = None
     #: What is asked of other engines, by their names; None when nothing is.

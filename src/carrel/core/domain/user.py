@@ -52,6 +52,8 @@ class Caller:
     user: User
     #: The job whose token was shown, or None for the user in person.
     job_id: int | None = None
+    #: Its attempt.
+    attempt: int | None = None
     #: Accounts that they are a member of.
     accounts: frozenset[str] = frozenset()
     #: What the token that was shown is good for (`carrel.core.policy.access.SCOPES`).

@@ -52,6 +52,10 @@ class Action(StrEnum):
     MANAGE_USERS = "manage users"
     CHANGE_SECRETS = "change secrets"
     READ_SECRETS = "read the secrets of this job"
+    #: Look at it, submit calls, read their results.
+    USE_POOL = "use pools of others"
+    #: Take its calls and tell how they ended.
+    WORK = "work for this pool"
     #: One's own, or as an administrator those of others.
     MANAGE_TOKENS = "make, list and revoke tokens"
     LIST_TOKENS = "list the tokens of others"
@@ -173,6 +177,8 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
     Action.MANAGE_USERS: (ADMINISTRATOR,),
     Action.CHANGE_SECRETS: (EVERYBODY,),
     Action.READ_SECRETS: (ITSELF,),
+    Action.USE_POOL: (OWNER,),
+    Action.WORK: (ITSELF,),
     Action.MANAGE_TOKENS: (OWNER, ADMINISTRATOR),
     Action.LIST_TOKENS: (ADMINISTRATOR,),
     Action.SIGN_OUT: (EVERYBODY,),
@@ -184,7 +190,7 @@ RULES: Mapping[Action, tuple[Rule, ...]] = {
 }
 
 _READ = frozenset({Action.LOOK, Action.SEE_JOB, Action.READ_JOB, Action.USE_ENVIRONMENT, Action.SIGN_OUT})
-_SUBMIT = _READ | {Action.SUBMIT, Action.UPLOAD_CODE, Action.USE_CODE}
+_SUBMIT = _READ | {Action.SUBMIT, Action.UPLOAD_CODE, Action.USE_CODE, Action.USE_POOL}
 #: What a token is good for that is less than its person. A person's own token has the scope `ALL`.
 ALL = "all"
 JOB = "job"
@@ -199,7 +205,7 @@ SCOPES: Mapping[str, frozenset[Action]] = {
     "sessions": _READ | {Action.START_SESSION, Action.ENTER_SESSION, Action.CANCEL_JOB},
     "tracking": frozenset({Action.TRACK, Action.SIGN_OUT}),
     #: The token of a job: look, submit further steps with their code, track.
-    JOB: _SUBMIT | {Action.TRACK, Action.READ_SECRETS, Action.READ_CELLS, Action.SEE_SHARES, Action.SEE_STORAGE},
+    JOB: _SUBMIT | {Action.WORK, Action.TRACK, Action.READ_SECRETS, Action.READ_CELLS, Action.SEE_SHARES, Action.SEE_STORAGE},
     #: An invitation is a token that is good for nothing but its own exchange.
     INVITATION: frozenset({Action.ENTER}),
 }
@@ -211,6 +217,8 @@ _SHOWS: Mapping[Action, Action] = {
     **dict.fromkeys((Action.SEE_JOB, Action.READ_JOB, Action.CANCEL_JOB, Action.CHANGE_JOB, Action.REPEAT_JOB), Action.SEE_JOB),
     **dict.fromkeys((Action.ENTER_SESSION, Action.READ_SECRETS), Action.SEE_JOB),
     Action.USE_CODE: Action.USE_CODE,
+    Action.USE_POOL: Action.USE_POOL,
+    Action.WORK: Action.WORK,
     Action.USE_ENVIRONMENT: Action.USE_ENVIRONMENT,
     Action.CHANGE_ENVIRONMENT: Action.CHANGE_ENVIRONMENT,
     Action.MANAGE_TOKENS: Action.MANAGE_TOKENS,

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 
+from anyio import to_thread
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
@@ -17,6 +18,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
 from carrel.core.control.lab import Lab
+from carrel.core.control.pool_loop import PoolLoop
+from carrel.core.control.pool_ports import CallStore
+from carrel.core.control.pools import Pools
 from carrel.core.control.sessions import Sessions
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.storage import Room
@@ -24,18 +28,21 @@ from carrel.core.snapshots import SnapshotStore
 from carrel.lab.audit import AuditLog
 from carrel.lab.gateway.auditing import Auditing
 from carrel.lab.gateway.boundary import Boundary, storage_header
+from carrel.lab.gateway.call_bodies import CallBodies
 from carrel.lab.gateway.context import Gateway, Pages, TrackingStatus
 from carrel.lab.gateway.environments import Environments
 from carrel.lab.gateway.errors import invalid_request, problem_of, problem_of_framework, problem_response
 from carrel.lab.gateway.gate import Gate, Zone, Zones
 from carrel.lab.gateway.hosts import Hosts
 from carrel.lab.gateway.openapi import document
+from carrel.lab.gateway.pool_workers import PoolWorkers
 from carrel.lab.gateway.rates import Rates
 from carrel.lab.gateway.routes import arrays, cells, events, files, jobs, people, reservations
 from carrel.lab.gateway.routes import audit as audit_routes
 from carrel.lab.gateway.routes import environments as environment_routes
 from carrel.lab.gateway.routes import issuer as issuer_routes
 from carrel.lab.gateway.routes import lab as lab_routes
+from carrel.lab.gateway.routes import pools as pool_routes
 from carrel.lab.gateway.routes import retention as retention_routes
 from carrel.lab.gateway.routes import secrets as secret_routes
 from carrel.lab.gateway.routes import sessions as session_routes
@@ -61,6 +68,7 @@ def create_app(
     environments: NamedEnvironments | None = None,
     audit: AuditLog | None = None,
     issuer: Issuer | None = None,
+    calls: CallStore | None = None,
     new_incident: Callable[[], str] = lambda: secrets.token_hex(6),
 ) -> FastAPI:
     """The lab's HTTP application.
@@ -71,11 +79,18 @@ def create_app(
     links hold their ticket.
     """
     doorbell = Doorbell(lab)
+    submissions = Submissions(lab, snapshots, remembered=settings.described_tasks)
+    workers = PoolWorkers(lab=lab, submissions=submissions)
+    pools = None
+    if calls is not None:
+        pools = Pools(store=calls, jobs=lab.jobs_store, workers=workers, clock=lab.clock, discard=CallBodies.discard)
     gateway = Gateway(
         lab=lab,
         settings=settings,
         streams=Streams(lab=lab, doorbell=doorbell, heartbeat=settings.heartbeat),
-        submissions=Submissions(lab, snapshots, remembered=settings.described_tasks),
+        submissions=submissions,
+        worker_pools=pools,
+        bodies=CallBodies(settings.calls),
         run_of=run_of,
         tracking_status=tracking_status,
         sessions=sessions,
@@ -89,7 +104,15 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with doorbell.running():
-            yield
+            if pools is None:
+                yield
+                return
+            loop = PoolLoop(pools, lab.event_store)
+            await to_thread.run_sync(loop.start)
+            try:
+                yield
+            finally:
+                await to_thread.run_sync(loop.close)
 
     app = FastAPI(
         title="Carrel",
@@ -130,7 +153,7 @@ def create_app(
         app.add_route("/authority.pem", lambda _request: pem, methods=["GET"], include_in_schema=False)
     for module in (
         *(lab_routes, audit_routes, people, reservations, jobs, arrays, files, events),
-        *(session_routes, cells, environment_routes, retention_routes, secret_routes),
+        *(pool_routes, session_routes, cells, environment_routes, retention_routes, secret_routes),
     ):
         app.include_router(module.router)
     if issuer is not None:
@@ -177,6 +200,8 @@ def _limits(settings: GatewaySettings) -> Callable[[Scope], int | None]:
         path: str = scope["path"]
         if path.startswith(settings.tracking_path + "/"):
             return None  # artifacts have the limits of the tracking server
+        if (most := pool_routes.largest_body(path)) is not None:
+            return most
         return settings.max_snapshot if path.startswith(f"{API}/snapshots/") else settings.max_body
 
     return limit

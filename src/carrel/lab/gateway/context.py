@@ -10,10 +10,13 @@ from fastapi import Depends, FastAPI, Path, Request
 from starlette.responses import Response
 
 from carrel.core.control.lab import Lab
+from carrel.core.control.pools import Pools
 from carrel.core.control.sessions import Sessions
+from carrel.core.domain.errors import NotFound
 from carrel.core.domain.job import Job
 from carrel.core.domain.user import Caller
 from carrel.lab.audit import AuditLog
+from carrel.lab.gateway.call_bodies import CallBodies
 from carrel.lab.gateway.environments import Environments
 from carrel.lab.gateway.gate import Grant, SignedIn
 from carrel.lab.gateway.settings import GatewaySettings
@@ -48,9 +51,13 @@ class Gateway:
     settings: GatewaySettings
     streams: Streams
     submissions: Submissions
+    #: Files of calls.
+    bodies: CallBodies
     #: Run id and experiment id of a job's run, or None while there is none.
     run_of: Callable[[int], tuple[str, str] | None]
     tracking_status: Callable[[], TrackingStatus]
+    #: None in a lab without calls (tests).
+    worker_pools: Pools | None = None
     #: None in a lab without sessions.
     sessions: Sessions | None = None
     environments: Environments | None = None
@@ -59,9 +66,18 @@ class Gateway:
     #: None in a lab in which no program can sign in (tests).
     issuer: Issuer | None = None
 
+    @property
+    def pools(self) -> Pools:
+        """Pools of workers. Raises `NotFound` in a lab that has none."""
+        if self.worker_pools is None:
+            raise NotFound("This lab carries out no calls.")
+        return self.worker_pools
+
     def close(self) -> None:
         """End all streams, and what is built for them; any thread may call it."""
         self.streams.doorbell.close()
+        if self.worker_pools is not None:
+            self.worker_pools.wake()
         if self.environments is not None:
             self.environments.close()
 

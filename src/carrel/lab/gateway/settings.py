@@ -14,6 +14,8 @@ class GatewaySettings:
 
     #: Where uploads lie until they are whole; best on the same disk as the snapshots.
     uploads: Path
+    #: Where large arguments and results of calls lie.
+    calls: Path
     #: Largest code snapshot.
     max_snapshot: int = GIB
     #: Largest body of every other request.

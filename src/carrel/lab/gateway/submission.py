@@ -46,11 +46,24 @@ class Submissions:
         self._guard = threading.Lock()
         self._described: OrderedDict[Hashable, TaskDescription] = OrderedDict()
 
-    def submit(self, caller: Caller, request: TaskRequest, key: str | None) -> tuple[Submitted, tuple[str, ...]]:
-        """Make the job; return it with notes for its submitter.
+    def submit(
+        self, caller: Caller, request: TaskRequest, key: str | None, *, pool: int | None = None
+    ) -> tuple[Submitted, tuple[str, ...]]:
+        """Make the job; return it with notes for its submitter. `pool`: it is a worker of that one.
 
         Raises `Invalid` for what is wrong with request or code, `Impossible` for what can never run here.
         """
+        task, options = self._read(caller, request)
+        submitted = self._lab.submit(caller, replace(task, pool=pool), **options, key=key)
+        return submitted, task.notes
+
+    def check(self, caller: Caller, request: TaskRequest) -> None:
+        """Raise what `submit` would raise of this request, as far as that can be said before."""
+        task, options = self._read(caller, request)
+        self._lab.check(caller, task, **{name: options[name] for name in ("resources", "qos", "partition", "account")})
+
+    def _read(self, caller: Caller, request: TaskRequest) -> tuple[TaskSpec, dict[str, Any]]:
+        """What the job is, and how it is submitted."""
         _refuse_half_characters(request)
         # Before anything is read: the content of somebody else's code must not show in an error message.
         if not self._lab.has_snapshot(caller, request.snapshot):
@@ -70,23 +83,18 @@ class Submissions:
         environment = _environment(said, config, described)
         task = _task(request, options, described, environment, resources)
         notes = (*described.notes, *config.notes, *([renamed] if renamed else []), *left_out)
-        task = replace(task, slurm=asked, notes=notes)
-        submitted = self._lab.submit(
-            caller,
-            task,
-            name=NAME.read("name", options.name or described.name),
-            resources=resources,
-            qos=qos,
-            partition=partition,
-            account=options.account,
-            retries=options.retries or 0,
-            preemptible=options.preemptible is not False,
-            visible=options.visible or Visible.OWNER,
-            dependency=(options.dependency or "").strip(),
-            array=_array(options.array, request),
-            key=key,
-        )
-        return submitted, task.notes
+        return replace(task, slurm=asked, notes=notes), {
+            "name": NAME.read("name", options.name or described.name),
+            "resources": resources,
+            "qos": qos,
+            "partition": partition,
+            "account": options.account,
+            "retries": options.retries or 0,
+            "preemptible": options.preemptible is not False,
+            "visible": options.visible or Visible.OWNER,
+            "dependency": (options.dependency or "").strip(),
+            "array": _array(options.array, request),
+        }
 
     def _describe(self, request: TaskRequest) -> TaskDescription:
         key = (

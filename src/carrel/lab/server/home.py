@@ -87,6 +87,11 @@ class LabHome:
         return self.path / "spool"
 
     @property
+    def calls(self) -> Path:
+        """Large arguments and results of calls."""
+        return self.path / "calls"
+
+    @property
     def files(self) -> Path:
         """One directory for each user's own files, which their sessions work on."""
         return self.path / "files"
@@ -110,6 +115,7 @@ class LabHome:
             "outputs": self.blobs,
             "environments": self.environments,
             "files": self.files,
+            "calls": self.calls,
             "logs": self.logs,
         }
 
@@ -136,6 +142,7 @@ class LabHome:
             self.blobs,
             self.spool,
             self.files,
+            self.calls,
             self.broker,
             self.reports,
             self.run,

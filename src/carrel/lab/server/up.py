@@ -118,6 +118,7 @@ def _serve(
         running.lab,
         settings=GatewaySettings(
             uploads=home.snapshots,
+            calls=home.calls,
             max_snapshot=settings.snapshot_limit,
             rate_limit=settings.rate_limit,
             rate_burst=10 * settings.rate_limit,
@@ -134,6 +135,7 @@ def _serve(
         environments=environments,
         audit=running.audit,
         issuer=issuer_of(running.lab, running.store),
+        calls=running.store.calls,
         sessions=notebooks.sessions if notebooks else None,
     )
     try:

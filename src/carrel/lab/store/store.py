@@ -8,6 +8,7 @@ import time
 import sqlalchemy as sa
 
 from carrel.core.domain.ports import Clock
+from carrel.lab.store.calls import CallTable
 from carrel.lab.store.cells import CellTable
 from carrel.lab.store.credentials import CredentialTable
 from carrel.lab.store.database import Database
@@ -42,6 +43,7 @@ class Store:
         self.drains = DrainTable(database)
         self.reservations = ReservationTable(database)
         self.cells = CellTable(database)
+        self.calls = CallTable(database)
         self.retention = RetentionTable(database)
         self.outbox = OutboxTable(database, self.events, clock)
 

@@ -33,8 +33,8 @@ metadata = MetaData(
     }
 )
 
-# SQLite gives rowids only to INTEGER; PostgreSQL wants 64 bits for what grows for ever.
-_Id = BigInteger().with_variant(Integer, "sqlite")
+#: SQLite gives rowids only to INTEGER; PostgreSQL wants 64 bits for what grows for ever.
+ID = BigInteger().with_variant(Integer, "sqlite")
 _STATES = ", ".join(f"'{state}'" for state in JobState)
 _ACTIVE = ", ".join(sorted(f"'{state}'" for state in ACTIVE))
 #: True of jobs that have not ended, in the very words of the indexes: SQLite takes an index for nothing else.
@@ -91,7 +91,7 @@ identities = Table(
 tokens = Table(
     "tokens",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("id", ID, primary_key=True, autoincrement=True),
     Column("digest", String(64), nullable=False),
     Column("subject", ForeignKey("users.subject"), nullable=False),
     Column("name", String(255), nullable=False),
@@ -191,7 +191,7 @@ passwords = Table(
 passkeys = Table(
     "passkeys",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("id", ID, primary_key=True, autoincrement=True),
     Column("subject", ForeignKey("users.subject"), nullable=False),
     Column("credential", LargeBinary, nullable=False),
     Column("public_key", LargeBinary, nullable=False),
@@ -229,7 +229,7 @@ snapshots = Table(
 jobs = Table(
     "jobs",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("id", ID, primary_key=True, autoincrement=True),
     Column("kind", String(16), nullable=False),
     Column("owner", ForeignKey("users.subject"), nullable=False),
     Column("account", String(255), nullable=False),
@@ -345,7 +345,7 @@ leases = Table(
 cells = Table(
     "cells",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("id", ID, primary_key=True, autoincrement=True),
     Column("broker", String(64), nullable=False),
     Column("number", BigInteger, nullable=False),
     Column("job_id", ForeignKey("jobs.id"), nullable=False),
@@ -395,7 +395,7 @@ submissions = Table(
 events = Table(
     "events",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("id", ID, primary_key=True, autoincrement=True),
     Column("at", Double, nullable=False),
     Column("job_id", ForeignKey("jobs.id"), nullable=False),
     Column("owner", String(255), nullable=False),
@@ -411,7 +411,7 @@ events = Table(
 outbox = Table(
     "outbox",
     metadata,
-    Column("id", _Id, primary_key=True, autoincrement=True),
+    Column("id", ID, primary_key=True, autoincrement=True),
     Column("job_id", ForeignKey("jobs.id"), nullable=False),
     Column("kind", String(32), nullable=False),
     #: JSON object.

@@ -159,7 +159,7 @@ class Describer:
 
 
 def _described(job: Job, task: TaskSpec) -> bool:
-    return job.kind is JobKind.TASK and (task.tracking is None or task.tracking.uri is None)
+    return job.kind is JobKind.TASK and task.pool is None and (task.tracking is None or task.tracking.uri is None)
 
 
 def _git_tags(git: GitState) -> dict[str, str]:

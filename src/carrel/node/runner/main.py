@@ -219,6 +219,8 @@ class AttemptRun:
         tracking = self._launch.tracking
         if tracking is None or tracking.run_id is not None or not self._launch.gateway or not lock:
             return tracking
+        if self._launch.task.pool is not None:  # a worker has no run of its own
+            return tracking
         from carrel.core.domain.task import EnvironmentKind
         from carrel.node.runner.tracking import uses_mlflow, wait_for_run
 

@@ -122,6 +122,7 @@ def command_variables(
         "CARREL_JOB_ID": str(launch.job_id),
         "CARREL_ATTEMPT": str(launch.attempt),
         **(launch.element.variables() if launch.element is not None else {}),
+        **({"CARREL_POOL": str(launch.task.pool)} if launch.task.pool is not None else {}),
         "CARREL_OUTPUT_DIR": str(places.outputs),
         # A job never sees a GPU that it did not ask for: the empty list hides all.
         "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in launch.devices),

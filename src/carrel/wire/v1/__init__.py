@@ -76,6 +76,15 @@ from carrel.wire.v1.people import (
     UserRequest,
     UserView,
 )
+from carrel.wire.v1.pools import (
+    CallNumbers,
+    CallPage,
+    CallView,
+    WorkerPoolList,
+    WorkerPoolRequest,
+    WorkerPoolView,
+    WorkerView,
+)
 from carrel.wire.v1.secrets import JobSecrets, SecretChange, SecretList, SecretRequest, SecretView
 from carrel.wire.v1.sessions import (
     DeviceShareView,
@@ -120,6 +129,9 @@ __all__ = [
     "AttemptView",
     "AuditCheck",
     "AuditPage",
+    "CallNumbers",
+    "CallPage",
+    "CallView",
     "CellPageView",
     "CellView",
     "ClusterNodeView",
@@ -215,4 +227,8 @@ __all__ = [
     "UserList",
     "UserRequest",
     "UserView",
+    "WorkerPoolList",
+    "WorkerPoolRequest",
+    "WorkerPoolView",
+    "WorkerView",
 ]

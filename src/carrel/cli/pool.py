@@ -1,0 +1,109 @@
+"""`carrel pool`: the workers and calls behind `carrel.Executor`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from carrel.cli.endings import OK
+from carrel.cli.options import AsJson, Home, open_client
+from carrel.wire import v1
+
+pool_command = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Look after the workers that carry out calls of `carrel.Executor`.",
+)
+Number = Annotated[int, typer.Argument(metavar="POOL", help="Number of the pool.", show_default=False)]
+_STATES = ("PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED")
+
+
+@pool_command.command("list")
+def list_pools(
+    closed: Annotated[bool, typer.Option("--all", help="Those that are closed, too.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """List one's own pools, newest first, with their workers and calls."""
+    from carrel.cli.screen import print_json, print_table
+    from carrel.cli.words import local
+
+    with open_client(home) as client:
+        found = client.pools(closed=closed)
+    if as_json:
+        print_json({"pools": [pool.model_dump(mode="json") for pool in found]})
+        return OK
+    rows = [
+        (
+            str(pool.id),
+            pool.name,
+            _workers(pool),
+            *(str(pool.calls.get(state, 0)) for state in _STATES[:4]),
+            local(pool.created_at),
+        )
+        for pool in found
+    ]
+    print_table(("POOL", "NAME", "WORKERS", "WAIT", "RUN", "DONE", "FAILED", "SINCE"), rows)
+    return OK
+
+
+@pool_command.command("show")
+def show(
+    number: Number,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Calls to show, newest first.")] = 20,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show a pool's workers, what keeps them waiting, and its last calls."""
+    from carrel.cli.screen import print_fields, print_json, print_table
+
+    with open_client(home) as client:
+        pool, calls = client.pool(number), list(client.calls(number, limit))
+    if as_json:
+        print_json({"pool": pool.model_dump(mode="json"), "calls": [call.model_dump(mode="json") for call in calls]})
+        return OK
+    print_fields(
+        [
+            ("pool", f"{pool.id}: {pool.name}{', closed' if pool.closed_at else ''}"),
+            ("workers", f"{_workers(pool)}; {pool.min_workers} are kept, others end after {pool.idle_time:g} s without a call"),
+            ("calls", ", ".join(f"{pool.calls[state]} {state}" for state in _STATES if pool.calls.get(state)) or "none"),
+            *([("trouble", pool.trouble)] if pool.trouble else []),
+        ]
+    )
+    for worker in pool.workers:
+        print(f"  worker: job {worker.job_id} {worker.state}{f': {worker.message}' if worker.message else ''}")
+    if calls:
+        rows = [(str(one.id), one.state, one.label, str(one.job_id or ""), one.message.partition("\n")[0]) for one in calls]
+        print_table(("CALL", "STATE", "FUNCTION", "JOB", ""), rows)
+    return OK
+
+
+@pool_command.command("close")
+def close(
+    number: Number,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Calls that wait do not begin.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> int:
+    """Let a pool take no more calls. What runs is finished, and its workers end."""
+    from carrel.cli.screen import print_json
+    from carrel.cli.words import count
+
+    with open_client(home) as client:
+        pool = client.close_pool(number, cancel=cancel)
+    if as_json:
+        print_json(pool)
+        return OK
+    left = sum(pool.calls.get(state, 0) for state in ("PENDING", "RUNNING"))
+    rest = f"; still to be carried out: {count(left, 'call')}" if left else ""
+    print(f"Pool {number} is closed{rest}.")
+    return OK
+
+
+def _workers(pool: v1.WorkerPoolView) -> str:
+    running = sum(worker.state == "RUNNING" for worker in pool.workers)
+    waiting = len(pool.workers) - running
+    return f"{running}{f' (+{waiting})' if waiting else ''} of {pool.max_workers}"

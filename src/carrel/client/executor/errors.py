@@ -1,0 +1,27 @@
+"""What can go wrong with a call, beside what its function raises."""
+
+from __future__ import annotations
+
+from concurrent.futures import BrokenExecutor
+
+
+class WorkerDied(BrokenExecutor):
+    """The worker ended before the call did: it was killed, ran out of memory, or reached its walltime.
+
+    The call may have done a part of its work. With `retries` it begins again.
+    """
+
+
+class WorkersDoNotStart(BrokenExecutor):
+    """No worker came to where it takes calls; the message says why, and which job's log has more."""
+
+
+class RemoteTraceback(Exception):
+    """The cause of an exception that a call raised: where that was."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'

@@ -1,0 +1,255 @@
+"""`carrel.Executor`: `concurrent.futures` over the jobs of a lab."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures
+import contextlib
+import functools
+import hashlib
+import secrets
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from carrel.client.executor import pickling
+from carrel.client.executor.environment import own_modules, read_requirements
+from carrel.client.executor.future import Future
+from carrel.client.executor.patience import again
+from carrel.client.executor.receiving import Receiver
+from carrel.client.executor.sending import Sender, Unsent
+from carrel.core.domain.errors import CarrelError, Invalid
+from carrel.wire import v1
+
+if TYPE_CHECKING:
+    from carrel.client import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Executor(concurrent.futures.Executor):
+    """Runs functions on the lab's machines: each call in a warm worker, which is a job of the lab.
+
+    Functions and arguments are pickled by cloudpickle, so closures, lambdas and what is defined in a notebook travel. A worker
+    has the caller's Python and packages (they are locked and installed where it runs, once), and the modules of the caller's
+    own that are imported when the executor is made.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        min_workers: int = 0,
+        idle_time: float = 60.0,
+        cpus: int | None = None,
+        gpus: int | None = None,
+        gpu_type: str | None = None,
+        memory: str | None = None,
+        time: str | None = None,
+        requirements: str | Path | Sequence[str] | None = None,
+        image: str | None = None,
+        modules: Sequence[Any] | None = None,
+        name: str = "executor",
+        retries: int = 0,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        echo: bool = False,
+        client: Client | None = None,
+        **options: Any,
+    ) -> None:
+        """Open a pool of up to `max_workers` workers (default: 8) in the lab. No worker is started before the first call.
+
+        `min_workers` are kept although nothing is to do; others end after `idle_time` seconds without a call. `cpus`, `gpus`,
+        `gpu_type`, `memory` ("8G") and `time` ("2h", how long a worker may live) are each worker's. `requirements`: packages,
+        as a file or a list, instead of those of this environment; `image`: a container image instead. `modules`: own modules
+        that travel, instead of all that are imported. `retries`: how often a call begins again after its worker died.
+        `initializer` is called with `initargs` in each worker before its first call. `echo`: what calls print appears here,
+        too. `options` are those of a task (`qos`, `partition`, `account`, `variables`, `secrets`, …). Raises the errors of
+        `carrel.core.domain.errors`.
+        """
+        from carrel.client import Client
+
+        if max_workers is not None and max_workers <= 0:
+            raise ValueError("max_workers must be greater than 0")
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        self._client = client or Client()
+        self._closes = client is None
+        self._retries = retries
+        first = None if initializer is None else pickling.dump((initializer, initargs))
+        digest = None if first is None else _digest(first)
+        resources = v1.ResourceRequest(cpus=cpus, gpus=gpus, gpu_type=gpu_type, memory=memory, time=time)
+        request = v1.WorkerPoolRequest(
+            name=name,
+            min_workers=min_workers,
+            max_workers=max_workers or max(8, min_workers),
+            idle_time=idle_time,
+            task=v1.TaskRequest(
+                snapshot=self._upload(requirements, image, modules, digest),
+                name=name,
+                image=image,
+                resources=resources,
+                **options,
+            ),
+        )
+        self._pool = self._client.open_pool(request).id
+        self._functions: set[str] = set()
+        if first is not None and digest is not None:
+            self._client.add_function(self._pool, digest, first)
+        self._guard = threading.Lock()
+        self._shut = False
+        self._receiver = Receiver(self._client, self._pool, echo=echo)
+        self._sender = Sender(self._send, self._failed)
+        # A program that ends without `shutdown` has submitted all the same.
+        atexit.register(self._sender.flush)
+
+    @property
+    def pool_id(self) -> int:
+        """Number of the pool: `carrel pool show` has its workers and calls."""
+        return self._pool
+
+    # ---- calling
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call ``fn(*args, **kwargs)`` in a worker. Raises what keeps the arguments from being pickled."""
+        function, body = pickling.dump(fn), pickling.dump((args, kwargs))
+        digest = _digest(function)
+        key, label = secrets.token_urlsafe(12), _label(fn)
+        future: Future[T] = Future(label, self._cancel, self._flush)
+        header = {"key": key, "label": label, "function": digest, "retries": self._retries}
+        with self._guard:
+            if self._shut:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            if digest not in self._functions:
+                again(lambda: self._client.add_function(self._pool, digest, function))
+                self._functions.add(digest)
+            self._receiver.expect(future)
+            self._sender.put(Unsent(future=future, header=header, body=body))
+        return future
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+    ) -> Iterator[T]:
+        """As `concurrent.futures.Executor.map`; so many of `chunksize` elements are one call, which is faster for short ones."""
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        if chunksize == 1:
+            return super().map(fn, *iterables, timeout=timeout)
+
+        def several(chunk: list[tuple[Any, ...]]) -> list[T]:
+            return [fn(*element) for element in chunk]
+
+        chunks = super().map(several, _chunks(zip(*iterables, strict=False), chunksize), timeout=timeout)
+        return (element for chunk in chunks for element in chunk)
+
+    # ---- ending
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls. With `wait`, return when all have ended; with `cancel_futures`, those that wait do not begin.
+
+        What was submitted is carried out in any case, also when this program ends before it.
+        """
+        with self._guard:
+            first, self._shut = not self._shut, True
+        if first:
+            atexit.unregister(self._sender.flush)
+            self._sender.close()
+        with contextlib.suppress(CarrelError):  # a lab that is away meanwhile: the pool stays open, and its workers leave
+            again(lambda: self._client.close_pool(self._pool, cancel=cancel_futures))
+        if wait:
+            self._receiver.wait()
+            self._receiver.close()
+            if self._closes:
+                self._client.close()
+        else:
+            self._receiver.close_when_done(self._client.close if self._closes else None)
+
+    # ---- finding again
+
+    @staticmethod
+    def future(call_id: int, *, client: Client | None = None) -> Future[Any]:
+        """The call of that number, from this process or another one, today or tomorrow. Raises `NotFound`."""
+        from carrel.client import Client
+
+        client = client or Client()
+        call = client.call(call_id)
+        future: Future[Any] = Future(call.label, lambda one: _cancel_call(client, one), lambda: None)
+        receiver = Receiver(client, call.pool_id, echo=False)
+        receiver.expect(future)
+        receiver.number(future, call.id)
+        receiver.close_when_done(None)
+        return future
+
+    # ---- inside
+
+    def _upload(
+        self,
+        requirements: str | Path | Sequence[str] | None,
+        image: str | None,
+        modules: Sequence[Any] | None,
+        initializer: str | None,
+    ) -> str:
+        from carrel.client.executor.code import write_worker
+
+        if image is not None and requirements is not None:
+            raise Invalid("requirements and image are both given.", remedy="An image has its own packages: leave one out.")
+        lines = None if image is not None else read_requirements(requirements)
+        with tempfile.TemporaryDirectory(prefix="carrel-worker-") as directory:
+            write_worker(Path(directory), requirements=lines, modules=own_modules(modules), initializer=initializer)
+            return self._client.upload(Path(directory))
+
+    def _send(self, calls: list[Unsent]) -> None:
+        wanted = [(call.header, call.body) for call in calls]
+        numbers = again(lambda: self._client.submit_calls(self._pool, wanted))
+        for call, number in zip(calls, numbers, strict=True):
+            self._receiver.number(call.future, number)
+
+    def _failed(self, call: Unsent, error: CarrelError) -> None:
+        self._receiver.forget(call.future)
+        call.future.set_exception(error)
+
+    def _flush(self) -> None:
+        self._sender.flush()
+
+    def _cancel(self, future: Future[Any]) -> bool:
+        self._sender.flush()  # what is on its way has a number then
+        return future.cancelled() if future.done() else _cancel_call(self._client, future)
+
+
+def _cancel_call(client: Client, future: Future[Any]) -> bool:
+    # The answer to a call that was kept from beginning comes the same way as others' results.
+    if client.cancel_call(future.call_id).state != "CANCELLED":
+        return False
+    return future.cancel_here() or future.cancelled()
+
+
+def _digest(parts: Sequence[Any]) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return "sha256:" + found.hexdigest()
+
+
+def _label(fn: Callable[..., Any]) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", type(fn).__name__)
+    return name if module in (None, "__main__") else f"{module}.{name}"
+
+
+def _chunks(elements: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
+    chunk = []
+    for element in elements:
+        chunk.append(element)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

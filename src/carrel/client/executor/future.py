@@ -1,0 +1,106 @@
+"""A call that was submitted, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import struct
+import threading
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Printed:
+    """What a call writes to one stream, as far as it is known here."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._data = bytearray()
+        self._missed = False
+
+    def live(self, offset: int, data: bytes) -> bytes:
+        """A piece came while the call runs; return what of it is new."""
+        with self._guard:
+            known = len(self._data)
+            if offset > known:  # a piece was lost on the way; the end of the call has the rest
+                self._missed = True
+            new = data[known - offset :] if not self._missed and offset + len(data) > known else b""
+            self._data += new
+            return bytes(new)
+
+    def ended(self, kept: bytes) -> bytes:
+        """The call has ended: `kept` is how much it printed in all (eight bytes) and the end of it; return what is new."""
+        if not kept:
+            return b""
+        (size,) = struct.unpack_from(">Q", kept)
+        end = kept[8:]
+        with self._guard:
+            known = len(self._data)
+            start = size - len(end)
+            if start > known:
+                gap = f"\n[carrel: {start - known} bytes were not kept]\n".encode()
+                new = gap + end
+            else:
+                new = end[known - start :]
+            self._data += new
+            return bytes(new)
+
+    def text(self) -> str:
+        """All of it."""
+        with self._guard:
+            return self._data.decode("utf-8", "replace")
+
+
+class Future(concurrent.futures.Future[T]):
+    """A `concurrent.futures.Future` that knows the call behind it. It can be awaited.
+
+    `label` is the function's name. `call_id` finds the call again from another process: ``carrel.Executor.future(call_id)``.
+    """
+
+    def __init__(self, label: str, cancel: Callable[[Future[T]], bool], identify: Callable[[], None]) -> None:
+        super().__init__()
+        self.label = label
+        #: The job that carries it out, once it has begun.
+        self.job_id: int | None = None
+        self._cancel = cancel
+        self._identify = identify
+        self._number: int | None = None
+        self._ending = threading.Lock()
+        self._printed = {"stdout": Printed(), "stderr": Printed()}
+
+    @property
+    def call_id(self) -> int:
+        """Number of the call in the lab; waits until the lab has it. Raises what kept it from there."""
+        self._identify()
+        if self._number is None:  # the lab does not have it: it says why
+            raise self.exception() or RuntimeError("The call was cancelled before the lab had it.")
+        return self._number
+
+    def cancel(self) -> bool:
+        """Keep the call from beginning; False when it has begun or ended."""
+        if self.done():
+            return self.cancelled()
+        return self._cancel(self)
+
+    def cancel_here(self) -> bool:
+        """Mark it as cancelled; the lab has been told, or never heard of it."""
+        with self._ending:  # the lab's answer and its news both say so
+            if self.done():
+                return self.cancelled()
+            done = super().cancel()
+            if done:
+                self.set_running_or_notify_cancel()
+            return done
+
+    def stdout(self) -> str:
+        """What the call has written to its standard output so far; of very much, the end."""
+        return self._printed["stdout"].text()
+
+    def stderr(self) -> str:
+        """The same of its standard error."""
+        return self._printed["stderr"].text()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return asyncio.wrap_future(self).__await__()

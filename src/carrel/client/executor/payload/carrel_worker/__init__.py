@@ -1,0 +1,1 @@
+"""Carries out calls of functions for a pool of a Carrel lab."""

@@ -1,0 +1,186 @@
+"""Follows the calls of a pool and gives futures what has become of them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from carrel.client.executor import pickling
+from carrel.client.executor.errors import RemoteTraceback, WorkerDied, WorkersDoNotStart
+from carrel.client.executor.patience import again
+from carrel.core.domain.errors import CarrelError, Unavailable
+
+if TYPE_CHECKING:
+    from carrel.client import Client
+    from carrel.client.executor.future import Future
+
+_FAILURES = {"worker_died": WorkerDied, "workers_do_not_start": WorkersDoNotStart}
+
+
+class Receiver:
+    """A thread that follows a pool while there are futures to fulfil."""
+
+    def __init__(self, client: Client, pool: int, *, echo: bool) -> None:
+        """`echo`: what calls print is printed here, too."""
+        self._client = client
+        self._pool = pool
+        self._echo = echo
+        self._changed = threading.Condition()
+        #: Those without a number yet, and those with one.
+        self._unnumbered: set[Future[Any]] = set()
+        self._futures: dict[int, Future[Any]] = {}
+        #: Endings that came before their numbers.
+        self._early: dict[int, tuple[dict[str, Any], bytes]] = {}
+        #: Number of the last ending that is known.
+        self._after = 0
+        self._closed = False
+        self._when_done: Callable[[], None] | None = None
+        self._thread = threading.Thread(target=self._run, name="carrel results", daemon=True)
+        self._started = False
+
+    def expect(self, future: Future[Any]) -> None:
+        """A call will be submitted."""
+        with self._changed:
+            self._unnumbered.add(future)
+            if not self._started:
+                self._started = True
+                self._thread.start()
+            self._changed.notify_all()
+
+    def number(self, future: Future[Any], call_id: int) -> None:
+        """The lab has the call, under this number."""
+        with self._changed:
+            self._unnumbered.discard(future)
+            future._number = call_id
+            self._futures[call_id] = future
+            early = self._early.pop(call_id, None)
+            self._changed.notify_all()
+        if early is not None:
+            self._end(*early)
+
+    def forget(self, future: Future[Any]) -> None:
+        """The call never came to the lab."""
+        with self._changed:
+            self._unnumbered.discard(future)
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Return when all calls have ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._unnumbered and not self._futures)
+
+    def close(self) -> None:
+        """End the thread; it does not wait for calls."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def close_when_done(self, then: Callable[[], None] | None) -> None:
+        """End the thread when all calls have ended."""
+        with self._changed:
+            self._when_done = then or (lambda: None)
+            self._changed.notify_all()
+
+    def _idle(self) -> bool:
+        return not self._unnumbered and not self._futures
+
+    def _run(self) -> None:
+        pause = 0.05
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._when_done is not None or not self._idle())
+                if self._closed or (self._when_done is not None and self._idle()):
+                    break
+            try:
+                for header, body in self._client.follow_pool(self._pool, self._after):
+                    pause = 0.05
+                    self._hear(header, body)
+                    if self._closed or (self._when_done is not None and self._idle()):
+                        break
+            except Unavailable:
+                time.sleep(pause)
+                pause = min(2 * pause, 2.0)
+            except CarrelError as error:
+                self._fail_all(error)
+                break
+        if self._when_done is not None:
+            self._when_done()
+
+    def _hear(self, header: dict[str, Any], body: bytes) -> None:
+        kind = header["type"]
+        if kind == "ended":
+            self._end(header, body)
+            self._after = header["number"]
+            return
+        future = self._futures.get(header.get("call", 0))
+        if future is None:
+            return
+        if kind == "begun":
+            future.job_id = header["job"]
+            _running(future)
+        elif kind == "output":
+            self._print(header["stream"], future._printed[header["stream"]].live(header["offset"], body))
+
+    def _end(self, header: dict[str, Any], body: bytes) -> None:
+        with self._changed:
+            future = self._futures.get(header["call"])
+            if future is None:
+                if self._unnumbered:
+                    self._early[header["call"]] = (header, body)
+                return
+        split = header["stdout"], header["stdout"] + header["stderr"]
+        self._print("stdout", future._printed["stdout"].ended(body[: split[0]]))
+        self._print("stderr", future._printed["stderr"].ended(body[split[0] : split[1]]))
+        future.job_id = header["job"]
+        try:
+            data = bytearray(body[split[1] :]) if header["inline"] else self._fetch(header["call"])
+            _fulfil(future, header, data)
+        except BaseException as error:  # noqa: BLE001 - whatever a value does when it is unpickled is its future's
+            if not future.done():
+                future.set_exception(error)
+        with self._changed:
+            self._futures.pop(header["call"], None)
+            self._changed.notify_all()
+
+    def _fetch(self, call_id: int) -> bytearray:
+        return again(lambda: self._client.call_result(call_id))
+
+    def _print(self, stream: str, data: bytes) -> None:
+        if self._echo and data:
+            target = sys.stdout if stream == "stdout" else sys.stderr
+            target.write(data.decode("utf-8", "replace"))
+            target.flush()
+
+    def _fail_all(self, error: CarrelError) -> None:
+        with self._changed:
+            futures = [*self._futures.values(), *self._unnumbered]
+            self._futures.clear()
+            self._unnumbered.clear()
+            self._changed.notify_all()
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+
+
+def _running(future: Future[Any]) -> bool:
+    return future.running() or (not future.done() and future.set_running_or_notify_cancel())
+
+
+def _fulfil(future: Future[Any], header: dict[str, Any], data: bytearray) -> None:
+    state, error = header["state"], header["error"]
+    if state == "CANCELLED":
+        future.cancel_here()
+        return
+    if not _running(future):
+        return
+    if state == "COMPLETED":
+        future.set_result(pickling.load(data))
+    elif data:
+        raised, trace = pickling.load(data)
+        raised.__cause__ = RemoteTraceback(trace)
+        future.set_exception(raised)
+    else:
+        future.set_exception(_FAILURES.get(error, WorkerDied)(header["message"]))

@@ -1,0 +1,79 @@
+"""The thread that looks after pools: it hears of their workers' ends and starts those that are missing."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from carrel.core.control.pools import Pools
+from carrel.core.control.ports import EventStore
+from carrel.core.domain.errors import CarrelError
+
+_log = logging.getLogger(__name__)
+_PAGE = 500
+#: Seconds until a worker that could not be started is tried again.
+_AGAIN = 2.0
+
+
+class PoolLoop:
+    """Runs until it is closed; woken by events of jobs and by what happens in pools."""
+
+    def __init__(self, pools: Pools, events: EventStore) -> None:
+        self._pools = pools
+        self._events = events
+        self._bell = threading.Event()
+        self._closing = False
+        #: Event up to which was heard; None while there are no workers.
+        self._seen: int | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._thread = threading.Thread(target=self._run, name="pools", daemon=True)
+
+    def start(self) -> None:
+        """Take up what an earlier server left, and begin."""
+        self._pools.load()
+        self._pools.changed = self._bell.set
+        self._unsubscribe = self._events.subscribe(self._bell.set)
+        self._bell.set()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; workers and their calls go on."""
+        self._unsubscribe()
+        self._closing = True
+        self._bell.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        well = True
+        while True:
+            self._bell.wait(None if well else _AGAIN)
+            self._bell.clear()
+            if self._closing:
+                return
+            try:
+                self._hear()
+                well = self._pools.start_missing()
+            except CarrelError as error:
+                _log.warning("Pools cannot be looked after now: %s", error)
+                well = False
+
+    def _hear(self) -> None:
+        workers = self._pools.all_workers()
+        if not workers:
+            self._seen = None
+            return
+        if self._seen is None:
+            self._seen = self._events.last_id()
+            for job_id in workers:
+                self._pools.job_changed(job_id)
+        while True:
+            events = self._events.after(self._seen, job_id=None, owner=None, limit=_PAGE)
+            for event in events:
+                if event.type == "state":
+                    self._pools.job_changed(event.job_id)
+            if events:
+                self._seen = events[-1].id
+            if len(events) < _PAGE:
+                return

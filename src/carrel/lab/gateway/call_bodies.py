@@ -1,0 +1,126 @@
+"""Frames of calls as they come in and go out: what is small stays in memory, what is large goes through a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anyio import to_thread
+from starlette.requests import Request
+
+from carrel.core.domain.call import INLINE, Body
+from carrel.core.domain.errors import Invalid, StorageFull
+from carrel.core.snapshots.extraction import write_all
+from carrel.core.spool.disk import full_at
+from carrel.wire.frames import Decoder, Malformed
+
+#: Bytes that are read from a file at once.
+_PIECE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What came: a header, and its body."""
+
+    header: dict[str, Any]
+    body: Body
+
+
+class CallBodies:
+    """Files of bodies below one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    async def receive(self, request: Request, *, most: int) -> AsyncIterator[Frame]:
+        """Each frame of a request, whole. Raises `Invalid` for what is none, and for a body of more than `most` bytes."""
+        decoder, draft = Decoder(), _Draft(self._new_file)
+        header: dict[str, Any] = {}
+        try:
+            async for part in request.stream():
+                for kind, value in decoder.feed(part):
+                    if kind == "frame":
+                        header = value
+                        if header["size"] > most:
+                            raise Invalid(f"A body of {header['size']} bytes; this takes up to {most}.")
+                        draft = _Draft(self._new_file, large=header["size"] > INLINE)
+                    elif kind == "data":
+                        if draft.large:
+                            await to_thread.run_sync(draft.add, value)
+                        else:
+                            draft.add(value)
+                    else:
+                        yield Frame(header=header, body=draft.finish())
+        except Malformed as error:
+            raise Invalid(f"The request is no row of frames: {error}") from None
+        finally:
+            draft.give_up()
+        if not decoder.between:
+            raise Invalid("The request ends within a frame.")
+
+    def pieces(self, body: Body) -> Iterator[bytes]:
+        """The content of a body, piece by piece."""
+        if body.path is None:
+            yield body.data or b""
+            return
+        with open(body.path, "rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+
+    @staticmethod
+    def discard(body: Body) -> None:
+        """Remove the file of a body that nobody needs."""
+        if body.path is not None:
+            Path(body.path).unlink(missing_ok=True)
+
+    def _new_file(self) -> Path:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._directory / secrets.token_hex(16)
+
+
+class _Draft:
+    """A body that is coming."""
+
+    def __init__(self, new_file: Callable[[], Path], *, large: bool = False) -> None:
+        self.large = large
+        self._new_file = new_file
+        self._size = 0
+        self._small = bytearray()
+        self._path: Path | None = None
+        self._file: Any = None
+
+    def add(self, data: bytes) -> None:
+        """The next piece."""
+        self._size += len(data)
+        if not self.large:
+            self._small += data
+            return
+        if self._file is None:
+            self._path = self._new_file()
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._file = os.fdopen(descriptor, "wb", buffering=0)
+        try:
+            write_all(self._file, data)
+        except OSError as error:
+            raise StorageFull(f"The lab has no room for this. {full_at(self._path or '')}", remedy="Free space.") from error
+
+    def finish(self) -> Body:
+        """The body, which is the caller's now."""
+        if self._file is None:
+            return Body(size=self._size, data=bytes(self._small))
+        self._file.close()
+        path, self._path, self._file = self._path, None, None
+        return Body(size=self._size, path=str(path))
+
+    def give_up(self) -> None:
+        """Leave nothing of a body that has not come whole."""
+        if self._file is not None:
+            self._file.close()
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()

@@ -1,0 +1,253 @@
+"""Pools and calls in the database. What is large lies in files; here is where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import sqlalchemy as sa
+
+from carrel.core.domain.call import Body, Call, CallState, Ending, NewCall, WorkerPool, WorkerPoolSpec
+from carrel.core.domain.serial import to_plain
+from carrel.lab.store.call_tables import OPEN_ONLY, calls, pool_functions, pool_workers, pools
+from carrel.lab.store.database import Database
+from carrel.lab.store.rows import dump
+
+_FIELDS = tuple(item.name for item in fields(Call))
+_CALL = sa.select(*(calls.c[name] for name in _FIELDS))
+_INSERT = sa.insert(calls).returning(calls.c.id, sort_by_parameter_order=True)
+_BEGIN = (
+    sa.update(calls)
+    .where(calls.c.id == sa.bindparam("which"), calls.c.state == CallState.PENDING.value)
+    .values(
+        state=CallState.RUNNING.value,
+        job_id=sa.bindparam("job"),
+        attempt=sa.bindparam("number"),
+        started_at=sa.bindparam("now"),
+    )
+)
+_END = (
+    sa.update(calls)
+    .where(calls.c.id == sa.bindparam("which"), calls.c.ended_number.is_(None))
+    .values(
+        {
+            name: sa.bindparam(f"new_{name}")
+            for name in ("state", "ended_at", "ended_number", "error", "message", "result_size", "result", "result_path")
+        }
+        | {"stdout": sa.bindparam("new_stdout"), "stderr": sa.bindparam("new_stderr")}
+    )
+)
+
+
+class CallTable:
+    """Implements `carrel.core.control.pool_ports.CallStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # ---- pools
+
+    def add_pool(self, owner: str, spec: WorkerPoolSpec, *, parent: int | None, now: float) -> WorkerPool:
+        """Write a pool down."""
+        row = {"owner": owner, "spec": dump(to_plain(spec)), "parent": parent, "created_at": now}
+        with self._database.write() as connection:
+            number = connection.execute(sa.insert(pools).returning(pools.c.id), row).scalar_one()
+        return WorkerPool(id=number, owner=owner, spec=spec, parent=parent, created_at=now)
+
+    def pools(self, *, owner: str | None = None, closed: bool = False) -> Sequence[WorkerPool]:
+        """Newest first: of everybody or of one; those that are closed only if asked for."""
+        query = sa.select(pools).order_by(pools.c.id.desc())
+        if owner is not None:
+            query = query.where(pools.c.owner == owner)
+        if not closed:
+            query = query.where(pools.c.closed_at.is_(None))
+        with self._database.read() as connection:
+            return [_pool(row) for row in connection.execute(query)]
+
+    def unfinished_pools(self) -> Sequence[WorkerPool]:
+        """Those that are open, or have calls that have not ended."""
+        unended = sa.exists().where(calls.c.pool_id == pools.c.id, sa.text(OPEN_ONLY))
+        with self._database.read() as connection:
+            return [_pool(row) for row in connection.execute(sa.select(pools).where(pools.c.closed_at.is_(None) | unended))]
+
+    def pool(self, pool_id: int) -> WorkerPool | None:
+        """The pool, or None."""
+        with self._database.read() as connection:
+            row = connection.execute(sa.select(pools).where(pools.c.id == pool_id)).first()
+        return None if row is None else _pool(row)
+
+    def close_pool(self, pool_id: int, *, now: float) -> None:
+        """It takes no more calls."""
+        change = sa.update(pools).where(pools.c.id == pool_id, pools.c.closed_at.is_(None)).values(closed_at=now)
+        with self._database.write() as connection:
+            connection.execute(change)
+
+    def add_worker(self, pool_id: int, job_id: int) -> None:
+        """The job is a worker of the pool."""
+        with self._database.write() as connection:
+            connection.execute(sa.insert(pool_workers), {"pool_id": pool_id, "job_id": job_id})
+
+    def workers(self, pool_id: int) -> Sequence[int]:
+        """All jobs that are or were workers of the pool, oldest first."""
+        query = sa.select(pool_workers.c.job_id).where(pool_workers.c.pool_id == pool_id).order_by(pool_workers.c.job_id)
+        with self._database.read() as connection:
+            return list(connection.execute(query).scalars())
+
+    # ---- functions
+
+    def add_function(self, pool_id: int, digest: str, body: Body) -> bool:
+        """Keep a function; return whether it is new. The file of one that is there already stays the caller's."""
+        row = {"pool_id": pool_id, "digest": digest, "size": body.size, "data": body.data, "path": body.path}
+        with self._database.write() as connection:
+            if connection.execute(_function(pool_id, digest)).first() is not None:
+                return False
+            connection.execute(sa.insert(pool_functions), row)
+        return True
+
+    def function(self, pool_id: int, digest: str) -> Body | None:
+        """A function's content, or None."""
+        with self._database.read() as connection:
+            row = connection.execute(_function(pool_id, digest)).first()
+        return None if row is None else Body(size=row.size, data=row.data, path=row.path)
+
+    # ---- calls
+
+    def add_calls(self, pool_id: int, new: Sequence[NewCall], *, now: float) -> Sequence[tuple[int, bool]]:
+        """Write calls down; return the number of each in the order of `new`, and whether it is new."""
+        keys = [call.key for call in new]
+        query = sa.select(calls.c.key, calls.c.id).where(calls.c.pool_id == pool_id, calls.c.key.in_(keys))
+        with self._database.write() as connection:
+            known: dict[str, int] = dict(connection.execute(query).all())
+            fresh = {call.key: call for call in new if call.key not in known}
+            rows = [_new_row(pool_id, call, now) for call in fresh.values()]
+            made = dict(zip(fresh, connection.execute(_INSERT, rows).scalars(), strict=True)) if rows else {}
+        return [(made[key], True) if key in made else (known[key], False) for key in keys]
+
+    def begin(self, call_id: int, *, job_id: int, attempt: int, now: float) -> bool:
+        """A worker is given the call; False when it waits no more."""
+        with self._database.write() as connection:
+            done = connection.execute(_BEGIN, {"which": call_id, "job": job_id, "number": attempt, "now": now})
+            return bool(done.rowcount)
+
+    def again(self, call_ids: Mapping[int, int]) -> None:
+        """These calls wait again; each has so many retries left."""
+        change = (
+            sa.update(calls)
+            .where(calls.c.id == sa.bindparam("which"), calls.c.state == CallState.RUNNING.value)
+            .values(state=CallState.PENDING.value, job_id=None, attempt=None, started_at=None, retries_left=sa.bindparam("left"))
+        )
+        if call_ids:
+            with self._database.write() as connection:
+                connection.execute(change, [{"which": one, "left": left} for one, left in call_ids.items()])
+
+    def end(self, endings: Mapping[int, Ending], *, now: float) -> None:
+        """Calls have ended, by their numbers among those of the pool that have. One that has ended stays as it is."""
+        rows = [
+            {
+                "which": one.call_id,
+                "new_state": one.state.value,
+                "new_ended_at": now,
+                "new_ended_number": number,
+                "new_error": one.error,
+                "new_message": one.message,
+                "new_result_size": one.body.size,
+                "new_result": one.body.data,
+                "new_result_path": one.body.path,
+                "new_stdout": one.stdout or None,
+                "new_stderr": one.stderr or None,
+            }
+            for number, one in endings.items()
+        ]
+        if rows:
+            with self._database.write() as connection:
+                connection.execute(_END, rows)
+
+    def open_calls(self, pool_id: int) -> Sequence[Call]:
+        """Those that have not ended, oldest first."""
+        query = _CALL.where(calls.c.pool_id == pool_id, sa.text(OPEN_ONLY)).order_by(calls.c.id)
+        return self._read(query)
+
+    def last_ended(self, pool_id: int) -> int:
+        """Number of the call that ended last; 0 when none has."""
+        query = sa.select(sa.func.max(calls.c.ended_number)).where(calls.c.pool_id == pool_id)
+        with self._database.read() as connection:
+            return connection.execute(query).scalar() or 0
+
+    def ended(self, pool_id: int, *, after: int, limit: int) -> Sequence[Call]:
+        """Those that ended after that number, in the order in which they ended."""
+        query = _CALL.where(calls.c.pool_id == pool_id, calls.c.ended_number > after).order_by(calls.c.ended_number).limit(limit)
+        return self._read(query)
+
+    def list(self, pool_id: int, *, before: int | None, limit: int) -> Sequence[Call]:
+        """Newest first."""
+        query = _CALL.where(calls.c.pool_id == pool_id).order_by(calls.c.id.desc()).limit(limit)
+        return self._read(query if before is None else query.where(calls.c.id < before))
+
+    def call(self, call_id: int) -> Call | None:
+        """The call, or None."""
+        return next(iter(self._read(_CALL.where(calls.c.id == call_id))), None)
+
+    def counts(self, pool_id: int) -> Mapping[str, int]:
+        """How many calls of the pool are in each state."""
+        query = sa.select(calls.c.state, sa.func.count()).where(calls.c.pool_id == pool_id).group_by(calls.c.state)
+        with self._database.read() as connection:
+            return dict(connection.execute(query).all())
+
+    def arguments(self, call_id: int) -> Body:
+        """Its pickled arguments."""
+        return self._body(call_id, "arguments")
+
+    def result(self, call_id: int) -> Body:
+        """Its pickled result."""
+        return self._body(call_id, "result")
+
+    def printed(self, call_id: int) -> tuple[bytes, bytes]:
+        """The ends of what it wrote to stdout and stderr."""
+        query = sa.select(calls.c.stdout, calls.c.stderr).where(calls.c.id == call_id)
+        with self._database.read() as connection:
+            row = connection.execute(query).one()
+        return row.stdout or b"", row.stderr or b""
+
+    def _body(self, call_id: int, which: str) -> Body:
+        columns = [
+            calls.c[name].label(label) for name, label in ((f"{which}_size", "size"), (which, "data"), (f"{which}_path", "path"))
+        ]
+        with self._database.read() as connection:
+            row = connection.execute(sa.select(*columns).where(calls.c.id == call_id)).one()
+        return Body(size=row.size, data=row.data, path=row.path)
+
+    def _read(self, query: sa.Select[Any]) -> Sequence[Call]:
+        with self._database.read() as connection:
+            return [_call(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def _function(pool_id: int, digest: str) -> sa.Select[Any]:
+    return sa.select(pool_functions).where(pool_functions.c.pool_id == pool_id, pool_functions.c.digest == digest)
+
+
+def _new_row(pool_id: int, call: NewCall, now: float) -> dict[str, Any]:
+    return {
+        "pool_id": pool_id,
+        "key": call.key,
+        "label": call.label,
+        "function": call.function,
+        "state": CallState.PENDING.value,
+        "retries_left": call.retries,
+        "created_at": now,
+        "arguments_size": call.body.size,
+        "arguments": call.body.data,
+        "arguments_path": call.body.path,
+    }
+
+
+def _pool(row: sa.Row[Any]) -> WorkerPool:
+    spec = WorkerPoolSpec(**json.loads(row.spec))
+    return WorkerPool(
+        id=row.id, owner=row.owner, spec=spec, created_at=row.created_at, parent=row.parent, closed_at=row.closed_at
+    )
+
+
+def _call(row: Mapping[str, Any]) -> Call:
+    return Call(**{**row, "state": CallState(row["state"])})

@@ -1,0 +1,98 @@
+"""Pools of workers, and calls of functions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from carrel.wire.v1.base import Request, Response
+from carrel.wire.v1.jobs import TaskRequest
+
+_State = Literal["PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"]
+MOST_WORKERS = 1000
+
+
+class WorkerPoolRequest(Request):
+    """What a worker is, and how many there may be."""
+
+    name: str = Field(default="pool", min_length=1, max_length=255, pattern=r"^[^\x00]*$")
+    #: Workers that are kept although nothing is to do.
+    min_workers: int = Field(default=0, ge=0, le=MOST_WORKERS)
+    max_workers: int = Field(ge=1, le=MOST_WORKERS)
+    #: Seconds after which a worker that has nothing to do ends.
+    idle_time: float = Field(default=60.0, ge=0, le=7 * 86400, allow_inf_nan=False)
+    #: The task that each worker is.
+    task: TaskRequest
+
+
+class WorkerView(Response):
+    """A job that carries out calls."""
+
+    job_id: int
+    state: str
+    #: Why it waits, while it does.
+    message: str = ""
+
+
+class WorkerPoolView(Response):
+    """One pool."""
+
+    id: int
+    name: str
+    min_workers: int
+    max_workers: int
+    idle_time: float
+    created_at: datetime
+    closed_at: datetime | None = None
+    #: The job in which it was opened.
+    parent: int | None = None
+    #: Calls by their state.
+    calls: dict[str, int] = Field(default_factory=dict)
+    workers: list[WorkerView] = Field(default_factory=list)
+    #: What keeps workers from being started.
+    trouble: str = ""
+
+
+class WorkerPoolList(Response):
+    """One's own pools, newest first."""
+
+    pools: list[WorkerPoolView]
+
+
+class CallView(Response):
+    """One call."""
+
+    id: int
+    pool_id: int
+    key: str
+    #: The function's name.
+    label: str
+    state: _State
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    #: The worker that has or had it.
+    job_id: int | None = None
+    #: What kind of failure: exception, worker_died, not_picklable, workers_do_not_start, cancelled.
+    error: str = ""
+    message: str = ""
+    retries_left: int = 0
+    #: Bytes of its pickled arguments, and of its result.
+    arguments_size: int = 0
+    result_size: int = 0
+
+
+class CallPage(Response):
+    """Calls, newest first."""
+
+    calls: list[CallView]
+    #: `before` of the next page; None at the end.
+    next: int | None = None
+
+
+class CallNumbers(Response):
+    """The numbers of submitted calls, in their order."""
+
+    calls: list[int]

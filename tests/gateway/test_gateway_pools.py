@@ -1,0 +1,341 @@
+"""Pools of workers over REST, with workers whose every request is the test's own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from gateway_lab import Rig, client
+
+from carrel.core.domain.call import INLINE
+from carrel.core.domain.job import JobState, Reason
+from carrel.wire.frames import Decoder, encode
+
+V1 = "/api/v1"
+FUNCTION = "sha256:" + "1" * 64
+
+
+def frames(data: bytes) -> list[tuple[dict[str, Any], bytes]]:
+    found: list[tuple[dict[str, Any], bytes]] = []
+    decoder = Decoder()
+    for kind, value in decoder.feed(data):
+        if kind == "frame":
+            found.append((value, b""))
+        elif kind == "data":
+            found[-1] = (found[-1][0], found[-1][1] + value)
+    assert decoder.between
+    return found
+
+
+@dataclass
+class Worker:
+    """What a worker says."""
+
+    http: httpx.Client
+    job: int
+    pool: int
+    holding: list[int] = field(default_factory=list)
+
+    def ask(self, *parts: bytes, wait: float = 0, take: bool = True) -> tuple[dict[str, Any], bytes]:
+        body = encode({"type": "holding", "calls": self.holding}) + b"".join(parts)
+        query = {"wait": wait, "take": str(take).lower()}
+        answer = self.http.post(f"{V1}/pools/{self.pool}/work", params=query, content=body)
+        assert answer.status_code == 200, answer.text
+        (found,) = frames(answer.content)
+        return found
+
+    def end(self, call: int, body: bytes = b"result", **header: Any) -> tuple[dict[str, Any], bytes]:
+        return self.ask(encode({"type": "ended", "call": call, "state": "COMPLETED", **header}, body))
+
+
+@dataclass
+class Pool:
+    rig: Rig
+    http: httpx.Client
+    url: str
+    id: int
+    opened: list[httpx.Client]
+
+    def calls(self, *bodies: bytes, retries: int = 0, keys: list[str] | None = None) -> list[int]:
+        self.http.put(f"{V1}/pools/{self.id}/functions/{FUNCTION}", content=encode({}, b"function")).raise_for_status()
+        keys = keys or [secrets.token_hex(8) for _ in bodies]
+        content = b"".join(
+            encode({"key": key, "label": "f", "function": FUNCTION, "retries": retries}, body)
+            for key, body in zip(keys, bodies, strict=True)
+        )
+        answer = self.http.post(f"{V1}/pools/{self.id}/calls", content=content)
+        assert answer.status_code == 201, answer.text
+        return list(answer.json()["calls"])
+
+    def workers(self, number: int) -> list[Worker]:
+        def there() -> bool:
+            return len(self.view()["workers"]) == number
+
+        self.rig.wait_for(there)
+        return [self.worker(one["job_id"]) for one in self.view()["workers"]]
+
+    def worker(self, job: int) -> Worker:
+        _, token = self.rig.engine.wait_started(job)
+        self.rig.engine.run(job)
+        self.rig.wait(job, JobState.RUNNING)
+        http = client(self.url, {"Authorization": f"Bearer {token}"})
+        self.opened.append(http)
+        return Worker(http=http, job=job, pool=self.id)
+
+    def view(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get(f"{V1}/pools/{self.id}").raise_for_status().json()
+        return found
+
+    def ended(self, after: int = 0) -> list[tuple[dict[str, Any], bytes]]:
+        answer = self.http.get(f"{V1}/pools/{self.id}/results", params={"after": after, "stream": "false"})
+        return frames(answer.raise_for_status().content)
+
+    def state(self, call: int) -> str:
+        return str(self.http.get(f"{V1}/calls/{call}").raise_for_status().json()["state"])
+
+
+Opens = Callable[..., Pool]
+
+
+@pytest.fixture
+def opens(rig: Rig, ada: httpx.Client, url: str) -> Iterator[Opens]:
+    opened: list[httpx.Client] = []
+
+    def opens(**more: Any) -> Pool:
+        body = {"max_workers": 1, "task": {"snapshot": rig.upload("ada")}, **more}
+        answer = ada.post(f"{V1}/pools", json=body)
+        assert answer.status_code == 201, answer.text
+        return Pool(rig=rig, http=ada, url=url, id=answer.json()["id"], opened=opened)
+
+    yield opens
+    for http in opened:
+        http.close()
+
+
+@pytest.fixture
+def pool(opens: Opens) -> Pool:
+    return opens()
+
+
+def dies(rig: Rig, job: int) -> None:
+    rig.engine.end(job, state=JobState.FAILED, reason=Reason(code="Failed", message="it was killed"), exit_code=1)
+    rig.wait(job, JobState.FAILED)
+
+
+def test_a_call_goes_to_a_worker_and_its_result_comes_back(pool: Pool) -> None:
+    (call,) = pool.calls(b"arguments")
+    (worker,) = pool.workers(1)
+    launch, _ = pool.rig.engine.wait_started(worker.job)
+    assert launch.task.pool == pool.id
+    assert worker.ask() == ({"type": "call", "call": call, "function": FUNCTION, "size": 9}, b"arguments")
+    assert pool.state(call) == "RUNNING"
+    assert worker.http.get(f"{V1}/pools/{pool.id}/functions/{FUNCTION}").content == b"function"
+    printed = encode({"type": "stdout"}, b"said") + encode({"type": "stderr"}, b"warned")
+    told = encode({"type": "ended", "call": call, "state": "COMPLETED"}, b"result")
+    assert worker.ask(printed + told)[0]["type"] == "none"
+    ((header, body),) = pool.ended()
+    assert (header["call"], header["number"], header["state"], header["job"]) == (call, 1, "COMPLETED", worker.job)
+    assert (header["stdout"], header["stderr"], header["inline"], body) == (4, 6, True, b"saidwarnedresult")
+    assert pool.http.get(f"{V1}/calls/{call}/result").content == b"result"
+    assert pool.ended(after=1) == []
+
+
+def test_a_worker_has_no_run_of_its_own(pool: Pool) -> None:
+    pool.calls(b"")
+    (worker,) = pool.workers(1)
+    assert pool.rig.store.outbox.run_of(worker.job) is None
+
+
+def test_large_bodies_go_through_files_and_come_back_whole(pool: Pool) -> None:
+    large = bytes(range(256)) * (INLINE // 64)
+    (call,) = pool.calls(large)
+    (worker,) = pool.workers(1)
+    assert worker.ask()[1] == large
+    worker.end(call, large[::-1])
+    ((header, body),) = pool.ended()
+    assert (header["inline"], body) == (False, b"")
+    assert pool.http.get(f"{V1}/calls/{call}/result").content == large[::-1]
+
+
+def test_the_same_key_is_the_same_call(pool: Pool) -> None:
+    first = pool.calls(b"1", b"2", keys=["a", "b"])
+    assert pool.calls(b"2", b"3", keys=["b", "c"])[0] == first[1]
+    assert len(pool.http.get(f"{V1}/pools/{pool.id}/calls").json()["calls"]) == 3
+
+
+def test_calls_are_taken_in_their_order_by_as_many_workers_as_there_may_be(opens: Opens) -> None:
+    pool = opens(max_workers=2)
+    calls = pool.calls(b"1", b"2", b"3")
+    first, second = pool.workers(2)
+    assert [first.ask()[0]["call"], second.ask()[0]["call"]] == calls[:2]
+    assert first.end(calls[0])[0]["call"] == calls[2]
+    assert second.end(calls[1])[0]["type"] == "none"
+
+
+def test_a_call_that_never_reached_its_worker_waits_again(pool: Pool) -> None:
+    (call,) = pool.calls(b"x")
+    (worker,) = pool.workers(1)
+    assert worker.ask()[0]["call"] == call
+    assert worker.ask(take=False)[0]["type"] == "none"
+    assert pool.state(call) == "PENDING"
+    assert worker.ask()[0]["call"] == call
+    worker.holding = [call]
+    assert worker.ask(take=False)[0]["type"] == "none"
+    assert pool.state(call) == "RUNNING"
+
+
+def test_a_call_whose_worker_died_fails_and_says_why(pool: Pool) -> None:
+    (call,) = pool.calls(b"x")
+    (worker,) = pool.workers(1)
+    worker.ask()
+    dies(pool.rig, worker.job)
+    pool.rig.wait_for(lambda: pool.state(call) == "FAILED")
+    ((header, _),) = pool.ended()
+    assert header["error"] == "worker_died"
+    assert "it was killed" in header["message"]
+    assert f"carrel logs {worker.job}" in header["message"]
+
+
+def test_a_call_with_retries_begins_again_elsewhere_and_so_often(pool: Pool) -> None:
+    (call,) = pool.calls(b"x", retries=1)
+    (first,) = pool.workers(1)
+    assert first.ask()[0]["call"] == call
+    dies(pool.rig, first.job)
+    pool.rig.wait_for(lambda: [one["job_id"] for one in pool.view()["workers"]] not in ([], [first.job]))
+    (second,) = pool.workers(1)
+    assert second.ask()[0]["call"] == call
+    dies(pool.rig, second.job)
+    pool.rig.wait_for(lambda: pool.state(call) == "FAILED")
+
+
+def test_an_ending_that_is_told_twice_counts_once(pool: Pool) -> None:
+    calls = pool.calls(b"x", b"y")
+    (worker,) = pool.workers(1)
+    worker.ask()
+    assert worker.end(calls[0], b"first")[0]["call"] == calls[1]
+    worker.holding = [calls[1]]
+    worker.ask(encode({"type": "ended", "call": calls[0], "state": "FAILED"}, b"second"), take=False)
+    assert [(header["state"], body) for header, body in pool.ended()] == [("COMPLETED", b"first")]
+    assert pool.state(calls[1]) == "RUNNING"
+
+
+def test_a_worker_ends_only_the_call_that_it_has(opens: Opens) -> None:
+    pool = opens(max_workers=2)
+    calls = pool.calls(b"1", b"2")
+    first, second = pool.workers(2)
+    first.ask(), second.ask()
+    second.holding = [calls[1]]
+    second.ask(encode({"type": "ended", "call": calls[0], "state": "COMPLETED"}, b"not its own"), take=False)
+    assert pool.ended() == []
+
+
+def test_workers_that_end_before_they_ask_are_not_started_for_ever(pool: Pool) -> None:
+    (call,) = pool.calls(b"x")
+    seen: set[int] = set()
+    for _ in range(3):
+        pool.rig.wait_for(lambda: bool({one["job_id"] for one in pool.view()["workers"]} - seen))
+        (job,) = {one["job_id"] for one in pool.view()["workers"]} - seen
+        seen.add(job)
+        pool.rig.engine.wait_started(job)
+        pool.rig.engine.run(job)
+        dies(pool.rig, job)
+    pool.rig.wait_for(lambda: pool.state(call) == "FAILED")
+    ((header, _),) = pool.ended()
+    assert header["error"] == "workers_do_not_start"
+    assert "it was killed" in header["message"]
+
+
+def test_an_idle_worker_leaves_and_those_that_are_kept_stay(opens: Opens) -> None:
+    pool = opens(max_workers=2, min_workers=1, idle_time=0)
+    calls = pool.calls(b"1", b"2")
+    first, second = pool.workers(2)
+    first.ask(), second.ask()
+    assert first.end(calls[0])[0]["type"] == "retire"
+    assert second.end(calls[1])[0]["type"] == "none"
+    assert [one["job_id"] for one in pool.view()["workers"]] == [second.job]
+
+
+def test_a_waiting_worker_is_given_the_next_call_at_once(pool: Pool) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    calls = pool.calls(b"1")
+    (worker,) = pool.workers(1)
+    worker.ask()
+    worker.end(calls[0])
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(worker.ask, wait=30)
+        (call,) = pool.calls(b"2")
+        assert answer.result()[0]["call"] == call
+
+
+def test_a_call_that_waits_can_be_cancelled_and_one_that_runs_goes_on(pool: Pool) -> None:
+    running, waiting = pool.calls(b"1", b"2")
+    (worker,) = pool.workers(1)
+    worker.ask()
+    assert pool.http.post(f"{V1}/calls/{waiting}/cancel").json()["state"] == "CANCELLED"
+    assert pool.http.post(f"{V1}/calls/{running}/cancel").json()["state"] == "RUNNING"
+    assert worker.end(running)[0]["type"] == "none"
+    assert [header["state"] for header, _ in pool.ended()] == ["CANCELLED", "COMPLETED"]
+
+
+def test_a_closed_pool_finishes_what_runs_and_sends_its_workers_home(pool: Pool) -> None:
+    running, waiting = pool.calls(b"1", b"2")
+    (worker,) = pool.workers(1)
+    worker.ask()
+    closed = pool.http.post(f"{V1}/pools/{pool.id}/close", params={"cancel": "true"}).json()
+    assert closed["closed_at"] is not None
+    assert pool.state(waiting) == "CANCELLED"
+    refused = pool.http.post(
+        f"{V1}/pools/{pool.id}/calls", content=encode({"key": "k", "label": "f", "function": FUNCTION, "retries": 0}, b"")
+    )
+    assert refused.status_code == 409
+    assert worker.end(running)[0]["type"] == "retire"
+    assert pool.state(running) == "COMPLETED"
+
+
+def test_others_do_not_see_the_pool_and_no_job_but_its_workers_takes_calls(pool: Pool, bob: httpx.Client) -> None:
+    (call,) = pool.calls(b"x")
+    (worker,) = pool.workers(1)
+    for method, path in (("GET", f"/pools/{pool.id}"), ("GET", f"/calls/{call}"), ("POST", f"/pools/{pool.id}/close")):
+        assert bob.request(method, f"{V1}{path}").status_code == 404
+    other = pool.http.post(f"{V1}/jobs", json={"snapshot": pool.rig.upload("ada")}).json()["id"]
+    stranger = pool.worker(other)
+    work = encode({"type": "holding", "calls": []})
+    for who in (pool.http, stranger.http, bob):
+        assert who.post(f"{V1}/pools/{pool.id}/work", params={"wait": 0}, content=work).status_code == 404
+    assert worker.ask()[0]["call"] == call
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ({"key": "", "label": "f", "function": FUNCTION, "retries": 0}, "key"),
+        ({"key": "k", "label": 3, "function": FUNCTION, "retries": 0}, "label"),
+        ({"key": "k", "label": "f", "function": FUNCTION, "retries": 101}, "retries is 101"),
+        ({"key": "k", "label": "f", "function": "sha256:" + "2" * 64, "retries": 0}, "no function"),
+    ],
+)
+def test_what_is_no_call_is_refused_and_says_why(pool: Pool, header: dict[str, Any], words: str) -> None:
+    answer = pool.http.post(f"{V1}/pools/{pool.id}/calls", content=encode(header, b"x"))
+    assert answer.status_code in (404, 422)
+    assert words in answer.json()["detail"]
+    assert pool.http.get(f"{V1}/pools/{pool.id}/calls").json()["calls"] == []
+
+
+@pytest.mark.parametrize("content", [b"\0\0", b"\0\0\0\x02{}", encode({}, b"xy")[:-1], b"\xff\xff\xff\xff"])
+def test_what_is_no_frame_is_refused(pool: Pool, content: bytes) -> None:
+    assert pool.http.post(f"{V1}/pools/{pool.id}/calls", content=content).status_code == 422
+
+
+def test_a_pool_whose_workers_can_never_run_is_refused(rig: Rig, ada: httpx.Client) -> None:
+    task = {"snapshot": rig.upload("ada"), "resources": {"gpus": 1000}}
+    assert ada.post(f"{V1}/pools", json={"max_workers": 1, "task": task}).status_code == 422
+    few = {"max_workers": 1, "min_workers": 2, "task": {"snapshot": rig.upload("ada")}}
+    answer = ada.post(f"{V1}/pools", json=few)
+    assert answer.status_code == 422
+    assert "min_workers is 2" in answer.json()["detail"]
+    assert ada.get(f"{V1}/pools").json()["pools"] == []
