@@ -357,7 +357,16 @@ def test_a_node_is_drained_and_takes_jobs_again(carrel: CommandLine, other: Comm
 
 def test_gc_says_what_would_go_and_who_has_how_much(carrel: CommandLine, done: v1.JobDetail) -> None:
     dry = carrel("gc", "--dry-run", "--json").json
-    assert [one["kind"] for one in dry["collected"]] == ["work", "logs", "code", "outputs", "artifacts", "audit", "cells"]
+    assert [one["kind"] for one in dry["collected"]] == [
+        "work",
+        "logs",
+        "code",
+        "outputs",
+        "artifacts",
+        "audit",
+        "cells",
+        "calls",
+    ]
     assert dry["dry_run"]
     assert "Would free" in carrel("gc", "--dry-run", "--kind", "logs").out
     assert "OUTPUTS" in carrel("gc", "--usage").out

@@ -95,6 +95,7 @@ def test_nothing_goes_that_a_record_names(strict: Rig) -> None:
         "artifacts": 0,
         "audit": 0,
         "cells": 0,
+        "calls": 0,
     }
     assert spool.log.read_bytes() == b"words"
     assert call(strict, "GET", f"/jobs/{job}/outputs/outputs/0", "ada").content == b"result"

@@ -22,6 +22,7 @@ _KINDS = {
     "artifacts": "MLflow artifacts",
     "audit": "the audit log",
     "cells": "when cells had GPUs",
+    "calls": "calls of functions",
 }
 
 
@@ -29,7 +30,9 @@ def gc_command(
     kinds: Annotated[
         list[str] | None,
         typer.Option(
-            "--kind", metavar="KIND", help="Only this: work, logs, code, outputs, artifacts, audit or cells; may be repeated."
+            "--kind",
+            metavar="KIND",
+            help="Only this: work, logs, code, outputs, artifacts, audit, cells or calls; may be repeated.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would go, remove nothing.")] = False,

@@ -24,6 +24,8 @@ class Kind(StrEnum):
     AUDIT = "audit"
     #: When cells of sessions had GPUs.
     CELLS = "cells"
+    #: Calls of functions that have ended, with their arguments and results.
+    CALLS = "calls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,8 @@ class RetentionRules:
     audit: int | None = None
     #: When cells of sessions had GPUs, after that.
     cells: int | None = 365 * 86400
+    #: Calls of functions, after their end.
+    calls: int | None = 30 * 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

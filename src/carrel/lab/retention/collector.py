@@ -82,6 +82,22 @@ class Audit(Protocol):
         ...
 
 
+class Calls(Protocol):
+    """Calls of functions; `carrel.lab.store.calls.CallTable` is one."""
+
+    def old(self, before: float) -> tuple[int, Sequence[Path]]:
+        """How many calls ended before that moment, and the files of theirs and of pools that were closed before it."""
+        ...
+
+    def drop_old(self, before: float) -> None:
+        """Forget them, and pools that were closed before that moment and have no calls left."""
+        ...
+
+    def files(self) -> Set[Path]:
+        """All files that calls and functions name."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """Where what lies."""
@@ -89,6 +105,8 @@ class Places:
     spool: Path
     snapshots: Path
     blobs: Path
+    #: Large arguments and results of calls.
+    calls: Path | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,6 +138,7 @@ class Collector:
         clock: Clock,
         artifacts: Artifacts | None = None,
         audit: Audit | None = None,
+        calls: Calls | None = None,
     ) -> None:
         self._places = places
         self._references = references
@@ -127,6 +146,7 @@ class Collector:
         self._clock = clock
         self._artifacts = artifacts
         self._audit = audit
+        self._calls = calls
         self._turn = threading.Lock()
         self._closed = False
 
@@ -147,6 +167,7 @@ class Collector:
             Kind.ARTIFACTS: self._artifacts_,
             Kind.AUDIT: self._audit_,
             Kind.CELLS: self._cells,
+            Kind.CALLS: self._calls_,
         }
         found = []
         with self._turn:
@@ -237,6 +258,24 @@ class Collector:
             tally.add(f"{count} cells that were over before", 0, count)
             if not dry_run:
                 self._references.drop_cells(now - rules.cells)
+
+    def _calls_(self, tally: _Tally, rules: RetentionRules, now: float, dry_run: bool) -> None:
+        if self._calls is None:
+            return
+        if rules.calls is not None:
+            count, paths = self._calls.old(now - rules.calls)
+            if count or paths:
+                tally.add(f"{count} calls that ended before", sum(size_of(path) for path in paths), count)
+            if not dry_run:
+                self._calls.drop_old(now - rules.calls)
+                for path in paths:
+                    path.unlink(missing_ok=True)
+        if rules.unused is not None and self._places.calls is not None:
+            # What a request that was cut off left when the lab was killed.
+            named = self._calls.files()
+            for path in self._each(sorted(self._places.calls.glob("*"))):
+                if path not in named:
+                    self._goes(path, now - rules.unused, f"unfinished {path.name[:12]}", tally, dry_run)
 
     def _goes(self, path: Path, before: float, what: str, tally: _Tally, dry_run: bool) -> bool:
         size = size_of(path)

@@ -30,6 +30,7 @@ def retention_rules(settings: Settings) -> RetentionRules:
         deleted_runs=settings.keep_deleted_runs,
         audit=settings.keep_audit,
         cells=settings.keep_cells,
+        calls=settings.keep_calls,
     )
 
 
@@ -37,9 +38,14 @@ class RetentionService:
     """The lab's collector, its view for callers, and its thread."""
 
     def __init__(self, home: LabHome, settings: Settings, store: Store, artifacts: Artifacts | None, audit: AuditLog) -> None:
-        places = Places(spool=home.spool, snapshots=home.snapshots, blobs=home.blobs)
         self._collector = Collector(
-            places, store.retention, rules=partial(retention_rules, settings), clock=time.time, artifacts=artifacts, audit=audit
+            Places(spool=home.spool, snapshots=home.snapshots, blobs=home.blobs, calls=home.calls),
+            store.retention,
+            rules=partial(retention_rules, settings),
+            clock=time.time,
+            artifacts=artifacts,
+            audit=audit,
+            calls=store.calls,
         )
         self._period = float(settings.gc_time)
         self._stop = threading.Event()

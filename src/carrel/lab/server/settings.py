@@ -113,6 +113,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("keep_outputs", "duration", None, "How long outputs are kept after the end of their job; for ever without it."),
     Setting("keep_deleted_runs", "duration", 30 * 86400, "How long runs that were deleted in MLflow keep their artifacts."),
     Setting("keep_audit", "duration", None, "How long the audit log is kept, file by file; for ever without it."),
+    Setting("keep_calls", "duration", 30 * 86400, "How long calls of functions are kept after their end, with their results."),
     Setting("keep_cells", "duration", 365 * 86400, "How long it is kept when cells of notebooks had GPUs."),
     Setting("audit_reads", "text", "none", "Which reads the audit log has: none, others (of what is another user's), or all."),
     Setting("snapshot_limit", "size", 1024**3, "Largest code snapshot that is accepted."),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -210,6 +211,39 @@ class CallTable:
             row = connection.execute(query).one()
         return row.stdout or b"", row.stderr or b""
 
+    # ---- keeping
+
+    def old(self, before: float) -> tuple[int, Sequence[Path]]:
+        """How many calls ended before that moment, and the files of theirs and of pools that were closed before it."""
+        gone, over = calls.c.ended_at < before, _over(before)
+        queries = (
+            sa.select(calls.c.arguments_path).where(gone, calls.c.arguments_path.is_not(None)),
+            sa.select(calls.c.result_path).where(gone, calls.c.result_path.is_not(None)),
+            sa.select(pool_functions.c.path).where(pool_functions.c.pool_id.in_(over), pool_functions.c.path.is_not(None)),
+        )
+        with self._database.read() as connection:
+            count = connection.execute(sa.select(sa.func.count()).select_from(calls).where(gone)).scalar_one()
+            return int(count), [Path(path) for query in queries for path in connection.execute(query).scalars()]
+
+    def drop_old(self, before: float) -> None:
+        """Forget them, and pools that were closed before that moment and have no calls left."""
+        over = _over(before)
+        with self._database.write() as connection:
+            connection.execute(sa.delete(calls).where(calls.c.ended_at < before))
+            numbers = list(connection.execute(over).scalars())
+            for table, column in ((pool_functions, "pool_id"), (pool_workers, "pool_id"), (pools, "id")):
+                connection.execute(sa.delete(table).where(table.c[column].in_(numbers)))
+
+    def files(self) -> Set[Path]:
+        """All files that calls and functions name."""
+        columns = (calls.c.arguments_path, calls.c.result_path, pool_functions.c.path)
+        with self._database.read() as connection:
+            return {
+                Path(path)
+                for column in columns
+                for path in connection.execute(sa.select(column).where(column.is_not(None))).scalars()
+            }
+
     def _body(self, call_id: int, which: str) -> Body:
         columns = [
             calls.c[name].label(label) for name, label in ((f"{which}_size", "size"), (which, "data"), (f"{which}_path", "path"))
@@ -221,6 +255,12 @@ class CallTable:
     def _read(self, query: sa.Select[Any]) -> Sequence[Call]:
         with self._database.read() as connection:
             return [_call(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def _over(before: float) -> sa.Select[tuple[int]]:
+    """Pools that were closed before that moment, and of which no call is younger."""
+    younger = sa.exists().where(calls.c.pool_id == pools.c.id, calls.c.ended_at.is_(None) | (calls.c.ended_at >= before))
+    return sa.select(pools.c.id).where(pools.c.closed_at < before, ~younger)
 
 
 def _function(pool_id: int, digest: str) -> sa.Select[Any]:

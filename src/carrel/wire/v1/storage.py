@@ -8,7 +8,7 @@ from pydantic import Field
 
 from carrel.wire.v1.base import Request, Response
 
-StorageKind = Literal["work", "logs", "code", "outputs", "artifacts", "audit", "cells"]
+StorageKind = Literal["work", "logs", "code", "outputs", "artifacts", "audit", "cells", "calls"]
 
 
 class StoredView(Response):

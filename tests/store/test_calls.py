@@ -1,0 +1,161 @@
+"""Pools and calls, on every database that a lab may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from carrel.core.control.ports import NewJob
+from carrel.core.domain.call import Body, CallState, Ending, NewCall, WorkerPoolSpec
+from carrel.core.domain.qos import JobKind
+from carrel.core.domain.resources import Resources
+from carrel.core.domain.retention import Kind, RetentionRules
+from carrel.core.domain.task import TaskSpec
+from carrel.core.domain.user import User
+from carrel.lab.retention import Collector
+from carrel.lab.retention.collector import Places
+from carrel.lab.store import Database, Store
+
+SPEC = WorkerPoolSpec(name="p", min_workers=0, max_workers=2, idle_time=1.5, task={"snapshot": "sha256:1"})
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    """Job 1 is Ada's."""
+    store = Store(Database(database_url))
+    store.people.add(User(subject="ada", name="Ada"), now=1)
+    task = TaskSpec(entry_point="main", command="true", snapshot="")
+    new = NewJob(
+        kind=JobKind.TASK,
+        owner="ada",
+        account="default",
+        name="worker",
+        qos="normal",
+        resources=Resources(),
+        retries=0,
+        task=task,
+    )
+    store.jobs.submit(new, now=2.0, key=None, request="ada", outbox=lambda _job: ())
+    yield store
+    store.close()
+
+
+def new(key: str, body: bytes = b"x", path: Path | None = None) -> NewCall:
+    kept = Body(size=len(body), data=body) if path is None else Body(size=len(body), path=str(path))
+    return NewCall(key=key, label="f", function="sha256:f", retries=1, body=kept)
+
+
+def ending(call: int, body: bytes = b"r", path: Path | None = None) -> Ending:
+    kept = Body(size=len(body), data=body) if path is None else Body(size=len(body), path=str(path))
+    return Ending(call_id=call, state=CallState.COMPLETED, body=kept, stdout=b"\0said")
+
+
+def test_a_call_is_written_down_once_begins_once_and_ends_once(store: Store) -> None:
+    table = store.calls
+    pool = table.add_pool("ada", SPEC, parent=None, now=3.0)
+    assert table.pool(pool.id) == pool
+    (first, fresh), (second, _) = table.add_calls(pool.id, [new("a"), new("b", b"yy")], now=4.0)
+    assert fresh
+    assert table.add_calls(pool.id, [new("b"), new("c")], now=5.0)[0] == (second, False)
+    assert table.begin(first, job_id=1, attempt=1, now=6.0)
+    assert not table.begin(first, job_id=1, attempt=2, now=6.0)
+    running, *_ = table.open_calls(pool.id)
+    assert (running.id, running.state) == (first, CallState.RUNNING)
+    table.end({1: ending(first)}, now=7.0)
+    table.end({2: ending(first, b"again")}, now=8.0)
+    assert (table.last_ended(pool.id), table.result(first).data) == (1, b"r")
+    assert table.printed(first) == (b"\0said", b"")
+    (ended,) = table.ended(pool.id, after=0, limit=10)
+    assert (ended.id, ended.ended_number, ended.ended_at, ended.job_id) == (first, 1, 7.0, 1)
+    assert table.arguments(second).data == b"yy"
+    assert table.counts(pool.id) == {"COMPLETED": 1, "PENDING": 2}
+
+
+def test_a_call_that_is_lost_waits_again_with_what_it_has_left(store: Store) -> None:
+    table = store.calls
+    pool = table.add_pool("ada", SPEC, parent=1, now=3.0)
+    ((call, _),) = table.add_calls(pool.id, [new("a")], now=4.0)
+    table.begin(call, job_id=1, attempt=1, now=5.0)
+    table.again({call: 0})
+    found = table.call(call)
+    assert found is not None
+    assert (found.state, found.retries_left, found.job_id, found.started_at) == (CallState.PENDING, 0, None, None)
+
+
+def test_functions_are_kept_once_and_workers_are_known(store: Store) -> None:
+    table = store.calls
+    pool = table.add_pool("ada", SPEC, parent=None, now=3.0)
+    assert table.add_function(pool.id, "sha256:f", Body(size=1, data=b"f"))
+    assert not table.add_function(pool.id, "sha256:f", Body(size=1, data=b"f"))
+    assert table.function(pool.id, "sha256:f") == Body(size=1, data=b"f")
+    assert table.function(pool.id, "sha256:g") is None
+    table.add_worker(pool.id, 1)
+    assert table.workers(pool.id) == [1]
+
+
+def test_a_closed_pool_is_taken_up_only_while_it_has_calls(store: Store) -> None:
+    table = store.calls
+    pool = table.add_pool("ada", SPEC, parent=None, now=3.0)
+    ((call, _),) = table.add_calls(pool.id, [new("a")], now=4.0)
+    table.close_pool(pool.id, now=5.0)
+    assert [one.id for one in table.unfinished_pools()] == [pool.id]
+    assert (table.pools(owner="ada"), [one.id for one in table.pools(owner="ada", closed=True)]) == ([], [pool.id])
+    table.end({1: ending(call)}, now=6.0)
+    assert table.unfinished_pools() == []
+
+
+def test_old_calls_go_with_their_files_and_pools_after_them(store: Store, tmp_path: Path) -> None:
+    table, places = store.calls, [tmp_path / "calls" / name for name in ("in", "out", "function", "young", "stray")]
+    (tmp_path / "calls").mkdir()
+    for place in places:
+        place.write_bytes(b"content")
+    pool = table.add_pool("ada", SPEC, parent=None, now=3.0)
+    table.add_worker(pool.id, 1)
+    table.add_function(pool.id, "sha256:f", Body(size=7, path=str(places[2])))
+    (old, _), (young, _) = table.add_calls(pool.id, [new("a", path=places[0]), new("b")], now=4.0)
+    table.end({1: ending(old, path=places[1])}, now=10.0)
+    table.end({2: ending(young, path=places[3])}, now=90.0)
+    table.close_pool(pool.id, now=10.0)
+    now = [100.0]
+    collector = Collector(
+        Places(spool=tmp_path, snapshots=tmp_path, blobs=tmp_path, calls=tmp_path / "calls"),
+        store.retention,
+        rules=lambda: RetentionRules(calls=50, unused=None),
+        clock=lambda: now[0],
+        calls=table,
+    )
+
+    def collect(*, dry_run: bool = False) -> int:
+        (found,) = collector.collect([Kind.CALLS], dry_run=dry_run)
+        assert found.trouble == ""
+        return found.count
+
+    assert (collect(dry_run=True), table.counts(pool.id)) == (1, {"COMPLETED": 2})
+    assert (collect(), table.counts(pool.id)) == (1, {"COMPLETED": 1})
+    assert [place.exists() for place in places] == [False, False, True, True, True]
+    now[0] = 200.0
+    assert collect() == 1
+    assert table.pool(pool.id) is None
+    assert [place.exists() for place in places] == [False, False, False, False, True]
+
+
+def test_files_that_no_call_names_go_when_they_are_old(store: Store, tmp_path: Path) -> None:
+    import os
+
+    pool = store.calls.add_pool("ada", SPEC, parent=None, now=3.0)
+    places = [tmp_path / name for name in ("named", "old", "new")]
+    for place in places:
+        place.write_bytes(b"content")
+        os.utime(place, (10.0, 10.0) if place.name != "new" else (95.0, 95.0))
+    store.calls.add_calls(pool.id, [new("a", path=places[0])], now=4.0)
+    collector = Collector(
+        Places(spool=tmp_path, snapshots=tmp_path, blobs=tmp_path, calls=tmp_path),
+        store.retention,
+        rules=lambda: RetentionRules(unused=50),
+        clock=lambda: 100.0,
+        calls=store.calls,
+    )
+    collector.collect([Kind.CALLS])
+    assert [place.exists() for place in places] == [True, False, True]
