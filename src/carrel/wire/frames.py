@@ -43,6 +43,14 @@ class Decoder:
     def feed(self, data: bytes) -> list[tuple[str, Any]]:
         """Return what is whole with `data`. Raises `Malformed`."""
         found: list[tuple[str, Any]] = []
+        if self._left and not self._buffer and len(data) <= self._left:
+            # The middle of a large body: nothing is copied.
+            self._left -= len(data)
+            found.append(("data", data))
+            if self._left or not data:
+                return found
+            self._left = None
+            return [*found, ("end", None)]
         self._buffer += data
         while True:
             if self._left is None:

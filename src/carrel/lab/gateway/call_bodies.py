@@ -50,11 +50,11 @@ class CallBodies:
                             raise Invalid(f"A body of {header['size']} bytes; this takes up to {most}.")
                         draft = _Draft(self._new_file, large=header["size"] > INLINE)
                     elif kind == "data":
-                        if draft.large:
-                            await to_thread.run_sync(draft.add, value)
-                        else:
-                            draft.add(value)
+                        if draft.add(value):
+                            await to_thread.run_sync(draft.write)
                     else:
+                        if draft.large:
+                            await to_thread.run_sync(draft.write)
                         yield Frame(header=header, body=draft.finish())
         except Malformed as error:
             raise Invalid(f"The request is no row of frames: {error}") from None
@@ -90,29 +90,35 @@ class _Draft:
         self.large = large
         self._new_file = new_file
         self._size = 0
-        self._small = bytearray()
+        self._waiting: list[bytes] = []
+        self._unwritten = 0
         self._path: Path | None = None
         self._file: Any = None
 
-    def add(self, data: bytes) -> None:
-        """The next piece."""
+    def add(self, data: bytes) -> bool:
+        """The next piece; True when it is time to write."""
         self._size += len(data)
-        if not self.large:
-            self._small += data
-            return
+        self._unwritten += len(data)
+        self._waiting.append(data)
+        return self.large and self._unwritten >= _PIECE
+
+    def write(self) -> None:
+        """Write what waits. Raises `StorageFull`."""
         if self._file is None:
             self._path = self._new_file()
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             self._file = os.fdopen(descriptor, "wb", buffering=0)
+        waiting, self._waiting, self._unwritten = b"".join(self._waiting), [], 0
         try:
-            write_all(self._file, data)
+            write_all(self._file, waiting)
         except OSError as error:
-            raise StorageFull(f"The lab has no room for this. {full_at(self._path or '')}", remedy="Free space.") from error
+            where = full_at(self._path) if self._path is not None else ""
+            raise StorageFull(f"The lab has no room for this. {where}", remedy="Free space.") from error
 
     def finish(self) -> Body:
         """The body, which is the caller's now."""
         if self._file is None:
-            return Body(size=self._size, data=bytes(self._small))
+            return Body(size=self._size, data=b"".join(self._waiting))
         self._file.close()
         path, self._path, self._file = self._path, None, None
         return Body(size=self._size, path=str(path))
