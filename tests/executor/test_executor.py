@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,32 @@ def test_workers_are_as_many_as_there_is_to_do_and_leave(opens: Opens, client: C
     assert executor.submit(abs, -3).result(PATIENCE) == 3
 
 
+def test_an_array_is_a_call_for_each_argument(executor: Executor) -> None:
+    futures = executor.submit_array(abs, range(-3, 1))
+    assert [future.result(PATIENCE) for future in futures] == [3, 2, 1, 0]
+
+
+def test_joblib_runs_in_the_workers(client: Client) -> None:
+    from joblib import Parallel, delayed, effective_n_jobs
+
+    def job(number: int) -> tuple[int, str]:
+        return number, os.environ["CARREL_JOB_ID"]
+
+    def fails(number: int) -> int:
+        raise ValueError(f"number {number}")
+
+    packages = [f"joblib=={version('joblib')}"]
+    with Executor(2, requirements=packages, modules=[], cpus=1, memory="256M", client=client) as executor, executor.joblib():
+        assert effective_n_jobs() == 2
+        found = Parallel()(delayed(job)(number) for number in range(20))
+        assert [number for number, _ in found] == list(range(20))
+        assert all(client.job(int(where)).name == "executor" for where in {where for _, where in found})
+        with pytest.raises(ValueError, match="number 0"):
+            Parallel(n_jobs=1, batch_size=1)(delayed(fails)(number) for number in range(1))
+        with pytest.raises(ValueError, match="number"):
+            Parallel()(delayed(fails)(number) for number in range(4))
+
+
 def test_an_initializer_runs_before_the_first_call(opens: Opens) -> None:
     def prepares(value: str) -> None:
         os.environ["PREPARED"] = value
@@ -268,6 +295,7 @@ def test_the_examples_of_the_page_run(lab: LabProcess) -> None:
     environment = {**os.environ, "CARREL_URL": lab.url, "CARREL_TOKEN": lab.token}
     for block in blocks:
         program = block.replace("carrel.Executor(4, ", "carrel.Executor(2, requirements=[], ")
+        program = program.replace("carrel.Executor(4)", f"carrel.Executor(2, requirements=['joblib=={version('joblib')}'])")
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()

@@ -11,6 +11,7 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -79,13 +80,14 @@ class Executor(concurrent.futures.Executor):
         self._client = client or Client()
         self._closes = client is None
         self._retries = retries
+        self._max_workers = max_workers or max(8, min_workers)
         first = None if initializer is None else pickling.dump((initializer, initargs))
         digest = None if first is None else _digest(first)
         resources = v1.ResourceRequest(cpus=cpus, gpus=gpus, gpu_type=gpu_type, memory=memory, time=time)
         request = v1.WorkerPoolRequest(
             name=name,
             min_workers=min_workers,
-            max_workers=max_workers or max(8, min_workers),
+            max_workers=self._max_workers,
             idle_time=idle_time,
             task=v1.TaskRequest(
                 snapshot=self._upload(requirements, image, modules, digest),
@@ -105,6 +107,11 @@ class Executor(concurrent.futures.Executor):
         self._sender = Sender(self._send, self._failed)
         # A program that ends without `shutdown` has submitted all the same.
         atexit.register(self._sender.flush)
+
+    @property
+    def max_workers(self) -> int:
+        """How many calls are carried out at once, at most."""
+        return self._max_workers
 
     @property
     def pool_id(self) -> int:
@@ -148,6 +155,17 @@ class Executor(concurrent.futures.Executor):
 
         chunks = super().map(several, _chunks(zip(*iterables, strict=False), chunksize), timeout=timeout)
         return (element for chunk in chunks for element in chunk)
+
+    def submit_array(self, fn: Callable[[Any], T], arguments: Iterable[Any]) -> list[Future[T]]:
+        """Call `fn` with each of `arguments`; the futures are in their order."""
+        return [self.submit(fn, argument) for argument in arguments]
+
+    def joblib(self) -> AbstractContextManager[object]:
+        """A context in which `joblib.Parallel`, and so `n_jobs` of scikit-learn, runs here. Workers need joblib, too."""
+        from carrel.client.executor.joblib_backend import joblib_over
+
+        found: AbstractContextManager[object] = joblib_over(self)
+        return found
 
     # ---- ending
 

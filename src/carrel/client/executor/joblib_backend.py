@@ -1,0 +1,63 @@
+"""joblib over an executor: what takes `n_jobs` (scikit-learn does) runs on the lab's machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from joblib import parallel_config, register_parallel_backend
+from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
+
+if TYPE_CHECKING:
+    from carrel.client.executor.executor import Executor
+    from carrel.client.executor.future import Future
+
+NAME = "carrel"
+
+
+class CarrelBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc] # joblib has no types
+    """A backend of joblib (its page "Custom backend API"). Short tasks go together, as in joblib's own backends."""
+
+    supports_retrieve_callback = True
+    default_n_jobs = -1
+
+    def __init__(self, executor: Executor, **options: Any) -> None:
+        super().__init__(**options)
+        self._executor = executor
+        self._futures: set[Future[Any]] = set()
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """How many tasks run at once; -1 stands for as many as the pool has workers."""
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        most = self._executor.max_workers
+        return most if n_jobs is None or n_jobs < 0 else min(n_jobs, most)
+
+    def configure(self, n_jobs: int = 1, parallel: Any = None, **_options: Any) -> int:
+        """Be used by one `joblib.Parallel`."""
+        self.parallel = parallel
+        return self.effective_n_jobs(n_jobs)
+
+    def submit(self, func: Callable[[], Any], callback: Callable[[Any], None] | None = None) -> Future[Any]:
+        """Call `func` in a worker, and `callback` with the future when it has ended."""
+        future = self._executor.submit(func)
+        self._futures.add(future)
+        future.add_done_callback(lambda one: self._futures.discard(one))
+        if callback is not None:
+            future.add_done_callback(callback)
+        return future
+
+    def retrieve_result_callback(self, out: Future[Any]) -> Any:
+        """What the call returned; raises what it raised."""
+        return out.result()
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: ARG002 - the executor is ready in any case
+        """Let those that wait not begin."""
+        for future in list(self._futures):
+            future.cancel()
+
+
+def joblib_over(executor: Executor) -> Any:
+    """Return a context in which `joblib.Parallel` runs in the executor's workers."""
+    register_parallel_backend(NAME, CarrelBackend)
+    return parallel_config(backend=NAME, n_jobs=executor.max_workers, executor=executor)
