@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -308,6 +308,21 @@ def test_others_do_not_see_the_pool_and_no_job_but_its_workers_takes_calls(pool:
     for who in (pool.http, stranger.http, bob):
         assert who.post(f"{V1}/pools/{pool.id}/work", params={"wait": 0}, content=work).status_code == 404
     assert worker.ask()[0]["call"] == call
+
+
+def test_a_pool_that_a_job_opened_ends_with_the_job(pool: Pool, rig: Rig) -> None:
+    parent = pool.worker(pool.http.post(f"{V1}/jobs", json={"snapshot": rig.upload("ada")}).json()["id"])
+    answer = parent.http.post(f"{V1}/pools", json={"max_workers": 1, "task": {"snapshot": rig.upload("ada")}})
+    assert answer.json()["parent"] == parent.job
+    inner = replace(pool, id=answer.json()["id"])
+    running, waiting = inner.calls(b"1", b"2")
+    (worker,) = inner.workers(1)
+    worker.ask()
+    rig.engine.end(parent.job)
+    rig.wait_for(lambda: inner.state(waiting) == "CANCELLED")
+    assert inner.view()["closed_at"] is not None
+    assert worker.end(running)[0]["type"] == "retire"
+    assert pool.view()["closed_at"] is None
 
 
 @pytest.mark.parametrize(

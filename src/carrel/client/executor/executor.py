@@ -199,7 +199,7 @@ class Executor(concurrent.futures.Executor):
         client = client or Client()
         call = client.call(call_id)
         future: Future[Any] = Future(call.label, lambda one: _cancel_call(client, one), lambda: None)
-        receiver = Receiver(client, call.pool_id, echo=False)
+        receiver = Receiver(client, call.pool_id, echo=False, after=(call.number or 1) - 1)
         receiver.expect(future)
         receiver.number(future, call.id)
         receiver.close_when_done(None)

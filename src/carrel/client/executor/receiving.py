@@ -23,8 +23,8 @@ _FAILURES = {"worker_died": WorkerDied, "workers_do_not_start": WorkersDoNotStar
 class Receiver:
     """A thread that follows a pool while there are futures to fulfil."""
 
-    def __init__(self, client: Client, pool: int, *, echo: bool) -> None:
-        """`echo`: what calls print is printed here, too."""
+    def __init__(self, client: Client, pool: int, *, echo: bool, after: int = 0) -> None:
+        """`echo`: what calls print is printed here, too. `after`: number of an ending before all that are waited for."""
         self._client = client
         self._pool = pool
         self._echo = echo
@@ -35,7 +35,7 @@ class Receiver:
         #: Endings that came before their numbers.
         self._early: dict[int, tuple[dict[str, Any], bytes]] = {}
         #: Number of the last ending that is known.
-        self._after = 0
+        self._after = after
         self._closed = False
         self._when_done: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name="carrel results", daemon=True)

@@ -24,7 +24,7 @@ class PoolLoop:
         self._events = events
         self._bell = threading.Event()
         self._closing = False
-        #: Event up to which was heard; None while there are no workers.
+        #: Event up to which was heard; None while no job matters.
         self._seen: int | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="pools", daemon=True)
@@ -60,13 +60,13 @@ class PoolLoop:
                 well = False
 
     def _hear(self) -> None:
-        workers = self._pools.all_workers()
-        if not workers:
+        jobs = self._pools.jobs()
+        if not jobs:
             self._seen = None
             return
         if self._seen is None:
             self._seen = self._events.last_id()
-            for job_id in workers:
+            for job_id in jobs:
                 self._pools.job_changed(job_id)
         while True:
             events = self._events.after(self._seen, job_id=None, owner=None, limit=_PAGE)

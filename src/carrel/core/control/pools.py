@@ -130,16 +130,19 @@ class Pools:
             board = self._boards.get(pool_id)
             if board is None:
                 return pool
-            now = self._clock()
-            self._store.close_pool(pool_id, now=now)
-            board.pool = replace(board.pool, closed_at=board.pool.closed_at or now)
-            if cancel:
-                self._end(board, [_cancelled(call_id) for call_id in board.waiting])
-                board.waiting.clear()
-            board.ring_workers(len(board.bells))
-            self._forget_if_over(board)
+            self._close(board, cancel=cancel)
         self.changed()
         return board.pool
+
+    def _close(self, board: Board, *, cancel: bool) -> None:
+        now = self._clock()
+        self._store.close_pool(board.pool.id, now=now)
+        board.pool = replace(board.pool, closed_at=board.pool.closed_at or now)
+        if cancel:
+            self._end(board, [_cancelled(call_id) for call_id in board.waiting])
+            board.waiting.clear()
+        board.ring_workers(len(board.bells))
+        self._forget_if_over(board)
 
     # ---- calls
 
@@ -342,14 +345,16 @@ class Pools:
 
     # ---- the number of workers
 
-    def all_workers(self) -> Sequence[int]:
-        """Jobs that are workers of any pool now."""
+    def jobs(self) -> Sequence[int]:
+        """Jobs whose ends matter: workers, and those that opened a pool."""
         with self._guard:
-            return list(self._of_job)
+            opened = [board.pool.parent for board in self._boards.values() if board.pool.parent is not None]
+            return [*self._of_job, *opened]
 
     def job_changed(self, job_id: int) -> None:
-        """Something happened to a job: if it is a worker and runs no more, its call is lost."""
+        """Something happened to a job: if it is a worker and runs no more, its call is lost; so are pools that it opened."""
         with self._guard:
+            self._close_pools_of(job_id)
             pool_id = self._of_job.get(job_id)
             board = self._boards.get(pool_id or 0)
             worker = None if board is None else board.workers.get(job_id)
@@ -369,6 +374,13 @@ class Pools:
                 worker.call = None
             self._forget_if_over(board)
         self.changed()
+
+    def _close_pools_of(self, job_id: int) -> None:
+        """Nobody waits any more for the calls of a job that has ended: those that wait do not begin."""
+        opened = [board for board in self._boards.values() if board.pool.parent == job_id and board.pool.closed_at is None]
+        if opened and ((job := self._jobs.get(job_id)) is None or job.state.ended):
+            for board in opened:
+                self._close(board, cancel=True)
 
     def start_missing(self) -> bool:
         """Start the workers that pools lack. Returns False when one could not be started now, and should be tried again."""

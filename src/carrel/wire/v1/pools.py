@@ -79,6 +79,8 @@ class CallView(Response):
     error: str = ""
     message: str = ""
     retries_left: int = 0
+    #: Its place among the ended calls of its pool, from 1 on; None before.
+    number: int | None = None
     #: Bytes of its pickled arguments, and of its result.
     arguments_size: int = 0
     result_size: int = 0

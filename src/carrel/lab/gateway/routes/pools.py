@@ -459,6 +459,7 @@ def call_view(call: Call) -> CallView:
         error=call.error,
         message=call.message,
         retries_left=call.retries_left,
+        number=call.ended_number,
         arguments_size=call.arguments_size,
         result_size=call.result_size,
     )
