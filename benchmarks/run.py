@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import at_rest
+import calls
 import handover
 import listing
 import place
@@ -42,6 +43,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Figure]]] = {
     "listing": listing.measure,
     "reads": reads.measure,
     "warm_cell": warm_cell.measure,
+    "calls": calls.measure,
     "handover": handover.measure,
     "sessions": session_ready.measure,
     "residency": residency.measure,

@@ -73,11 +73,20 @@ def test_what_is_raised_is_raised_here_with_its_traceback(executor: Executor) ->
 
 
 def test_a_result_that_cannot_be_pickled_says_so_and_the_worker_goes_on(executor: Executor) -> None:
-    with pytest.raises(RuntimeError, match=r"returned cannot be pickled.*lock"):
+    with pytest.raises(TypeError, match="pickle.*lock") as raised:
         executor.submit(threading.Lock).result(PATIENCE)
+    assert raised.value.__notes__ == ["What the call returned cannot be pickled."]
     with pytest.raises(SystemExit):
         executor.submit(sys.exit, 3).result(PATIENCE)
     assert executor.submit(abs, -1).result(PATIENCE) == 1
+
+
+def test_arguments_that_cannot_be_pickled_are_the_error_of_their_future(executor: Executor) -> None:
+    future = executor.submit(abs, threading.Lock())
+    with pytest.raises(TypeError, match="pickle.*lock"):
+        future.result(0)
+    with pytest.raises(TypeError, match="pickle.*lock"):
+        _ = future.call_id
 
 
 def test_what_is_printed_comes_back_apart(executor: Executor) -> None:

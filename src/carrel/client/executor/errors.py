@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from concurrent.futures import BrokenExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 
-class WorkerDied(BrokenExecutor):
+class WorkerDied(BrokenProcessPool):
     """The worker ended before the call did: it was killed, ran out of memory, or reached its walltime.
 
     The call may have done a part of its work. With `retries` it begins again.
     """
 
 
-class WorkersDoNotStart(BrokenExecutor):
+class WorkersDoNotStart(BrokenProcessPool):
     """No worker came to where it takes calls; the message says why, and which job's log has more."""
 
 

@@ -121,11 +121,15 @@ class Executor(concurrent.futures.Executor):
     # ---- calling
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call ``fn(*args, **kwargs)`` in a worker. Raises what keeps the arguments from being pickled."""
-        function, body = pickling.dump(fn), pickling.dump((args, kwargs))
-        digest = _digest(function)
+        """Call ``fn(*args, **kwargs)`` in a worker. What keeps them from being pickled is what the future raises."""
         key, label = secrets.token_urlsafe(12), _label(fn)
         future: Future[T] = Future(label, self._cancel, self._flush)
+        try:
+            function, body = pickling.dump(fn), pickling.dump((args, kwargs))
+        except Exception as error:  # noqa: BLE001 - whatever a value does when it is pickled is its future's
+            future.set_exception(error)
+            return future
+        digest = _digest(function)
         header = {"key": key, "label": label, "function": digest, "retries": self._retries}
         with self._guard:
             if self._shut:

@@ -58,6 +58,7 @@ class Sender:
 
     def _run(self) -> None:
         while (first := self._queue.get()) is not None:
+            item: Unsent | None = None
             batch, size, over = [first], size_of(first.body), False
             while len(batch) < _CALLS and size < _BYTES:
                 try:
@@ -73,6 +74,9 @@ class Sender:
             with self._sent:
                 self._left -= len(batch)
                 self._sent.notify_all()
+            # What was called may be large, and its result is the caller's alone.
+            first = item = None
+            del batch
             if over:
                 return
 

@@ -83,7 +83,7 @@ class Worker:
         except BaseException as error:
             text = "What the call {} cannot be pickled: {}".format("raised" if "error" in ending else "returned", _words(error))
             ending.update(state="FAILED", error="not_picklable", message=text)
-            parts = pickling.dump((RuntimeError(text), traceback.format_exc()))
+            parts = _why_not(error, text)
         self._live.finish()
         capture.flush()
         printed = [encode({"type": stream.name}, data) for stream in self._streams if (data := stream.finish())]
@@ -100,6 +100,17 @@ class Worker:
 def _request(endings: list[Any]) -> list[Any]:
     # It holds nothing but what it tells the end of.
     return [encode({"type": "holding", "calls": []}), *endings]
+
+
+def _why_not(error: BaseException, text: str) -> list[Any]:
+    """What is sent instead of a value that cannot be pickled: why, as it was raised if that can be pickled."""
+    trace = traceback.format_exc()
+    if hasattr(error, "add_note"):
+        error.add_note(text.partition(":")[0] + ".")
+    try:
+        return pickling.dump((error.with_traceback(None), trace))
+    except BaseException:
+        return pickling.dump((RuntimeError(text), trace))
 
 
 def _raised(error: BaseException) -> tuple[BaseException, str]:
