@@ -74,6 +74,17 @@ def continue_all(root: int) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
+def ask_to_end(root: int, *, group: int | None) -> None:
+    """SIGTERM to a process group, or to every process below `root` where there is none any more.
+
+    A stopped process takes no other signal until it goes on, so SIGCONT follows.
+    """
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        for pid in descendants(root) if group is None else (-group,):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
 @dataclass(frozen=True, slots=True)
 class TreeUse:
     """What a set of processes uses."""
