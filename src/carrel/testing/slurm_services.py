@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from carrel.testing.slurm_site import SlurmSite
+from carrel.testing.slurm_configuration import Layout
 
 #: Users that every Debian has, so that nobody has to be added to the machine: name in the tests -> name there.
 USERS = {"alice": "games", "bob": "news"}
@@ -20,7 +22,39 @@ QOS = (
 )
 
 
-def start_munge(site: SlurmSite) -> None:
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a command of Slurm answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Site(Protocol):
+    """A cluster of which daemons can be started."""
+
+    layout: Layout
+
+    @property
+    def root(self) -> Path:
+        """The directory of the cluster."""
+        ...
+
+    def run(self, *command: str, check: bool = True) -> Finished:
+        """Run a command in the cluster's environment."""
+        ...
+
+    def daemon(self, name: str, *command: str) -> None:
+        """Start a program of the cluster."""
+        ...
+
+    def wait(self, daemon: str, happened: Callable[[], bool]) -> None:
+        """Wait until something has happened that the daemon does."""
+        ...
+
+
+def start_munge(site: Site) -> None:
     """Start munged with a key of its own, and wait until it signs."""
     key = site.root / "etc" / "munge.key"
     key.write_bytes(secrets.token_bytes(128))
@@ -39,7 +73,7 @@ def start_munge(site: SlurmSite) -> None:
     site.wait("munged", lambda: site.run("munge", "-n", "-S", str(site.layout.munge_socket), check=False).code == 0)
 
 
-def start_database(site: SlurmSite) -> None:
+def start_database(site: Site) -> None:
     """Make an empty database, start mariadbd for it, and wait until it takes tables."""
     data, path, user = site.root / "database", site.layout.mariadb_socket, site.layout.user
     site.run(
@@ -69,7 +103,7 @@ def start_database(site: SlurmSite) -> None:
     site.wait("mariadbd", lambda: site.run(*admin, "-e", "create database slurm_acct", check=False).code == 0)
 
 
-def add_associations(site: SlurmSite) -> None:
+def add_associations(site: Site) -> None:
     """Add the account, the QoS and the users of the tests, and wait until the controller knows them."""
     classes = ",".join(["normal", *(line.split()[0] for line in QOS)])
     site.run("sacctmgr", "-i", "-Q", "add", "account", "research")

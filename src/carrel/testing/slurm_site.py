@@ -18,14 +18,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from carrel.testing.slurm_configuration import CLUSTER, Layout, write_configuration
 from carrel.testing.slurm_leftovers import PREFIX, SiteError, free_ports, kill_marked, lock, remove, sweep
-from carrel.testing.slurm_services import USERS, add_associations, start_database, start_munge
+from carrel.testing.slurm_services import USERS, Finished, add_associations, start_database, start_munge
 from carrel.testing.waiting import PATIENCE, wait_until
 
 __all__ = ["PACKAGES", "REST_PACKAGES", "USERS", "SiteError", "SlurmSite", "missing_for_rest", "missing_programs", "sweep"]
@@ -37,15 +36,6 @@ PACKAGES = "munge slurmctld slurmd slurm-client slurmdbd mariadb-server util-lin
 REST_PACKAGES = "slurmrestd slurm-wlm-jwt-plugin"
 
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What a command of Slurm answered."""
-
-    code: int
-    out: str
-    err: str
 
 
 def missing_programs() -> list[str]:
