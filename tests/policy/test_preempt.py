@@ -140,6 +140,28 @@ def test_on_several_nodes_the_dear_ones_are_left_out_first() -> None:
     assert [one.job_id for one in preempt(snapshot, snapshot.waiting[0], NOW)] == [12, 13]
 
 
+def test_of_equals_the_one_whose_class_is_less_urgent_is_preempted() -> None:
+    qos = {**QOS, "rack": QoS(name="rack", preempt_mode=PreemptMode.REQUEUE, priority=10)}
+    holds = [
+        running(11, "n1", *(f"n1-{gpu}" for gpu in range(4)), qos="rack"),
+        running(12, "n2", *(f"n2-{gpu}" for gpu in range(4))),
+    ]
+    assert victims([waiting(1, 1, qos="desk")], holds, qos=qos) == [(12, "requeue")]
+
+
+def test_what_ends_soon_is_waited_for_and_nobody_else_is_preempted() -> None:
+    ends = running(11, "n1", *(f"n1-{gpu}" for gpu in range(4)), left=PATIENCE)
+    other = running(12, "n2", *(f"n2-{gpu}" for gpu in range(4)))
+    assert victims([waiting(1, 1, qos="desk")], [ends, other]) == []
+    assert victims([waiting(1, 1, qos="desk")], [replace(ends, ends_by=NOW + PATIENCE + 1), other]) != []
+
+
+def test_nobody_is_preempted_on_a_node_where_a_job_on_several_makes_the_room_anyway() -> None:
+    gang = replace(running(11, "n1", "n1-0", ran=500), others=(NodePart(node="n2", devices=("n2-0", "n2-1", "n2-2", "n2-3")),))
+    cheap = running(12, "n1", "n1-1", "n1-2", "n1-3", ran=1)
+    assert victims([waiting(1, 1, qos="desk", nodes=2)], [gang, cheap]) == [(11, "requeue")]
+
+
 def test_a_reservation_is_kept_from_its_begin_to_its_end_and_lets_its_own_in() -> None:
     holds = [running(11, "n1", "n1-0", "n1-1", "n1-2", "n1-3")]
     holds.append(running(19, "n2", "n2-0", "n2-1", "n2-2", "n2-3", qos="desk"))
