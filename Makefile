@@ -5,10 +5,12 @@
 #   make check   only lint, types and import contracts
 #   make soak    kill everything for minutes, under load; many random examples
 #   make coverage  what the tests run of each room (TESTS=tests/policy: what these do)
+#   make counts  how wide the code is, now and at COMMITS
+#   make mutants  which small changes of FILES no test of TESTS notices
 #   make matrix  the built wheel on every Python from 3.11 to 3.14 that is here
 #   make bench   the figures that Carrel promises, measured here
 .POSIX:
-.PHONY: help setup demo quick test check types lint contracts unit soak coverage matrix bench lock clean
+.PHONY: help setup demo quick test check types lint contracts unit soak coverage mutants counts matrix bench lock clean
 
 BIN = .venv/bin
 
@@ -58,6 +60,12 @@ coverage: setup
 	$(COVERAGE) run -m pytest -q -n 4 --dist loadgroup $(TESTS)
 	$(COVERAGE) combine -q
 	$(COVERAGE) json -q -o - | $(BIN)/python tools/coverage_by_room.py
+
+mutants:
+	tools/mutants $(TESTS) $(FILES)
+
+counts: setup
+	$(BIN)/python tools/counts.py $(COMMITS)
 
 matrix: setup
 	sh tools/matrix

@@ -11,7 +11,7 @@ from carrel.core.domain.account import Account
 from carrel.core.domain.errors import Denied, NotFound
 from carrel.core.domain.user import Caller, Role, User
 from carrel.core.domain.visible import Visible
-from carrel.core.policy.access import ALL, JOB, RULES, SCOPES, Action, Resource, allowed, token_allows
+from carrel.core.policy.access import ALL, HEARD, INVITATION, JOB, RULES, SCOPES, Action, Resource, allowed, token_allows
 from carrel.core.policy.accounts import accounts_of, choose_account
 
 pytestmark = pytest.mark.quick
@@ -94,6 +94,59 @@ def test_a_token_is_never_more_than_its_scopes_nor_more_than_its_person() -> Non
     assert not token_allows(everything, Action.MANAGE_USERS)
     unknown = Caller(user=ADA.user, scopes=frozenset({"no such scope"}))
     assert not any(allowed(unknown, action, PRIVATE) for action in Action)
+
+
+@pytest.mark.parametrize(
+    ("scopes", "action", "words", "remedy"),
+    [
+        ({"read", "tracking"}, Action.SUBMIT, "read, tracking", "Use one that is for this too (all or submit)"),
+        ({"read"}, Action.MANAGE_USERS, "read", "Use one that is for this too (all)"),
+        (set(), Action.SUBMIT, "nothing", "Use one that is for this too (all or submit)"),
+        ({"read"}, None, "read", "Use one that is for this too (all)"),
+        ({INVITATION}, Action.SUBMIT, "invitation", "Turn it into a token first"),
+    ],
+)
+def test_a_token_that_is_not_for_this_says_which_one_is(scopes: set[str], action: Action | None, words: str, remedy: str) -> None:
+    verdict = token_allows(Caller(user=ADA.user, scopes=frozenset(scopes)), action)
+    assert (bool(verdict), verdict.rule, verdict.words) == (False, "scope of the token", f"This token is for {words} only.")
+    assert verdict.remedy.startswith(remedy)
+    if action is not None:
+        assert allowed(Caller(user=ADA.user, scopes=frozenset(scopes)), action) == verdict
+
+
+def test_the_token_of_a_job_says_what_it_is_good_for() -> None:
+    verdict = allowed(person("ada", job=7), Action.CANCEL_JOB, PRIVATE)
+    assert verdict.words == "The token of job 7 cannot do this."
+    assert verdict.remedy.startswith("A job may look at its owner's jobs and submit further steps;")
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "remedy"),
+    [
+        (Action.MANAGE_USERS, Resource(), "Ask an administrator of the lab."),
+        (Action.LIST_JOBS, Resource(), "Ask an administrator or an operator or the account's manager of the lab."),
+        (Action.SEE_SHARES, Resource(), "Ask an administrator or the account's manager of the lab."),
+        (Action.SEE_SHARES, PRIVATE, "Ask an administrator or the account's manager or its owner of the lab."),
+        (Action.CHANGE_ENVIRONMENT, PRIVATE, "Its owner alone may."),
+        (Action.CHANGE_ENVIRONMENT, Resource(), "Its owner alone may."),
+        (Action.READ_SECRETS, PRIVATE, "The job itself may, with its own token while it runs."),
+    ],
+)
+def test_a_refusal_says_who_may(action: Action, resource: Resource, remedy: str) -> None:
+    verdict = allowed(CORA, action, resource)
+    assert (bool(verdict), verdict.remedy, verdict.rule) == (False, remedy, RULES[action][-1].name)
+
+
+def test_what_was_asked_is_heard_with_its_verdict() -> None:
+    reader = Caller(user=ADA.user, scopes=frozenset({"read"}))
+    before = HEARD.set({})
+    try:
+        yes, no = allowed(ADA, Action.READ_JOB, PRIVATE), allowed(CORA, Action.CANCEL_JOB, PRIVATE)
+        by_token = token_allows(reader, None)
+        assert token_allows(ADA, Action.SUBMIT).rule == "token"
+        assert HEARD.get() == {Action.READ_JOB: yes, Action.CANCEL_JOB: no, None: by_token}
+    finally:
+        HEARD.reset(before)
 
 
 def test_members_of_an_account_are_those_whom_it_names_and_whose_own_it_is() -> None:

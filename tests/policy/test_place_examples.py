@@ -284,8 +284,7 @@ def test_the_sentence_of_the_blueprint() -> None:
 )
 def test_the_sentence_names_what_is_short(more: dict[str, int], sentence: str) -> None:
     held = holding(9, "n1", "n1-0", cpus=8, memory=40 * GIB)
-    gpus = more.pop("gpus", 0)
-    snapshot = lab([node("n1", "h200", "h200")], [waiting(1, gpus, **more)], [held])
+    snapshot = lab([node("n1", "h200", "h200")], [waiting(1, **{"gpus": 0, **more})], [held])
     assert reason(snapshot, 1) == ("Resources", sentence)
 
 

@@ -15,7 +15,7 @@ from carrel.core.domain.partition import Partition
 from carrel.core.domain.placement import Holding, Preempt, Snapshot, Waiting
 from carrel.core.domain.qos import PreemptMode, QoS
 from carrel.core.domain.reservation import Reservation
-from carrel.core.policy.preempt import PATIENCE, preempt, resumable
+from carrel.core.policy.preempt import PATIENCE, next_exemption, preempt, resumable
 from carrel.testing.examples import examples
 
 QOS = {
@@ -98,6 +98,105 @@ def test_nobody_gives_way_who_must_not() -> None:
     assert victims([job], [held, others], qos=full) == []
 
 
+def test_those_may_be_preempted_whose_time_has_just_come() -> None:
+    others = running(19, "n2", "n2-0", "n2-1", "n2-2", "n2-3", qos="desk")
+    job, held = waiting(1, 1, qos="desk"), running(11, "n1", "n1-0", "n1-1", "n1-2", "n1-3")
+    old = {**QOS, "batch": replace(QOS["batch"], preempt_exempt_time=100)}
+    assert victims([job], [held, others], qos=old) == [(11, "requeue")]
+    assert victims([replace(job, not_before=NOW)], [held, others]) == [(11, "requeue")]
+    # It has no time to be exempt for, so nobody has to know when it began.
+    assert victims([job], [replace(held, started_at=None), others]) == [(11, "requeue")]
+    # What was stopped has nothing to give.
+    assert victims([job], [replace(held, suspended=True), others]) == []
+
+
+def test_who_is_preempted_knows_for_whom() -> None:
+    snapshot = lab([node("n1", "h200")], [waiting(1, 1, qos="desk")], [running(11, "n1", "n1-0")], qos=QOS)
+    assert preempt(snapshot, snapshot.waiting[0], NOW) == (Preempt(job_id=11, mode=PreemptMode.REQUEUE, by=1, qos="desk"),)
+
+
+def test_nobody_is_preempted_where_there_is_just_enough_room() -> None:
+    held = running(11, "n1", "n1-0", "n1-1", "n1-2", cpus=15, memory=63 * GIB)
+    others = running(19, "n2", "n2-0", "n2-1", "n2-2", "n2-3", qos="desk")
+    assert victims([waiting(1, 1, qos="desk")], [held, others]) == []
+    assert victims([waiting(1, 1, qos="desk", cpus=2)], [held, others]) == [(11, "requeue")]
+    # What is on its way out leaves its processors and its memory too.
+    leaving = replace(held, leaving=True)
+    assert victims([waiting(1, 1, qos="desk", cpus=16, memory=64 * GIB)], [leaving, others]) == []
+
+
+def test_processors_and_memory_that_are_just_enough_are() -> None:
+    held = running(11, "n1", cpus=16, memory=64 * GIB)
+    others = running(19, "n2", cpus=16, qos="desk")
+    assert victims([waiting(1, 0, qos="desk", cpus=16, memory=64 * GIB)], [held, others]) == [(11, "requeue")]
+
+
+def test_on_several_nodes_the_dear_ones_are_left_out_first() -> None:
+    machines = [node(f"n{number}", "h200", "h200") for number in (1, 2, 3)]
+    holds = [
+        running(10 + number, f"n{number}", f"n{number}-0", f"n{number}-1", ran=ran) for number, ran in ((1, 9), (2, 3), (3, 6))
+    ]
+    snapshot = lab(machines, [waiting(1, 2, qos="desk", nodes=2)], holds, qos=QOS)
+    assert [one.job_id for one in preempt(snapshot, snapshot.waiting[0], NOW)] == [12, 13]
+
+
+def test_of_equals_the_one_whose_class_is_less_urgent_is_preempted() -> None:
+    qos = {**QOS, "rack": QoS(name="rack", preempt_mode=PreemptMode.REQUEUE, priority=10)}
+    holds = [
+        running(11, "n1", *(f"n1-{gpu}" for gpu in range(4)), qos="rack"),
+        running(12, "n2", *(f"n2-{gpu}" for gpu in range(4))),
+    ]
+    assert victims([waiting(1, 1, qos="desk")], holds, qos=qos) == [(12, "requeue")]
+
+
+def test_what_ends_soon_is_waited_for_and_nobody_else_is_preempted() -> None:
+    ends = running(11, "n1", *(f"n1-{gpu}" for gpu in range(4)), left=PATIENCE)
+    other = running(12, "n2", *(f"n2-{gpu}" for gpu in range(4)))
+    assert victims([waiting(1, 1, qos="desk")], [ends, other]) == []
+    assert victims([waiting(1, 1, qos="desk")], [replace(ends, ends_by=NOW + PATIENCE + 1), other]) != []
+
+
+def test_nobody_is_preempted_on_a_node_where_a_job_on_several_makes_the_room_anyway() -> None:
+    gang = replace(running(11, "n1", "n1-0", ran=500), others=(NodePart(node="n2", devices=("n2-0", "n2-1", "n2-2", "n2-3")),))
+    cheap = running(12, "n1", "n1-1", "n1-2", "n1-3", ran=1)
+    assert victims([waiting(1, 1, qos="desk", nodes=2)], [gang, cheap]) == [(11, "requeue")]
+
+
+def test_a_reservation_is_kept_from_its_begin_to_its_end_and_lets_its_own_in() -> None:
+    holds = [running(11, "n1", "n1-0", "n1-1", "n1-2", "n1-3")]
+    holds.append(running(19, "n2", "n2-0", "n2-1", "n2-2", "n2-3", qos="desk"))
+    job = waiting(1, 1, qos="desk", time=600, account="physics")
+
+    def kept(begin: float, end: float, **who: object) -> bool:
+        course = Reservation(name="course", begin=begin, end=end, nodes=("n1",), **who)  # type: ignore[arg-type]
+        return victims([job], holds, reservations=(course,)) == []
+
+    assert kept(NOW + 599, NOW + 900)
+    assert not kept(NOW + 600, NOW + 900)
+    assert kept(NOW - 60, NOW + 1)
+    assert not kept(NOW - 60, NOW)
+    assert not kept(NOW, NOW + 60, users=frozenset({"ada"}))
+    assert not kept(NOW, NOW + 60, accounts=frozenset({"physics"}))
+    assert kept(NOW, NOW + 60, users=frozenset({"bob"}))
+
+
+def test_the_next_exempt_time_that_ends_is_that_of_a_job_that_may_be_preempted_then() -> None:
+    qos = {**QOS, "batch": replace(QOS["batch"], preempt_exempt_time=300)}
+    holds = [
+        running(11, "n1", "n1-0", ran=100),
+        running(12, "n1", "n1-1", ran=250),
+        running(13, "n1", "n1-2", ran=300),
+        replace(running(14, "n1", "n1-3"), started_at=None),
+        running(15, "n2", "n2-0", ran=5, qos="desk"),
+    ]
+    machines = [node("n1", *["h200"] * 4), node("n2", "h200")]
+    snapshot = lab(machines, [], holds, qos=qos)
+    assert next_exemption(snapshot, waiting(1, 1, qos="desk"), NOW) == NOW + 50
+    assert next_exemption(snapshot, waiting(1, 1, qos="batch"), NOW) is None
+    assert next_exemption(snapshot, waiting(1, 1, qos="gone"), NOW) is None
+    assert next_exemption(lab(machines, [], holds[2:], qos=qos), waiting(1, 1, qos="desk"), NOW) is None
+
+
 def test_what_is_on_its_way_out_is_waited_for() -> None:
     holds = [
         running(11, "n1", "n1-0", "n1-1", leaving=True, left=60),
@@ -146,6 +245,20 @@ def test_what_was_stopped_goes_on_when_its_place_is_free_and_nobody_wants_it() -
     assert goes_on(jobs=[replace(waiting(1, 1, qos="desk"), not_before=NOW + 9)])
     assert goes_on(jobs=[waiting(1, 1, qos="desk")], qos={**QOS, "desk": replace(QOS["desk"], max_gpus=0)})
     assert goes_on(nodes=[replace(machine[0], drained="for repair")])
+    assert not goes_on(jobs=[replace(waiting(1, 1, qos="desk"), not_before=NOW)])
+    limited = {**QOS, "rack": replace(QOS["rack"], max_gpus=1)}
+    assert goes_on(qos=limited)
+    assert not goes_on(running(12, "n1", "n1-1", qos="rack"), qos=limited)
+    assert goes_on(qos={name: service for name, service in QOS.items() if name != "rack"})
+    beside = replace(had, id=13, devices=("n1-1",), resources=replace(had.resources))
+    pair = lab(machine, [], [keeps, replace(keeps, id=13)], qos=QOS)
+    assert resumable(pair, [had, beside], NOW) == (11, 13)
+    assert resumable(replace(pair, qos=limited), [had, beside], NOW) == (11,)
+    # One that cannot go on keeps no later one from it.
+    taken = lab(machine, [], [keeps, replace(keeps, id=13), running(12, "n1", "n1-0", qos="desk", cpus=0)], qos=QOS)
+    assert resumable(taken, [had, beside], NOW) == (13,)
+    larger = replace(had, resources=replace(had.resources, gpus=2), devices=("n1-0", "n1-1"))
+    assert resumable(replace(pair, qos=limited), [larger, beside], NOW) == (13,)
     twice = [had, replace(had, id=13)]
     both = lab(machine, [], [keeps, replace(keeps, id=13)], qos=QOS)
     assert resumable(both, twice, NOW) == (11,)

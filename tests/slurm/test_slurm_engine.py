@@ -12,7 +12,7 @@ from carrel.core.domain.ports import Attempt
 from carrel.core.domain.resources import Resources
 from carrel.core.spool import read_claim
 from carrel.engines.attempts import Watched, write_launch
-from carrel.engines.slurm import follower, reconciler
+from carrel.engines.slurm import follower, missing
 from carrel.engines.slurm.commands import SlurmCommands
 from carrel.engines.slurm.engine import SlurmEngine, options_for
 from carrel.testing.builders import EngineListener, LabHome, make_launch
@@ -242,7 +242,7 @@ def test_a_waiting_job_that_slurm_has_lost_says_so_and_can_be_given_up(site, hom
 
 
 def test_a_waiting_job_that_slurm_has_forgotten_is_submitted_again_and_runs_once(site, home, faults, monkeypatch):
-    monkeypatch.setattr(reconciler, "FORGOTTEN", 1.0)
+    monkeypatch.setattr(missing, "FORGOTTEN", 1.0)
     asked = []
 
     def later(launch):

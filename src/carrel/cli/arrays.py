@@ -10,6 +10,7 @@ from carrel.cli.endings import INTERRUPTED, OK
 from carrel.cli.follow import task_exit_code
 from carrel.cli.screen import STATE_STYLES, clean, paint, print_json
 from carrel.core.domain.errors import CarrelError
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -25,7 +26,7 @@ def follow_array(client: Client, array_id: int, *, as_json: bool) -> int:
     if as_json:
         print_json({"type": "submitted", "array": view.model_dump(mode="json")})
     else:
-        number, count = paint(str(array_id), "bold", sys.stderr), words.count(len(view.jobs), "job")
+        number, count = paint(str(array_id), "bold", sys.stderr), format_count(len(view.jobs), "job")
         _say(f"Array {number}: {view.jobs[0].name}, {count} ({view.array})")
     try:
         return _tell(client, array_id, as_json=as_json)

@@ -89,14 +89,14 @@ def collect(
 ) -> int:
     """Remove environments that were not used for a while, and what interrupted builds left."""
     from carrel.cli.screen import print_json
-    from carrel.cli.words import count
+    from carrel.core.domain.units import format_count
 
     removed = _store(home).collect(unused_for=parse_duration(unused_for), now=time.time(), dry_run=dry_run)
     size = sum(info.size for info in removed)
     if as_json:
         print_json({"removed": [_plain(info) for info in removed], "size": size, "dry_run": dry_run})
     else:
-        print(f"{'Would remove' if dry_run else 'Removed'} {count(len(removed), 'environment')}, {size_text(size)}.")
+        print(f"{'Would remove' if dry_run else 'Removed'} {format_count(len(removed), 'environment')}, {size_text(size)}.")
     return OK
 
 

@@ -11,6 +11,7 @@ import typer
 from carrel.cli.endings import INTERRUPTED, OK
 from carrel.cli.options import AsJson, Home, open_client
 from carrel.core.domain.errors import Invalid
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,7 +194,7 @@ def _built(home: Path | None, build: Callable[[Client, Callable[[str], None]], v
     if as_json:
         print_json(view)
         return OK
-    parts = [view.python, words.count(view.packages, "package") if view.packages else "", words.size(view.size)]
+    parts = [view.python, format_count(view.packages, "package") if view.packages else "", words.size(view.size)]
     print(f"Environment {view.name} is ready: {', '.join(part for part in parts if part)}; from {clean(view.source)}.")
     print(f"  use it    carrel notebook --env {view.name}")
     return OK

@@ -17,6 +17,7 @@ from carrel.cli.screen import STATE_STYLES, StatusLine, clean, paint, print_json
 from carrel.cli.transcript import Transcript
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import ENDED, JobState
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -114,7 +115,7 @@ class Follower:
         except CarrelError:  # the end is reported all the same
             return
         if outputs:
-            self._line.note(f"  outputs  {words.count(len(outputs), 'file')}: carrel outputs {job.id} DIR")
+            self._line.note(f"  outputs  {format_count(len(outputs), 'file')}: carrel outputs {job.id} DIR")
 
     def _show(self, event: EventView) -> None:
         if event.type == "log":

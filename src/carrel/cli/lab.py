@@ -37,10 +37,10 @@ def nodes_command(home: Home = None, as_json: AsJson = False) -> int:
 
 def _print_node(node: NodeView) -> None:
     from carrel.cli.screen import clean, paint, print_table
-    from carrel.cli.words import count
-    from carrel.core.domain.units import format_size
+    from carrel.core.domain.units import format_count, format_size
 
-    free = f"{node.cpus_free} of {count(node.cpus, 'CPU')} and {format_size(node.memory_free)} of {format_size(node.memory)} free"
+    memory = f"{format_size(node.memory_free)} of {format_size(node.memory)}"
+    free = f"{node.cpus_free} of {format_count(node.cpus, 'CPU')} and {memory} free"
     print(f"{paint(clean(node.name), 'bold')}  {free}{f'  drained: {clean(node.drained)}' if node.drained else ''}")
     if not node.devices:
         print("no GPU")

@@ -57,15 +57,15 @@ def outputs_command(
 
 def _say_collected(client: Client, job_id: int, notes: Sequence[str], *, as_json: bool) -> int:
     from carrel.cli.screen import paint, print_json
-    from carrel.cli.words import count
     from carrel.cli.words import size as size_text
+    from carrel.core.domain.units import format_count
 
     outputs = client.outputs(job_id)
     if as_json:
         print_json({"outputs": [output.model_dump() for output in outputs], "notes": list(notes)})
         return OK
     _say_notes(notes)
-    print(f"Job {job_id} has {count(len(outputs), 'output')} stored, {size_text(sum(output.size for output in outputs))}.")
+    print(f"Job {job_id} has {format_count(len(outputs), 'output')} stored, {size_text(sum(output.size for output in outputs))}.")
     if outputs:
         print(paint(f"  fetch them: carrel outputs {job_id} DIR", "dim"))
     return OK
@@ -95,14 +95,15 @@ def _list(client: Client, job_id: int, *, as_json: bool) -> int:
 
 def _remove(client: Client, job_id: int, *, as_json: bool) -> int:
     from carrel.cli.screen import print_json
-    from carrel.cli.words import count
     from carrel.cli.words import size as size_text
+    from carrel.core.domain.units import format_count
 
     gone = client.remove_outputs(job_id)
     if as_json:
         print_json({"job": job_id, **gone.model_dump()})
     elif gone.count:
-        print(f"Job {job_id} stores {count(gone.count, 'file')} less, {size_text(gone.size)}; its record keeps their digests.")
+        files = format_count(gone.count, "file")
+        print(f"Job {job_id} stores {files} less, {size_text(gone.size)}; its record keeps their digests.")
     else:
         print(f"Job {job_id} stores nothing.")
     return OK
@@ -110,8 +111,8 @@ def _remove(client: Client, job_id: int, *, as_json: bool) -> int:
 
 def _fetch(client: Client, job_id: int, directory: Path, *, as_json: bool) -> int:
     from carrel.cli.screen import clean, paint, print_json
-    from carrel.cli.words import count
     from carrel.cli.words import size as size_text
+    from carrel.core.domain.units import format_count
 
     done: list[tuple[OutputView, bool]] = []
 
@@ -137,7 +138,7 @@ def _fetch(client: Client, job_id: int, directory: Path, *, as_json: bool) -> in
         print(f"Job {job_id} has stored nothing.")
     else:
         size = sum(output.size for output, _ in done)
-        print(paint(f"{count(len(done), 'file')}, {size_text(size)}", "dim"))
+        print(paint(f"{format_count(len(done), 'file')}, {size_text(size)}", "dim"))
     if missing and not as_json:
-        print(f"{count(len(missing), 'output')} of {len(done) + len(missing)} could not be fetched.", file=sys.stderr)
+        print(f"{format_count(len(missing), 'output')} of {len(done) + len(missing)} could not be fetched.", file=sys.stderr)
     return exit_code(missing[0][1]) if missing else OK

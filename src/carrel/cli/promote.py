@@ -113,14 +113,14 @@ def _say(made: Promoted, notebook: Path) -> None:
 
 
 def _packages(made: Promoted) -> str:
-    from carrel.cli.words import count
+    from carrel.core.domain.units import format_count
 
     lines = [line for line in made.environment.requirements if not line.startswith("-")]
     if not lines:
         return "Python alone"
     if made.environment.locked:
         source = "the lock" if made.environment_source == "lock" else made.environment_source
-        return f"{count(len(lines), 'package')} in the versions of {source}"
+        return f"{format_count(len(lines), 'package')} in the versions of {source}"
     named = ", ".join(lines[:_NAMED]) + (" …" if len(lines) > _NAMED else "")
     return f"{named} (guessed from imports: no versions are locked yet)"
 

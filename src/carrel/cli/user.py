@@ -8,7 +8,7 @@ import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Expires, Home, lifetime, open_client
-from carrel.cli.words import count
+from carrel.core.domain.units import format_count
 
 if TYPE_CHECKING:
     from carrel.client import Client
@@ -108,7 +108,7 @@ def suspend(
     if as_json:
         print_json(change)
         return OK
-    running = f"{count(change.cancelled, 'job')} that ran will end" if cancel_running else "what runs goes on"
+    running = f"{format_count(change.cancelled, 'job')} that ran will end" if cancel_running else "what runs goes on"
     print(f"{change.user.name} is suspended; {running}. `carrel user resume {subject}` lets them go on.")
     return OK
 
@@ -137,7 +137,7 @@ def remove(subject: Subject, home: Home = None, as_json: AsJson = False) -> int:
     if as_json:
         print_json(change)
     else:
-        print(f"{change.user.name} is removed, and {count(change.cancelled, 'job')} of theirs will end. Records stay.")
+        print(f"{change.user.name} is removed, and {format_count(change.cancelled, 'job')} of theirs will end. Records stay.")
     return OK
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from carrel.core.domain.units import format_duration, format_size
+from carrel.core.domain.units import format_count, format_duration, format_size
 
 if TYPE_CHECKING:
     from carrel.wire import v1
@@ -46,13 +46,8 @@ def paused(job: v1.JobView, now: datetime) -> str:
         return ""
     times = job.pauses + (job.suspended_at is not None)
     often = {0: "", 1: "once, "}.get(times, f"{times} times, ")
-    people = f", for {count(job.pause_people, 'person').replace('persons', 'people')}" if job.pause_people else ""
+    people = f", for {format_count(job.pause_people, 'person').replace('persons', 'people')}" if job.pause_people else ""
     return f"{often}{format_duration(seconds)} in all{people}, while others had its GPUs or its place"
-
-
-def count(number: int, noun: str) -> str:
-    """ "1 GPU", "3 GPUs"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def size(number: int) -> str:
@@ -68,13 +63,13 @@ def gpu(uuid: str) -> str:
 def resources(job: v1.JobView, *, simulated: bool = False) -> str:
     """ "2 simulated GPUs (a100), 4 CPUs, 8G, at most 2 h"; `simulated`: the lab's GPUs are."""
     asked = job.resources
-    gpus = count(asked.gpus, "simulated GPU" if job.simulated or simulated else "GPU") if asked.gpus else ""
+    gpus = format_count(asked.gpus, "simulated GPU" if job.simulated or simulated else "GPU") if asked.gpus else ""
     if gpus and asked.gpu_type:
         gpus += f" ({asked.gpu_type})"
     if gpus and asked.gpu_memory:
         gpus += f" with {format_size(asked.gpu_memory)}"
-    nodes = f"{asked.nodes} nodes with {gpus or count(asked.cpus, 'CPU')}" if asked.nodes > 1 else gpus
-    cpus = "" if asked.nodes > 1 and not gpus else count(asked.cpus, "CPU")
+    nodes = f"{asked.nodes} nodes with {gpus or format_count(asked.cpus, 'CPU')}" if asked.nodes > 1 else gpus
+    cpus = "" if asked.nodes > 1 and not gpus else format_count(asked.cpus, "CPU")
     parts = [nodes, cpus, format_size(asked.memory), f"at most {format_duration(asked.time)}"]
     return ", ".join(part for part in parts if part)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import getpass
 import os
 import pwd
-import secrets
 import shutil
 import signal
 import socket
@@ -19,13 +18,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from carrel.testing.slurm_configuration import CLUSTER, Layout, write_configuration
 from carrel.testing.slurm_leftovers import PREFIX, SiteError, free_ports, kill_marked, lock, remove, sweep
+from carrel.testing.slurm_services import USERS, Finished, add_associations, start_database, start_munge
 from carrel.testing.waiting import PATIENCE, wait_until
 
 __all__ = ["PACKAGES", "REST_PACKAGES", "USERS", "SiteError", "SlurmSite", "missing_for_rest", "missing_programs", "sweep"]
@@ -36,27 +35,7 @@ PACKAGES = "munge slurmctld slurmd slurm-client slurmdbd mariadb-server util-lin
 #: Debian's packages of slurmrestd, which few tests need.
 REST_PACKAGES = "slurmrestd slurm-wlm-jwt-plugin"
 
-#: Users that every Debian has, so that nobody has to be added to the machine: name in the tests -> name there.
-USERS = {"alice": "games", "bob": "news"}
-
-#: Classes of service, as `sacctmgr add qos` takes them.
-QOS = (
-    "low priority=10 preemptmode=requeue",
-    "lowcancel priority=10 preemptmode=cancel",
-    "high priority=1000 preempt=low,lowcancel",
-    "short maxwall=00:01:00 maxjobsperuser=1 maxsubmitjobsperuser=3 maxtresperuser=gres/gpu=2 flags=DenyOnLimit",
-)
-
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What a command of Slurm answered."""
-
-    code: int
-    out: str
-    err: str
 
 
 def missing_programs() -> list[str]:
@@ -138,16 +117,16 @@ class SlurmSite:
         write_configuration(self.layout)
         self.shared.mkdir(mode=0o777)
         self.shared.chmod(0o1777)
-        self._start_munge()
+        start_munge(self)
         if self.layout.accounting:
-            self._start_database()
+            start_database(self)
             self.start_accounting()
             self.run("sacctmgr", "-i", "-Q", "add", "cluster", CLUSTER)
         self.start_controller()
         for name in self.layout.nodes:
             self.start_node(name)
         if self.layout.accounting:
-            self._add_associations()
+            add_associations(self)
         self.wait_for_idle_nodes()
 
     def stop(self) -> None:
@@ -176,7 +155,7 @@ class SlurmSite:
         if jobs:
             self.run("scancel", "--signal=KILL", "--full", *jobs, check=False)
             self.run("scancel", *jobs, check=False)
-        self._wait("slurmctld", lambda: not self.run("squeue", "-h", "-o", "%A", check=False).out.strip())
+        self.wait("slurmctld", lambda: not self.run("squeue", "-h", "-o", "%A", check=False).out.strip())
         self.wait_for_idle_nodes()
 
     def __enter__(self) -> SlurmSite:
@@ -190,17 +169,17 @@ class SlurmSite:
 
     def start_controller(self) -> None:
         """Start slurmctld and wait until it answers."""
-        self._daemon("slurmctld", "slurmctld", "-D")
-        self._wait("slurmctld", lambda: "is UP" in self.run("scontrol", "ping", check=False).out)
+        self.daemon("slurmctld", "slurmctld", "-D")
+        self.wait("slurmctld", lambda: "is UP" in self.run("scontrol", "ping", check=False).out)
 
     def start_node(self, name: str) -> None:
         """Start the slurmd of a node; it registers by itself."""
-        self._daemon(name, "slurmd", "-D", "-N", name)
+        self.daemon(name, "slurmd", "-D", "-N", name)
 
     def start_accounting(self) -> None:
         """Start slurmdbd and wait until it answers."""
-        self._daemon("slurmdbd", "slurmdbd", "-D")
-        self._wait("slurmdbd", lambda: self.run("sacctmgr", "-n", "show", "cluster", check=False).code == 0)
+        self.daemon("slurmdbd", "slurmdbd", "-D")
+        self.wait("slurmdbd", lambda: self.run("sacctmgr", "-n", "show", "cluster", check=False).code == 0)
 
     def start_rest(self, user: str = "") -> str:
         """Start slurmrestd on a socket, as the user who runs the tests or as `user` (which takes root), and return its
@@ -209,7 +188,7 @@ class SlurmSite:
         path = self.shared / f".{name}"
         path.unlink(missing_ok=True)  # of one that was killed
         self._start_rest(name, user, "rest_auth/local", f"unix:{path}")
-        self._wait(name, lambda: _listens(socket.AF_UNIX, str(path)))
+        self.wait(name, lambda: _listens(socket.AF_UNIX, str(path)))
         return f"unix:{path}"
 
     def start_rest_with_tokens(self) -> str:
@@ -217,7 +196,7 @@ class SlurmSite:
         (port,) = free_ports(1)
         user = "nobody" if os.getuid() == 0 else ""
         self._start_rest("slurmrestd.tcp", user, "rest_auth/jwt", f"127.0.0.1:{port}")
-        self._wait("slurmrestd.tcp", lambda: _listens(socket.AF_INET, ("127.0.0.1", port)))
+        self.wait("slurmrestd.tcp", lambda: _listens(socket.AF_INET, ("127.0.0.1", port)))
         return f"http://127.0.0.1:{port}"
 
     def stop_rest(self) -> None:
@@ -232,7 +211,7 @@ class SlurmSite:
         # It would not run as the user of the daemons; and with a token in its environment it takes those of others.
         variables = ("SLURMRESTD_SECURITY=disable_user_check", *(["SLURM_JWT=daemon"] if "jwt" in authentication else []))
         daemon = ("slurmrestd", "-f", str(self.layout.conf), "-a", authentication, "-s", "openapi/v0.0.38", address)
-        self._daemon(name, *prefix, "env", *variables, *daemon)
+        self.daemon(name, *prefix, "env", *variables, *daemon)
 
     def kill(self, daemon: str, number: int = signal.SIGKILL) -> None:
         """Send a signal to a daemon ("slurmctld", "slurmrestd", …) or a node's slurmd, and wait for its end.
@@ -282,7 +261,7 @@ class SlurmSite:
             answer = self.run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N", check=False).out
             return set(answer.split()) == set(self.layout.nodes)
 
-        self._wait("slurmctld", idle)
+        self.wait("slurmctld", idle)
 
     # --- use ----------------------------------------------------------------------------------------------------------------
 
@@ -328,7 +307,7 @@ class SlurmSite:
 
     def wait_for(self, job: int, *states: str) -> str:
         """Wait until a job is in one of `states`, and return which one."""
-        self._wait("slurmctld", lambda: self.state(job) in states, f"job {job} is not {' or '.join(states)}")
+        self.wait("slurmctld", lambda: self.state(job) in states, f"job {job} is not {' or '.join(states)}")
         return self.state(job)
 
     def wait_until_saved(self, job: int) -> None:
@@ -339,7 +318,7 @@ class SlurmSite:
         file = self.root / "state" / "job_state"
         changed = time.time_ns()
         self.run("scontrol", "update", f"JobId={job}", f"AdminComment={changed}")
-        self._wait("slurmctld", lambda: file.exists() and file.stat().st_mtime_ns > changed, "its state is not saved")
+        self.wait("slurmctld", lambda: file.exists() and file.stat().st_mtime_ns > changed, "its state is not saved")
 
     def output(self, job: int) -> str:
         """What a job that `submit` submitted has written."""
@@ -348,70 +327,8 @@ class SlurmSite:
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    def _start_munge(self) -> None:
-        key = self.root / "etc" / "munge.key"
-        key.write_bytes(secrets.token_bytes(128))
-        key.chmod(0o600)
-        run = self.root / "run"
-        self._daemon(
-            "munged",
-            "munged",
-            "--foreground",
-            f"--key-file={key}",
-            f"--socket={self.layout.munge_socket}",
-            f"--pid-file={run}/munged.pid",
-            f"--seed-file={run}/munged.seed",
-            f"--log-file={self.root}/log/munged.log",
-        )
-        self._wait("munged", lambda: self.run("munge", "-n", "-S", str(self.layout.munge_socket), check=False).code == 0)
-
-    def _start_database(self) -> None:
-        data, path, user = self.root / "database", self.layout.mariadb_socket, self.layout.user
-        self.run(
-            "mysql_install_db",
-            "--no-defaults",
-            f"--user={user}",
-            f"--datadir={data}",
-            "--auth-root-authentication-method=socket",
-            f"--auth-root-socket-user={user}",
-            "--skip-test-db",
-        )
-        self._daemon(
-            "mariadbd",
-            "mariadbd",
-            "--no-defaults",
-            f"--user={user}",
-            f"--datadir={data}",
-            f"--socket={path}",
-            f"--pid-file={self.root}/run/mariadbd.pid",
-            f"--log-error={self.root}/log/mariadbd.log",
-            "--skip-networking",
-            "--innodb-buffer-pool-size=64M",
-            "--innodb-lock-wait-timeout=900",
-            "--innodb-flush-log-at-trx-commit=0",
-        )
-        admin = ("mysql", "--no-defaults", f"--socket={path}", f"--user={user}")
-        self._wait("mariadbd", lambda: self.run(*admin, "-e", "create database slurm_acct", check=False).code == 0)
-
-    def _add_associations(self) -> None:
-        classes = ",".join(["normal", *(line.split()[0] for line in QOS)])
-        self.run("sacctmgr", "-i", "-Q", "add", "account", "research")
-        for line in QOS:
-            self.run("sacctmgr", "-i", "-Q", "add", "qos", *line.split())
-        # A user who may do everything by name, and those whom the tests act as.
-        for user in {self.layout.user, *USERS.values()}:
-            self.run("sacctmgr", "-i", "-Q", "add", "user", user, "account=research", f"qos={classes}", "defaultqos=normal")
-        self.run("sacctmgr", "-i", "-Q", "modify", "user", self.layout.user, "set", "defaultaccount=research")
-        # slurmdbd passes on to the controller what is new, a moment later.
-        wanted = {self.layout.user, *USERS.values()}
-
-        def known() -> bool:
-            answer = self.run("scontrol", "-o", "show", "assoc_mgr", "accounts=research", "flags=assoc", check=False).out
-            return all(f"UserName={user}(" in answer for user in wanted)
-
-        self._wait("slurmctld", known)
-
-    def _daemon(self, name: str, *command: str) -> None:
+    def daemon(self, name: str, *command: str) -> None:
+        """Start a program of the cluster, whose output goes to its log. It ends with this process."""
         if name in self._daemons:
             raise SiteError(f"{name} runs already.")
         with open(self.root / "log" / f"{name}.out", "ab") as output:
@@ -425,7 +342,9 @@ class SlurmSite:
                 start_new_session=True,  # Ctrl-C at the tests must not end it before the jobs
             )
 
-    def _wait(self, daemon: str, happened: Callable[[], bool], complaint: str = "") -> None:
+    def wait(self, daemon: str, happened: Callable[[], bool], complaint: str = "") -> None:
+        """Wait until something has happened. Raises with what the daemon said when that has ended, or when it takes too long."""
+
         def so() -> bool:
             if happened():
                 return True

@@ -341,7 +341,8 @@ class DeputyEngine:
         if self._listing is not None:
             with suppress(CarrelError):
                 jobs = [to_plain(job) for job in self._listing(since, frozenset()) if job.user == self._user]
-        self._outgoing.send({"is": "listing", "id": number, "jobs": jobs})
+        with self._changed:
+            self._outgoing.send({"is": "listing", "id": number, "jobs": jobs})
 
     def _begin(self, head: Mapping[str, Any]) -> None:
         with self._changed:
@@ -360,7 +361,9 @@ class DeputyEngine:
             limit = self._collections.limit_of(key) if followed is None else followed.launch.limits.outputs
         if kind == "offer":
             digests = list(head["digests"])  # of what is forgotten meanwhile, or was never this user's, nothing is wanted
-            self._outgoing.send({"is": "wanted", "digests": [] if limit is None else self._mirror.want(limit, digests)})
+            wanted = [] if limit is None else self._mirror.want(limit, digests)
+            with self._changed:
+                self._outgoing.send({"is": "wanted", "digests": wanted})
         elif followed is None:
             return
         elif kind == "log":

@@ -19,9 +19,8 @@ from carrel.engines.slurm import boot
 #: What the life of an ordinary attempt needs, with all that these import. What else is needed is imported as usual.
 WANTED = (
     "carrel.engines.slurm.batch",
-    "carrel.node.runner.endings",
+    "carrel.node.runner.finish",
     "carrel.node.runner.limits",
-    "carrel.node.runner.outputs",
     "carrel.node.runner.samples",
     "carrel.node.runner.watch",
     "hashlib",

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,11 @@ from carrel.core.spool.checkpoint import wrote_checkpoint
 from carrel.engines.attempts import write_cancel
 from carrel.engines.slurm.faults import SiteFault, SiteFaults, was_held
 from carrel.engines.slurm.followed import Followed, cancelled, end_without_runner, never_to_run, runner_of, write_end
-from carrel.engines.slurm.follower import SAYS_WHY, Follower
+from carrel.engines.slurm.follower import Follower
 from carrel.engines.slurm.immediate import Allocations
 from carrel.engines.slurm.limits import QosLimits
 from carrel.engines.slurm.listing import SlurmJob
+from carrel.engines.slurm.missing import SAYS_WHO, MissingJobs
 from carrel.engines.slurm.options import SlurmOptions
 from carrel.engines.slurm.pilots import Pilots
 from carrel.engines.slurm.shared import Listing
@@ -34,8 +35,6 @@ from carrel.engines.slurm.states import SlurmEnd, end_of, is_live, waits_for
 from carrel.engines.slurm.submitter import TIMES_AGAIN, Submitter
 from carrel.engines.slurm.transport import Transport
 
-#: Seconds that the accounting database has for saying who cancelled a job, which squeue does not know.
-_SAYS_WHO = 10.0
 #: Seconds for which a runner may live on after Slurm has said that its job ended (a node that was cut off).
 _LIVES_ON = 120.0
 #: Seconds after which a runner that was asked to end is ended by Slurm, beyond its own grace.
@@ -43,9 +42,6 @@ _SLOW_TO_END = 30.0
 
 #: Looks between two listings while nothing is to be expected, and looks for which something is, after a job was handed over.
 _AT_REST, _RESTLESS = 4, 12
-#: Seconds after which a job that Slurm has forgotten is submitted again.
-FORGOTTEN = 30.0
-
 _log = logging.getLogger(__name__)
 
 
@@ -96,6 +92,16 @@ class Reconciler:
         )
         self._pilots = self._submitter.pilots
         self._faults = SiteFaults(slurm)
+        self._missing = MissingJobs(
+            slurm,
+            follower,
+            self._submitter,
+            user=user,
+            monotonic=monotonic,
+            listed=self._compare,
+            end=self._end,
+            guard=self._guard,
+        )
         self._user = user
         self._interval = interval
         self._monotonic = monotonic
@@ -233,7 +239,7 @@ class Reconciler:
                 if runner_of(followed) is None:
                     self._follower.say(followed, f"Slurm cannot be asked about job {followed.shown}: {error.message}")
                 else:
-                    self._without_evidence(followed)
+                    self._missing.without_evidence(followed)
             return
         jobs = {(job.id, job.task): job for job in listing}
         own = [job for job in listing if not self._user or job.user == self._user]
@@ -248,7 +254,7 @@ class Reconciler:
             else:
                 missing.append(followed)
         if missing:
-            self._compare_with_history(missing, {(job.id, job.identity) for job in own})
+            self._missing.compare(missing, {(job.id, job.identity) for job in own})
 
     def _wanted_since(self, numbered: Sequence[Followed], now: float) -> float | None:
         """Return the age of the listing that is wanted now, as the moment at which it was begun at the earliest; None for none.
@@ -269,56 +275,6 @@ class Reconciler:
         if now - self._listed_at < rest - self._interval / 2:
             return None
         return max(self._submitter.changed_at, now - rest + self._interval / 2)
-
-    def _compare_with_history(self, missing: Sequence[Followed], there: Set[tuple[int, str]]) -> None:
-        """Ask accounting about those whose jobs are `missing` among the numbers and identities that are `there`."""
-        try:
-            history = self._slurm.history({followed.number for followed in missing if followed.number is not None})
-        except CarrelError:
-            history = ()
-        for followed in missing:
-            records = self._records(followed, history)
-            taken_out = bool(followed.array) and (followed.number or 0, followed.array) in there
-            self._guard(followed, partial(self._compare_missing, records=records, taken_out=taken_out))
-
-    def _records(self, followed: Followed, history: Sequence[SlurmJob]) -> list[SlurmJob]:
-        own = [job for job in history if not self._user or job.user == self._user]
-        return [job for job in own if job.id == followed.number and followed.is_its(job)]
-
-    def _compare_missing(self, followed: Followed, records: Sequence[SlurmJob], *, taken_out: bool) -> None:
-        if records and end_of(records[-1]):
-            self._compare(followed, records[-1])
-        elif runner_of(followed) is not None:
-            self._without_evidence(followed)
-        elif (by := followed.cancelled_by()) is not None:
-            self._end(followed, cancelled(by))
-        elif taken_out:
-            self._taken_out(followed)
-        else:
-            self._forgotten(followed)
-
-    def _taken_out(self, followed: Followed) -> None:
-        """Slurm knows its array without it: of an element that is cancelled while it waits, Slurm keeps nothing at all."""
-        now = self._monotonic()
-        followed.missing_since = followed.missing_since or now
-        if now - followed.missing_since > _SAYS_WHO:
-            message = f"Cancelled in Slurm by somebody while it waited (job {followed.shown})."
-            self._end(followed, Ended(state=JobState.CANCELLED, reason=Reason(code="Cancelled", message=message)))
-
-    def _forgotten(self, followed: Followed) -> None:
-        """No runner began, and Slurm, which answers, knows no such job: a controller that was killed forgets the last ones.
-
-        Another job is no risk: should the first one turn up after all, the second finds the attempt claimed.
-        """
-        now = self._monotonic()
-        followed.missing_since = followed.missing_since or now
-        message = f"Slurm does not know job {followed.shown} any more, and has no record of its end."
-        if now - followed.missing_since < FORGOTTEN:
-            self._follower.say(followed, f"{message} It is submitted again should that stay so.")
-        elif followed.again >= TIMES_AGAIN:
-            self._follower.say(followed, f"{message} It was submitted {followed.again + 1} times; cancel it to give it up.")
-        else:
-            self._submitter.submit_again(followed)
 
     def _guard(self, followed: Followed, function: Callable[[Followed], None]) -> None:
         """Call `function`; one attempt's trouble (a full disk, a command that fails) must not stop the others."""
@@ -375,7 +331,7 @@ class Reconciler:
     def _with_name(self, followed: Followed, job: SlurmJob) -> SlurmJob | None:
         """Return a cancelled job with the name of who did it; None while that may still become known."""
         try:
-            records = self._records(followed, self._slurm.history([job.id]))
+            records = self._missing.records(followed, self._slurm.history([job.id]))
         except CarrelError:
             return job
         named = [one for one in records if one.cancelled_by]
@@ -386,7 +342,7 @@ class Reconciler:
     def _has_waited(self, followed: Followed) -> bool:
         """True once Slurm has had its time for saying more about an end."""
         followed.ended_since = followed.ended_since or self._monotonic()
-        return self._monotonic() - followed.ended_since > _SAYS_WHO
+        return self._monotonic() - followed.ended_since > SAYS_WHO
 
     def _conclude(self, followed: Followed, job: SlurmJob, end: SlurmEnd, *, alive: bool | None) -> None:
         now = self._monotonic()
@@ -429,16 +385,6 @@ class Reconciler:
             self._submitter.start_elsewhere(followed, fault)
         else:
             self._end(followed, end_without_runner(followed, end, fault.message))
-
-    def _without_evidence(self, followed: Followed) -> None:
-        """Slurm says nothing. A runner that lives is all that counts; one that is gone is gone after a while."""
-        if runner_of(followed) or followed.watched.ended():
-            followed.dead_since = None
-            return
-        now = self._monotonic()
-        followed.dead_since = followed.dead_since or now
-        if now - followed.dead_since > SAYS_WHY:
-            self._follower.gone(followed)
 
     def _end(self, followed: Followed, ended: Ended) -> None:
         never_to_run(followed, ended, self._clock())

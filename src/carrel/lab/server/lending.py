@@ -24,8 +24,9 @@ from carrel.lab.server.home import LabHome
 from carrel.lab.server.settings import Settings
 from carrel.node.broker.config import BrokerConfig, Simulation
 from carrel.node.broker.process import SOCKET, BrokerProcess
-from carrel.node.leases.client import Broker, Watch
+from carrel.node.leases.client import Broker
 from carrel.node.leases.protocol import KERNEL, OBSERVER, RUNNER
+from carrel.node.leases.watch import Watch
 
 _log = logging.getLogger(__name__)
 

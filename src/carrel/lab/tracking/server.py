@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import os
 import select
-import signal
 import stat
 import subprocess
 import tempfile
@@ -27,6 +26,7 @@ import httpx
 
 from carrel.core.domain.errors import Unavailable
 from carrel.lab.tracking.artifacts import ArtifactStore
+from carrel.node.runner.tree import end_process
 
 #: Bytes that fit into sockaddr_un.sun_path (unix(7): 108) with its final zero and the ".new" of a socket not yet served.
 _SOCKET_PATH_LIMIT = 103
@@ -234,7 +234,7 @@ class TrackingServer:
             try:
                 yield process, pidfd, ready
             finally:
-                _end(pidfd)
+                end_process(pidfd)
                 process.wait()
                 self._pid = None
                 self.socket.unlink(missing_ok=True)  # a request now fails at once
@@ -297,20 +297,11 @@ def _end_leftover(lock_file: Path) -> None:
         with contextlib.suppress(ValueError, ProcessLookupError):
             pidfd = os.pidfd_open(int(os.read(lock, 32)))
             try:
-                _end(pidfd)
+                end_process(pidfd)
             finally:
                 os.close(pidfd)
     finally:
         os.close(lock)
-
-
-def _end(pidfd: int, patience: float = 10.0) -> None:
-    """End the process: SIGTERM, and after `patience` seconds SIGKILL; return when it is gone."""
-    for number, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, 30.0)):
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, number)
-        if _readable([pidfd], wait):
-            return
 
 
 def _readable(descriptors: list[int], timeout: float | None) -> list[int]:

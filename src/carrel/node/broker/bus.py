@@ -7,18 +7,16 @@ with the next one, and one that nobody waits for any more does no harm: its resu
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from carrel.core.domain.errors import CarrelError, Unavailable
 from carrel.core.domain.units import format_size
-from carrel.core.transport.reactor import Reactor, Timer
+from carrel.core.transport.reactor import Reactor
 from carrel.node.broker.core.effects import MoveBack, MoveOut, Pause
-from carrel.node.broker.orders import Order, Outcome, Script, Work, moved_of, total_of, why_of
+from carrel.node.broker.order_delivery import Orders
+from carrel.node.broker.orders import Order, Outcome, Script, moved_of, total_of, why_of
 from carrel.node.broker.pool import HostPool, Piece
 from carrel.node.leases.protocol import Message, encode
 from carrel.node.runner.tree import measure
@@ -30,19 +28,9 @@ _log = logging.getLogger(__name__)
 PAUSE_SECONDS, PATIENCE_SECONDS = 10.0, 10.0
 #: The same for one that comes in while others leave: if one of those must come back, it waits for longer, and this one yields.
 YIELD_SECONDS = 2.0
-#: Seconds without an answer, or a sign of progress, after which an order is given up.
-SILENCE_SECONDS = 30.0
 #: Most pieces of the pool in one message: memory that nobody has touched before takes a while to register.
 _MOST_PIECES = 16
 _AWAY = ("out", "spilled", "lost")
-
-
-@dataclass(slots=True)
-class _Given:
-    order: Order
-    script: Script
-    done: Callable[[Outcome], None]
-    timer: Timer | None = None
 
 
 class Bus:
@@ -67,8 +55,7 @@ class Bus:
         self._found_away = found_away
         self._found_spilled = found_spilled
         self._lives = lives
-        self._ids = itertools.count(1)
-        self._given: dict[int, _Given] = {}
+        self.orders = Orders(loop, send=send, lives=lives)
         #: Whose each process is, and those whose state lies in the pool.
         self._owners: dict[str, str] = {}
         self._away: set[str] = set()
@@ -92,9 +79,7 @@ class Bus:
         self._owners[member] = owner
         self._adopt(member, owner, hello, files)
         self._note(member, hello)
-        for number, given in sorted(self._given.items()):
-            if given.order.member == member:
-                self._tell(number, given.order)
+        self.orders.repeat(member)
 
     def ended(self, member: str) -> None:
         """The process has ended: what it had of the pool is free, and nobody waits for it."""
@@ -103,23 +88,16 @@ class Bus:
         self._ahead.discard(member)
         self._strange.pop(member, None)
         self._pool.close(member)
-        for number in [number for number, given in self._given.items() if given.order.member == member]:
-            self._answer(number, None)
+        self.orders.ended(member)
 
     def heard(self, member: str, message: Message) -> None:
         """An answer of the process."""
         self._note(member, message)
         if leaked := total_of([message.get("leaked")]) if message["op"] == "moved" else 0:
             _log.warning("process %s still has %s on its devices that the driver did not take back", member, format_size(leaked))
-        number, given = message.get("id"), None
-        if isinstance(number, int):
-            given = self._given.get(number)
-        if given is not None and given.order.member == member:
-            if message["op"] == given.order.answer:
-                self._answer(int(str(number)), message)
-            elif message["op"] == "progress":
-                self._wait(int(str(number)), given)
-        elif message["op"] == "pieces_back" and message.get("place") == "spilled":
+        if self.orders.heard(member, message):
+            return
+        if message["op"] == "pieces_back" and message.get("place") == "spilled":
             self._pool.give_back(self._pool.held(member))
             self._found_spilled(member)
         elif message["op"] == "moved" and member in self._away:
@@ -161,7 +139,7 @@ class Bus:
             self._pool.all_shown(member)
         self._strange[member] = strange
         if strange and hello.get("place") not in _AWAY:
-            self._go_on(self.let_go(member), lambda _outcome: None, None)
+            self.orders.begin(self.let_go(member))
 
     def let_go(self, member: str) -> Script:
         """The process is asked to let go of host memory that no broker gave. Refused or not, it goes on."""
@@ -202,11 +180,11 @@ class Bus:
             if full or not all(one.ok for one in outcomes.values()):
                 over({**outcomes, "": Outcome(ok=not full, why=full)})
                 return
-            self.each(outcomes, lambda one: self._find_room(one, outcomes[one].bytes), roomy)
+            self.orders.each(outcomes, lambda one: self._find_room(one, outcomes[one].bytes), roomy)
 
         def roomy(outcomes: Mapping[str, Outcome]) -> None:
             if all(one.ok for one in outcomes.values()):
-                self.each(what.members, empty, emptied)
+                self.orders.each(what.members, empty, emptied)
             else:
                 over(outcomes)
 
@@ -214,10 +192,10 @@ class Bus:
             if all(one.ok for one in outcomes.values()):
                 over(outcomes)
             else:
-                self.each([one for one in what.members if one in self._away], self._fill, lambda _back: over(outcomes))
+                self.orders.each([one for one in what.members if one in self._away], self._fill, lambda _back: over(outcomes))
 
         self._leaving.update(what.members)
-        self.each(what.members, self._stop, stopped)
+        self.orders.each(what.members, self._stop, stopped)
 
     def back(self, what: MoveBack, done: Callable[[Moved], None]) -> None:
         """Bring a tenant's state back. Its processes stay stopped until the order to go on."""
@@ -228,9 +206,9 @@ class Bus:
                 done(_ended("in", what.tenant, outcomes, Ending.DONE))
                 return
             here = [one for one in outcomes if one not in self._away and outcomes[one].bytes]
-            self.each(here, self._empty, lambda _again: done(_ended("in", what.tenant, outcomes, Ending.RETRY)))
+            self.orders.each(here, self._empty, lambda _again: done(_ended("in", what.tenant, outcomes, Ending.RETRY)))
 
-        self.each(what.members, lambda member: self._fill(member, patience), filled)
+        self.orders.each(what.members, lambda member: self._fill(member, patience), filled)
 
     def pause(self, what: Pause, done: Callable[[Moved], None]) -> None:
         """Stop a tenant's processes where their state is: all of them, or none."""
@@ -241,7 +219,7 @@ class Bus:
                 self._go(what.members)
             done(_ended("pause", what.tenant, outcomes, Ending.DONE if good else Ending.RETRY))
 
-        self.each(what.members, self._stop, stopped)
+        self.orders.each(what.members, self._stop, stopped)
 
     # --- what one process does ----------------------------------------------------------------------------------------------
 
@@ -328,7 +306,7 @@ class Bus:
 
         if member not in self._preparing and not self._is_busy(member):
             self._preparing.add(member)
-            self._go_on(self._give_ahead(member, size), prepared, None)
+            self.orders.begin(self._give_ahead(member, size), prepared)
 
     def _give_ahead(self, member: str, size: int) -> Script:
         """One piece after the other, so that a cell that begins waits for no more than one; as long as there is nothing else."""
@@ -346,12 +324,12 @@ class Bus:
 
     def _is_busy(self, member: str) -> bool:
         """It has an order already, or has its state in the pool, or is gone."""
-        told = any(given.order.member == member for given in self._given.values())
+        told = any(order.member == member for order in self.orders.open())
         return told or member in self._away or member not in self._owners
 
     def _reclaim(self, asking: str, size: int) -> Generator[Order, Message | None, None]:
         """Take back pieces from processes whose state is on its devices, those too that are just given some ahead."""
-        orders = [given.order for given in self._given.values()]
+        orders = self.orders.open()
         on_their_way = {piece.number for order in orders for piece in order.pieces}
         busy = {order.member for order in orders} - self._preparing | self._leaving
         for member in [one for one in self._owners if one != asking and one not in self._away and one not in busy]:
@@ -374,60 +352,6 @@ class Bus:
         told = yield Order(member, "pieces_back", "pieces_back", {"pieces": [piece.number for piece in pieces]})
         if told is not None and told.get("ok") is True:
             self._pool.give_back(pieces)
-
-    # --- orders -------------------------------------------------------------------------------------------------------------
-
-    def each(
-        self, members: Iterable[str], script: Callable[[str], Script], done: Callable[[Mapping[str, Outcome]], None]
-    ) -> None:
-        """Carry out a script with each of the processes at once; `done` with what came of it for those that live."""
-        left = {member for member in members if self._lives(member)}
-        outcomes: dict[str, Outcome] = {}
-        if not left:
-            self._loop.post(lambda: done(outcomes))
-            return
-
-        def one_done(member: str) -> Callable[[Outcome], None]:
-            def ended(outcome: Outcome) -> None:
-                outcomes[member] = outcome
-                left.discard(member)
-                if not left:
-                    done(outcomes)
-
-            return ended
-
-        for member in sorted(left):
-            self._go_on(script(member), one_done(member), None)
-
-    def _go_on(self, script: Script, done: Callable[[Outcome], None], answer: Any) -> None:
-        try:
-            order = script.send(answer)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            self._loop.post(lambda: done(outcome))  # not from within the answer to somebody else
-            return
-        if isinstance(order, Work):
-            self._loop.work(order.do, lambda result: self._go_on(script, done, result))
-            return
-        number = next(self._ids)
-        given = self._given[number] = _Given(order, script, done)
-        self._wait(number, given)
-        self._tell(number, order)
-
-    def _tell(self, number: int, order: Order) -> None:
-        line = encode(order.op, id=number, **order.fields)
-        self._send(order.member, line, [piece.fd for piece in order.pieces])
-
-    def _wait(self, number: int, given: _Given) -> None:
-        if given.timer is not None:
-            given.timer.cancel()
-        given.timer = self._loop.later(SILENCE_SECONDS, lambda: self._answer(number, None))
-
-    def _answer(self, number: int, message: Message | None) -> None:
-        given = self._given.pop(number)
-        if given.timer is not None:
-            given.timer.cancel()
-        self._go_on(given.script, given.done, message)
 
     def _go(self, members: Iterable[str]) -> None:
         """As before the pause."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
+import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from carrel.core.control.launching import read_job_token
@@ -148,3 +151,16 @@ def _read_launch(directory: AttemptDirectory, job: int) -> Launch:
         return from_plain(Launch, json.loads(directory.launch.read_text()))
     except (OSError, ValueError, TypeError, CarrelError) as error:
         raise Denied(f"The launch file of job {job} cannot be read: {error}.", remedy="Start the session again.") from error
+
+
+def listening_at(path: Path, *, everybody: bool) -> socket.socket:
+    """Return a unix socket that listens at `path`, to which this user can connect, or everybody can."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    mask = os.umask(0o111 if everybody else 0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(mask)
+    listener.listen(256)
+    return listener

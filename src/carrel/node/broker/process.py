@@ -10,13 +10,10 @@ import fcntl
 import json
 import logging
 import os
-import select
-import signal
 import socket
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +22,7 @@ from carrel.core.domain.ports import Clock
 from carrel.core.transport.reactor import Reactor
 from carrel.node.broker.config import BrokerConfig, write_config
 from carrel.node.broker.main import BUSY
+from carrel.node.runner.tree import end_process
 
 _log = logging.getLogger(__name__)
 
@@ -261,12 +259,6 @@ def _end(pid: int) -> None:
     except ProcessLookupError:
         return
     try:
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        for number, seconds in ((signal.SIGTERM, _END_SECONDS), (signal.SIGKILL, _END_SECONDS)):
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(descriptor, number)
-            if poll.poll(seconds * 1000):
-                return
+        end_process(descriptor, _END_SECONDS)
     finally:
         os.close(descriptor)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from carrel.core.domain.errors import CarrelError, Conflict, Unavailable
@@ -18,7 +15,7 @@ from carrel.core.transport.channel import MOST_FILES, Channel, Dropped
 from carrel.core.transport.framing import Closed, Ended, Lines, TooLong
 from carrel.core.transport.reactor import Reactor, Timer
 from carrel.node.broker.bus import Bus
-from carrel.node.broker.client_authentication import ClientAuthentication
+from carrel.node.broker.client_authentication import ClientAuthentication, listening_at
 from carrel.node.broker.core.core import Core
 from carrel.node.broker.core.effects import (
     NEVER,
@@ -42,33 +39,18 @@ from carrel.node.broker.ended_lease_delivery import EndedLeaseDelivery
 from carrel.node.broker.journal import BrokerJournal
 from carrel.node.broker.mover import Mover
 from carrel.node.broker.pool import HostPool
-from carrel.node.broker.processes import Process, ProcessGone, find, is_alive, name_of, peer, roots
+from carrel.node.broker.processes import ProcessGone, find, is_alive, name_of, peer, roots
 from carrel.node.broker.spilling import Spilling, StateFiles
 from carrel.node.broker.status import Status
+from carrel.node.broker.status_feed import Client, StatusFeed
+from carrel.node.broker.watched_processes import WatchedProcesses, descent
 from carrel.node.leases.protocol import LONGEST, OBSERVER, RESIDENCY, Message, decode, encode
 from carrel.node.suspension.ports import Suspender, Use
 
 _log = logging.getLogger(__name__)
 
-#: Watchers get at most ten statuses in a second, and fewer when making them takes long.
-_WATCH_SECONDS = 0.1
-_WATCH_SHARE = 20.0
-#: Seconds between two statuses for the lab itself while cells run and nothing else is new: what they are charged grows.
-_CHARGE_SECONDS = 5.0
 #: Bytes of journal after which it is begun anew.
 _LONG = 8 * 1024**2
-
-
-@dataclass(slots=True)
-class Client:
-    """What is known of one connection."""
-
-    process: Process
-    identity: Identity | None = None
-    tenant: str = ""
-    #: The process, where it is its library that speaks.
-    member: str = ""
-    watching: bool = False
 
 
 class Service:
@@ -106,8 +88,8 @@ class Service:
             loop,
             pool,
             send=self._send_member,
-            found_away=self._found_away,
-            found_spilled=self._found_spilled,
+            found_away=lambda member: self.carry_out(core.found_away(member, self._now())),
+            found_spilled=lambda member: self.carry_out(core.found_spilled(member, self._now())),
             lives=is_alive,
         )
         self._spilling = Spilling(loop, self._bus, pool, disk, self._progress)
@@ -116,15 +98,13 @@ class Service:
         self._status = Status(core, clock, pool, disk_problem=disk_problem)
         self._handing = EndedLeaseDelivery(loop, core.ledger.past, core.lender.devices, self._taken)
         self._clients: dict[Channel[bytes], Client] = {}
+        self._feed = StatusFeed(loop, self._status, self._clients, see_host=self._see_host)
         self._tenants: dict[str, Channel[bytes]] = {}
         #: Of the libraries in processes, by the process.
         self._members: dict[str, Channel[bytes]] = {}
-        #: Processes of tenants, connected or not.
-        self._processes: dict[str, Process] = {}
+        #: Those of tenants, connected or not.
+        self._processes = WatchedProcesses(loop, on_end=self._died)
         self._listener: socket.socket | None = None
-        self._publishing: Timer | None = None
-        self._charging: Timer | None = None
-        self._pause = _WATCH_SECONDS
         self._waking: Timer | None = None
         self._wake_at = NEVER
         self._effects: deque[Effects] = deque()
@@ -158,7 +138,7 @@ class Service:
             self._carry_one(one)
         self._carrying = False
         if changed:
-            self._changed()
+            self._feed.changed()
 
     def _carry_one(self, effects: Effects) -> None:
         if effects.line is not None:
@@ -221,7 +201,7 @@ class Service:
             case ScanDevices():
                 self._look(action)
             case Kill(tenant, number):
-                self._kill(tenant, number)
+                self._processes.kill(tenant, number)
 
     def _look(self, look: ScanDevices) -> None:
         def see() -> tuple[Use, dict[int, int], dict[int, str]]:
@@ -235,16 +215,6 @@ class Service:
 
         self._loop.work(see, seen)
 
-    def _kill(self, tenant: str, number: int) -> None:
-        process = self._processes.get(tenant)
-        if process is None:
-            return
-        _log.warning("the idle timer of tenant %s ran out while others waited: it is ended (signal %d)", tenant, number)
-        try:
-            process.kill(number)
-        except PermissionError:
-            _log.error("process %d belongs to another user and cannot be ended; its GPU stays with it", process.pid)
-
     # --- life ---------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -252,7 +222,7 @@ class Service:
         ended = []
         for row in list(self._core.ledger.tenants.values()):
             try:
-                self._keep(row.id, find(row.pid, row.start, row.uid))
+                self._processes.watch(row.id, find(row.pid, row.start, row.uid))
             except ProcessGone:
                 ended.append(row.id)
         self.carry_out(self._core.started(self._now(), ended))
@@ -266,16 +236,8 @@ class Service:
 
         Nobody is let in without the token of a job that runs, in either case.
         """
-        path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        mask = os.umask(0o111 if everybody else 0o177)
-        try:
-            listener.bind(str(path))
-        finally:
-            os.umask(mask)
-        listener.listen(256)
-        self._listener = listener
-        self._loop.watch(listener.fileno(), self._accept)
+        self._listener = listening_at(path, everybody=everybody)
+        self._loop.watch(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
         """Stop listening and close all connections; nobody loses a lease by it."""
@@ -284,43 +246,6 @@ class Service:
             self._listener.close()
         for connection in list(self._clients):
             connection.end(Dropped())
-
-    def _changed(self) -> None:
-        """Something is different: watchers get a status soon."""
-        if self._publishing is None and any(client.watching for client in self._clients.values()):
-            self._publishing = self._loop.later(self._pause, self._publish)
-
-    def _publish(self) -> None:
-        began = time.perf_counter()
-        self._publishing = None
-        self._see_host()
-        lines: dict[Identity, bytes] = {}
-        for connection, client in list(self._clients.items()):
-            if client.watching and client.identity is not None:
-                if client.identity not in lines:
-                    # Notebooks show who has what; the past is asked for.
-                    fields = self._status.fields(client.identity, hour=client.identity.sees_all)
-                    lines[client.identity] = encode("status", **fields)
-                connection.send(lines[client.identity])
-        self._pause = max(_WATCH_SECONDS, (time.perf_counter() - began) * _WATCH_SHARE)
-        self._charge_later()
-
-    def _charge_later(self) -> None:
-        """While cells run, or state lies idle, the lab gets what grows and shrinks although nothing happens."""
-        if self._charging is None and self._status.drifting() and any(self._labs()):
-            self._charging = self._loop.later(_CHARGE_SECONDS, self._tell_charges)
-
-    def _tell_charges(self) -> None:
-        self._charging = None
-        for connection, identity in list(self._labs()):
-            connection.send(encode("status", **self._status.fields(identity)))
-        self._charge_later()
-
-    def _labs(self) -> Iterator[tuple[Channel[bytes], Identity]]:
-        """Watchers who see every name: the lab itself."""
-        for connection, client in self._clients.items():
-            if client.watching and client.identity is not None and client.identity.sees_all:
-                yield connection, client.identity
 
     # --- connections --------------------------------------------------------------------------------------------------------
 
@@ -405,14 +330,13 @@ class Service:
         self._tenants[client.tenant] = connection
         if older is not None:
             older.end(Dropped())
-        if client.tenant not in self._processes:
-            self._keep(client.tenant, client.process.copy())
+        self._processes.keep(client.tenant, client.process)
         self.carry_out(effects)
 
     def _hello_at_gate(self, connection: Channel[bytes], client: Client, identity: Identity, message: Message) -> None:
         member = client.process.name
         try:
-            about = {**message, **self._descent(client.process)}
+            about = {**message, **descent(client.process, self._core.ledger.tenants)}
             effects = self._core.hello_at_gate(client.process, identity, about, self._now())
         except Unavailable as error:
             _log.info("process %d has to connect again: %s", client.process.pid, error)
@@ -422,46 +346,22 @@ class Service:
         client.identity, client.member = identity, member
         if older is not None:
             older.end(Dropped())
-        if member not in self._processes:
-            self._keep(member, client.process.copy())
+        self._processes.keep(member, client.process)
         self.carry_out(effects)
         if connection.open:
             ahead = identity.memory == 0
             self._bus.connected(member, identity.owner, message, connection.files(), ahead=ahead)
-
-    def _descent(self, process: Process) -> dict[str, str]:
-        """What a process is called that has no hook: after itself, and the notebook whose kernel has started it."""
-        name = name_of(process.pid)
-        tenants = {row.pid: row for row in self._core.ledger.tenants.values()}
-        parent = tenants.get(roots([process.pid], tenants).get(process.pid, 0))
-        if parent is None:
-            return {"kernel": "", "label": name}
-        return {"kernel": parent.kernel, "label": f"{parent.label} ({name})" if parent.label else name}
 
     def _send_member(self, member: str, line: bytes, files: Sequence[int]) -> None:
         connection = self._members.get(member)
         if connection is not None:
             connection.send(line, files)
 
-    def _found_away(self, member: str) -> None:
-        self.carry_out(self._core.found_away(member, self._now()))
-
-    def _found_spilled(self, member: str) -> None:
-        self.carry_out(self._core.found_spilled(member, self._now()))
-
     def _progress(self, tenant: str, done: int, of: int) -> None:
         self._core.progress(tenant, done, of, self._now())
-        self._changed()
-
-    def _keep(self, tenant: str, process: Process) -> None:
-        """Watch a tenant's process until it ends."""
-        self._processes[tenant] = process
-        self._loop.watch(process.pidfd, lambda: self._died(tenant))
+        self._feed.changed()
 
     def _died(self, tenant: str) -> None:
-        process = self._processes.pop(tenant)
-        self._loop.unwatch(process.pidfd)
-        process.close()
         connections = (self._tenants.pop(tenant, None), self._members.pop(tenant, None))
         self.carry_out(self._core.ended(tenant, self._now()))
         self._bus.ended(tenant)
@@ -480,13 +380,11 @@ class Service:
             if effects is not None:
                 self.carry_out(effects)
             if op == "progress":
-                self._changed()
+                self._feed.changed()
             return
         if op in ("status", "watch"):
             client.watching = client.watching or op == "watch"
-            self._see_host()
-            connection.send(encode("status", **self._status.fields(client.identity)))
-            self._charge_later()
+            self._feed.answer(connection, client.identity)
             if message.get("past") is True and client.identity.sees_all:
                 self._handing.begin(connection)
             return

@@ -68,7 +68,9 @@ class Spilling:
             if not all(one.ok for one in outcomes.values()):
                 done(_ended("spill", what.tenant, outcomes, Ending.RETRY))
                 return
-            self._bus.each(sizes, lambda member: self._let_go(member, sizes[member], gone), lambda last: let_go(outcomes, last))
+            self._bus.orders.each(
+                sizes, lambda member: self._let_go(member, sizes[member], gone), lambda last: let_go(outcomes, last)
+            )
 
         def let_go(outcomes: Mapping[str, Outcome], last: Mapping[str, Outcome]) -> None:
             ending = Ending.DONE
@@ -78,7 +80,7 @@ class Spilling:
                 ending = Ending.RETRY
             done(_ended("spill", what.tenant, {**outcomes, **{name: one for name, one in last.items() if not one.ok}}, ending))
 
-        self._bus.each(what.files, lambda member: self._put(member, what.files[member], meter, sizes, gone), written)
+        self._bus.orders.each(what.files, lambda member: self._put(member, what.files[member], meter, sizes, gone), written)
 
     def unspill(self, what: Unspill, done: Callable[[Moved], None]) -> None:
         """Bring a tenant's state back to host memory. LOST if that of one of its processes is not what was put there."""
@@ -90,7 +92,7 @@ class Spilling:
             ending = Ending.LOST if lost else Ending.DONE if good else Ending.RETRY
             done(_ended("unspill", what.tenant, outcomes, ending))
 
-        self._bus.each(what.files, lambda member: self._fetch(member, what.files[member], meter), fetched)
+        self._bus.orders.each(what.files, lambda member: self._fetch(member, what.files[member], meter), fetched)
 
     # --- what is done with one process --------------------------------------------------------------------------------------
 

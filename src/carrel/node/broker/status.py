@@ -135,7 +135,7 @@ class Status:
         return asked.devices or self._ledger.tenants[asked.tenant].home
 
     def _tenants(self) -> list[dict[str, Any]]:
-        ways = {name: self._lender.way(row) for name, row in self._ledger.tenants.items()}
+        ways = {name: self._lender.view.way(row) for name, row in self._ledger.tenants.items()}
         return [
             {
                 "id": row.id,

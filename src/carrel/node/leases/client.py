@@ -12,7 +12,6 @@ that holds it, connected or not.
 from __future__ import annotations
 
 import itertools
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,16 +22,9 @@ from types import TracebackType
 from typing import Any
 
 from carrel.core.domain import errors
-from carrel.core.transport.channel import Channel, Silent
-from carrel.core.transport.framing import Ended, Lines
-from carrel.node.leases.protocol import LONGEST, OBSERVER, RUNNER, VERSION, Message, decode, encode
-
-#: Seconds between attempts to connect: the first, and the longest.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
-#: Seconds between two looks at `stop`.
-_LOOK = 0.2
-#: Seconds in which a broker that lives answers a question.
-_ANSWER = 10.0
+from carrel.node.leases.link import ANSWER, FIRST_PAUSE, LONGEST_PAUSE, LOOK, Link, Lost, refusal
+from carrel.node.leases.protocol import OBSERVER, RUNNER, VERSION, Message
+from carrel.node.leases.watch import Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,59 +56,6 @@ class Wait:
     message: str
 
 
-class Lost(Exception):
-    """The connection is gone; the next call makes another one."""
-
-
-class _Link:
-    """One connection after its welcome."""
-
-    def __init__(self, path: str, hello: dict[str, Any]) -> None:
-        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            stream.settimeout(_ANSWER)
-            stream.connect(path)
-        except OSError as error:
-            stream.close()
-            raise Lost(errors.in_words(error)) from error
-        self._channel = Channel(Lines(LONGEST), stream)
-        try:
-            self.send("hello", **hello)
-            answer = self.receive(_ANSWER)
-            if answer is not None and answer["op"] == "refused":
-                raise _refusal(answer)
-            if answer is None or answer["op"] != "welcome":
-                raise Lost("the broker did not answer")
-        except BaseException:
-            self.close()
-            raise
-        self.welcome = answer
-
-    def send(self, op: str, **fields: Any) -> None:
-        """Send a message. Raises `Lost`."""
-        self._channel.send(encode(op, **fields))
-        try:
-            self._channel.flush(_ANSWER)
-        except (Ended, Silent) as error:
-            raise Lost(str(error)) from error
-
-    def receive(self, seconds: float) -> Message | None:
-        """The next message, or None when none came in so many seconds. Raises `Lost`."""
-        try:
-            line = self._channel.receive(seconds)
-            return None if line is None else decode(line)
-        except (Ended, ValueError) as error:
-            raise Lost(str(error)) from error
-
-    def fileno(self) -> int:
-        """Its descriptor, for poll(2)."""
-        return self._channel.fileno()
-
-    def close(self) -> None:
-        """Close it; for the broker the holder is done then."""
-        self._channel.close()
-
-
 class Broker:
     """A process' connection to its node's broker. One thread at a time, except for `watch`; closing it gives all leases back."""
 
@@ -131,7 +70,7 @@ class Broker:
         self._hello: dict[str, Any] = {"v": VERSION, "role": role, "token": token, **({"attempt": attempt} if attempt else {})}
         self._role = role
         self._patience = patience
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._held: dict[str, Lease] = {}
         #: How each of them was asked for, by its request.
         self._asked_so: dict[str, Message] = {}
@@ -200,7 +139,7 @@ class Broker:
 
     def _again(self) -> Sequence[Message]:
         try:
-            self._link = _Link(self._path, self._hello)
+            self._link = Link(self._path, self._hello)
         except (Lost, errors.CarrelError):
             return ()
         self._give_back(self._link)
@@ -216,7 +155,7 @@ class Broker:
                 self._tell_turn(self._link, lease)
         return found
 
-    def _ask_again(self, link: _Link, lease: Lease) -> Message:
+    def _ask_again(self, link: Link, lease: Lease) -> Message:
         """The broker has forgotten a lease. One whose turn is over is asked for when it goes on."""
         aside = lease.id in self._aside
         if aside:
@@ -244,7 +183,7 @@ class Broker:
             if self._link is not None:
                 self._tell_turn(self._link, lease)
 
-    def _tell_turn(self, link: _Link, lease: Lease) -> None:
+    def _tell_turn(self, link: Link, lease: Lease) -> None:
         with suppress(Lost):  # `hear` makes another connection, and compares
             if lease.id not in self._forgotten:
                 link.send("set_aside" if lease.id in self._aside else "go_on", lease=lease.id)
@@ -331,13 +270,13 @@ class Broker:
                     if not cancelled and stop():
                         cancelled = True
                         link.send("cancel", request=request)
-                    message = link.receive(_LOOK)
+                    message = link.receive(LOOK)
                     if message is None or message.get("request", request) != request:
                         continue
                     if message["op"] == "queued" and on_wait is not None and not cancelled:
                         on_wait(_wait(message))
                     elif message["op"] == "refused":
-                        raise _refusal(message)
+                        raise refusal(message)
                     elif message["op"] == "granted":
                         lease = _lease(message)
                         if not cancelled:
@@ -349,8 +288,8 @@ class Broker:
             except Lost:
                 self._drop()
 
-    def _answer(self, link: _Link, op: str) -> Message:
-        deadline = time.monotonic() + _ANSWER
+    def _answer(self, link: Link, op: str) -> Message:
+        deadline = time.monotonic() + ANSWER
         while True:
             message = link.receive(deadline - time.monotonic())
             if message is None:
@@ -358,16 +297,16 @@ class Broker:
             if message["op"] == op:
                 return message
             if message["op"] == "refused":
-                raise _refusal(message)
+                raise refusal(message)
 
-    def _connected(self, stop: Callable[[], bool]) -> _Link | None:
+    def _connected(self, stop: Callable[[], bool]) -> Link | None:
         """The connection, made anew when there is none; None when `stop` said so first."""
         if self._link is None:
             deadline = None if self._patience is None else time.monotonic() + self._patience
-            pause = _FIRST_PAUSE
+            pause = FIRST_PAUSE
             while self._link is None:
                 try:
-                    self._link = _Link(self._path, self._hello)
+                    self._link = Link(self._path, self._hello)
                 except Lost as error:
                     if stop():
                         return None
@@ -377,11 +316,11 @@ class Broker:
                             remedy="Is the lab up? `carrel doctor`.",
                         ) from error
                     time.sleep(pause)
-                    pause = min(_LONGEST_PAUSE, 2 * pause)
+                    pause = min(LONGEST_PAUSE, 2 * pause)
             self._give_back(self._link)
         return self._link
 
-    def _give_back(self, link: _Link) -> None:
+    def _give_back(self, link: Link) -> None:
         """What the broker thinks that we hold, and we do not: a release that it did not hear of."""
         for message in link.welcome.get("leases", ()):
             lease = _lease(message)
@@ -394,63 +333,6 @@ class Broker:
         link, self._link = self._link, None
         if link is not None:
             link.close()
-
-
-class Watch:
-    """Calls back with each status, from a thread of its own."""
-
-    def __init__(
-        self,
-        path: str,
-        hello: dict[str, Any],
-        callback: Callable[[Message | None], None],
-        past: Callable[[str, Sequence[Message]], bool] | None = None,
-    ) -> None:
-        self._path = path
-        self._hello = hello
-        self._callback = callback
-        self._past = past
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="broker watch", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """No more calls after this returns (unless it is called by the callback itself)."""
-        self._closing.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout=_ANSWER)
-
-    def _run(self) -> None:
-        pause = _FIRST_PAUSE
-        there = True
-        while not self._closing.is_set():
-            try:
-                link = _Link(self._path, self._hello)
-            except (Lost, errors.CarrelError):
-                if there:
-                    self._callback(None)
-                there = False
-                self._closing.wait(pause)
-                pause = min(_LONGEST_PAUSE, 2 * pause)
-                continue
-            there, pause = True, _FIRST_PAUSE
-            with suppress(Lost):
-                link.send("watch", **({} if self._past is None else {"past": True}))
-                while not self._closing.is_set():
-                    message = link.receive(_LOOK)
-                    if message is not None and message["op"] == "status":
-                        self._callback(message)
-                    elif message is not None and message["op"] == "past" and self._past is not None:
-                        leases = message["leases"]
-                        taken = self._past(str(link.welcome["broker"]), leases)
-                        link.send("took", until=int(leases[-1]["n"]) if taken else 0)
-            link.close()
-
-
-def _refusal(message: Message) -> errors.CarrelError:
-    code = str(message.get("code", ""))
-    cls = errors.class_of(code, errors.Conflict)
-    return cls(str(message.get("message", "refused")), remedy=str(message.get("remedy", "")), details={"code": code})
 
 
 def _lease(message: Message) -> Lease:

@@ -124,3 +124,9 @@ def _write(path: str, text: str) -> None:
         os.write(fd, text.encode())
     finally:
         os.close(fd)
+
+
+def machine_oom_kills() -> int:
+    """Return how many processes the kernel's OOM killer ended on this machine since it started (proc(5), vmstat)."""
+    match = re.search(r"^oom_kill (\d+)$", read_proc("/proc/vmstat"), re.MULTILINE)
+    return int(match[1]) if match else 0

@@ -11,9 +11,10 @@ from pathlib import Path
 from carrel.core.domain.job import JobState, Preemption, Reason, how_to_collect
 from carrel.core.domain.launch import Launch
 from carrel.core.domain.units import format_duration, format_size
-from carrel.core.spool.disk import disk_of
+from carrel.core.spool import AttemptDirectory
+from carrel.core.spool.disk import disk_of, full_at, is_full
 from carrel.node.runner.group.report import GroupEnd
-from carrel.node.runner.watch import Cause, Outcome
+from carrel.node.runner.outcome import Cause, Outcome
 
 #: A disk of which less than this part is free counts as full when a command has failed.
 _FULL_PART = 1000
@@ -208,3 +209,10 @@ def said_of_build(log: Path, *, beyond: str) -> bytes:
         said = file.read()
         return b"" if said.strip() in beyond.encode() else said
     return b""
+
+
+def unexpected(error: Exception, directory: AttemptDirectory) -> Ending:
+    """The runner itself failed, or the disk is full."""
+    if isinstance(error, OSError) and is_full(error):
+        return storage_full(full_at(error.filename or directory.path, error))
+    return failed("LaunchFailed", f"The runner failed: {type(error).__name__}: {error}.")

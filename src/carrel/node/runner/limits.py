@@ -1,32 +1,15 @@
-"""What a job may not pass: its walltime and its memory."""
+"""The memory that a job may not pass."""
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
 
 from carrel.node.runner.samples import Sampler
-from carrel.node.runner.tree import proportional_memory
-
-
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """The walltime of a command, in monotonic seconds."""
-
-    #: SIGTERM to the process group, ahead of the end; infinite where nobody has asked for that.
-    warn_at: float
-    #: The walltime is over: SIGTERM, and SIGKILL to everything after the grace.
-    end_at: float
-
-
-def deadlines(start: float, walltime: float, warning: float) -> Deadlines:
-    """Return when a command that started at `start` is warned and ended.
-
-    The warning comes `warning` seconds before the end, but not in the first half of the walltime; 0: there is none.
-    """
-    end_at = start + walltime
-    return Deadlines(warn_at=end_at - min(warning, walltime / 2) if warning else inf, end_at=end_at)
-
+from carrel.node.runner.tree import measure, proportional_memory
 
 #: Seconds between two looks at memory, at the least and at the most.
 _SHORTEST, _LONGEST = 0.1, 1.0
@@ -51,3 +34,21 @@ class MemoryGuard:
         if exact is not None and exact <= self._limit:
             return None, _LONGEST / 2
         return (used if exact is None else exact), _LONGEST
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A process that was killed."""
+
+    pid: int
+    #: Bytes that it had.
+    memory: int
+
+
+def kill_largest(pids: Iterable[int]) -> Killed | None:
+    """SIGKILL to that of the processes that has most memory; None where there is no process."""
+    largest = max((Killed(pid, measure([pid]).memory) for pid in pids), key=lambda one: one.memory, default=None)
+    if largest is not None:
+        with suppress(ProcessLookupError):
+            os.kill(largest.pid, signal.SIGKILL)
+    return largest

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from carrel.core.domain.errors import CarrelError, StorageFull
-from carrel.core.domain.job import JobState, Reason
-from carrel.core.domain.launch import Claimed, Ended, Launch, LaunchTracking, Started, Usage
+from carrel.core.domain.launch import Claimed, Launch, LaunchTracking, Started, Usage
 from carrel.core.domain.network import Network, least
 from carrel.core.domain.serial import from_plain
 from carrel.core.spool import AttemptDirectory, LogWriter, note_begun, take_claim
-from carrel.node.runner.cgroups import CgroupParent, JobCgroup
-from carrel.node.runner.prepare import Preparation, is_inside, remove_temporary
+from carrel.node.runner.cgroups import CgroupParent, JobCgroup, machine_oom_kills
+from carrel.node.runner.prepare import Preparation
 from carrel.node.runner.prepared import Prepared
 from carrel.node.runner.process import Command, LaunchError, become_subreaper, image_shell, shell, start
-from carrel.node.runner.report import Doorbell, Reporter
+from carrel.node.runner.report import Doorbell, Reporter, keep_traceback
 from carrel.node.runner.run_lease import RunLease
 from carrel.node.runner.signals import Cancelled, Preempted, PreparationTimeout, Signals
 from carrel.node.runner.variables import base_variables, command_variables, seeds, with_python, without_network
@@ -38,9 +35,8 @@ if TYPE_CHECKING:
     from carrel.node.runner.endings import Ending
     from carrel.node.runner.group.plan import Allocation
     from carrel.node.runner.group.start import Group
-    from carrel.node.runner.outputs import StoredOutputs
+    from carrel.node.runner.outcome import Outcome
     from carrel.node.runner.samples import Sampler
-    from carrel.node.runner.watch import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +81,7 @@ def run_attempt(path: Path, surroundings: RunnerContext) -> None:
             return
         AttemptRun(directory, launch, reporter, signals, surroundings).live()
     except Exception:
-        _keep_traceback(directory)
+        keep_traceback(directory)
         raise
 
 
@@ -98,6 +94,7 @@ _LATER = (
     "urllib.parse",
     "carrel.node.runner.disk",
     "carrel.node.runner.endings",
+    "carrel.node.runner.finish",
     "carrel.node.runner.hardware",
     "carrel.node.runner.limits",
     "carrel.node.runner.outputs",
@@ -156,10 +153,23 @@ class AttemptRun:
                 self._log.note(note)
             ending = self._prepare_and_run(self._lease)
         except Exception as error:  # noqa: BLE001 - a fault of ours is an ending too, not a job that never ends
-            _keep_traceback(self._directory)
-            ending = _unexpected(error, self._directory)
-        outputs = self._store()
-        self._finish(ending, outputs)
+            from carrel.node.runner.endings import unexpected
+
+            keep_traceback(self._directory)
+            ending = unexpected(error, self._directory)
+        from carrel.node.runner.finish import AttemptEnd
+
+        end = AttemptEnd(
+            self._directory,
+            self._launch,
+            self._reporter,
+            log=self._log,
+            cgroup=self._cgroup,
+            lease=self._lease,
+            device_locks=self._around.device_locks,
+            temporary=self._temporary,
+        )
+        end.finish(ending, self._usage)
 
     def _prepare_and_run(self, lease: RunLease) -> Ending:
         deadline = self._around.monotonic() + self._launch.limits.prepare
@@ -365,92 +375,6 @@ class AttemptRun:
         self._directory.cgroup.write_text(f"{cgroup.path}\n")
         return cgroup
 
-    # --- afterwards ---------------------------------------------------------------------------------------------------------
-
-    def _store(self) -> StoredOutputs:
-        from carrel.node.runner.outputs import StoredOutputs, store_outputs
-
-        launch = self._launch
-        if launch.task.session is not None or launch.before_place:
-            return StoredOutputs()
-        cwd = self._directory.work / launch.task.directory
-        # The job may have put a link in the place of its directory.
-        if not cwd.is_dir() or not is_inside(self._directory.path / "work", cwd):
-            return StoredOutputs()
-        try:
-            return store_outputs(cwd, launch.task.outputs, Path(launch.paths.blobs), launch.limits.outputs)
-        except Exception as error:  # noqa: BLE001 - the ending must be reported, with any error of the outputs
-            _keep_traceback(self._directory)
-            reason = Reason(code="OutputFailed", message=f"The outputs could not be kept: {error}.")
-            return StoredOutputs(notes=[reason.message], failure=reason, left=True)
-
-    def _finish(self, ending: Ending, outputs: StoredOutputs) -> None:
-        from carrel.node.runner.advice import advice
-        from carrel.node.runner.endings import disk_notes, without_outputs
-
-        if outputs.failure is not None:
-            ending = without_outputs(ending, outputs.failure, self._launch.job_id)
-        notes = [note for note in outputs.notes if note not in ending.reason.message] + disk_notes(ending, self._directory.path)
-        notes += advice(ending, self._launch.task.environment, self._directory.log)
-        with suppress(OSError):
-            notes += self._close_log(ending, outputs)
-        if self._cgroup is not None:
-            self._cgroup.remove()
-        for fd in self._around.device_locks:
-            os.close(fd)
-        if self._lease is not None:
-            self._lease.give_back()
-        ended = Ended(
-            state=ending.state,
-            reason=replace(ending.reason, message=" ".join([ending.reason.message, *notes])),
-            exit_code=ending.exit_code,
-            signal=ending.signal,
-            usage=self._usage,
-            outputs=tuple(outputs.files),
-            retryable=ending.retryable,
-            checkpointed=self._got_on(),
-            uncollected=outputs.left,
-        )
-        self._reporter.end(ended, make_room=partial(self._clear, outputs))
-        self._clear(outputs)
-
-    def _got_on(self) -> bool:
-        if not self._launch.task.requeue:
-            return False
-        from carrel.core.spool.checkpoint import wrote_checkpoint
-
-        return wrote_checkpoint(self._directory)
-
-    def _close_log(self, ending: Ending, outputs: StoredOutputs) -> list[str]:
-        """Write the last lines of the log; return what has to be said about output that a full disk did not take."""
-        if self._log is None:
-            return []
-        if ending.state is not JobState.COMPLETED:
-            self._log.note(ending.reason.message)
-        for note in outputs.notes:
-            if note not in ending.reason.message:
-                self._log.note(note)
-        self._log.settle()
-        if self._log.stuck:
-            self._clear(outputs)
-            self._log.settle()
-        stuck = self._log.stuck
-        self._log.close()
-        return [f"{stuck} bytes of its log were lost, the disk was full."] if stuck else []
-
-    def _clear(self, outputs: StoredOutputs) -> None:
-        """Remove what nobody needs after the end. What was not stored stays where it is."""
-        import shutil
-
-        from carrel.node.runner.walls import remove_private
-
-        remove_temporary(self._directory.temporary)
-        remove_private(self._directory)
-        if self._temporary is not None:  # the job may have removed the link to it
-            shutil.rmtree(self._temporary, ignore_errors=True)
-        if not outputs.notes:
-            shutil.rmtree(self._directory.work, ignore_errors=True)
-
 
 _NO_WALLS = (
     'It asks for network "{}", and jobs are not kept apart where it runs, so nothing can take the network from it. '
@@ -467,27 +391,3 @@ _REASONS = {
     "conflict": "EnvironmentFailed",
     "invalid": "EnvironmentFailed",
 }
-
-
-def _unexpected(error: Exception, directory: AttemptDirectory) -> Ending:
-    from carrel.core.spool.disk import full_at, is_full
-    from carrel.node.runner.endings import failed, storage_full
-
-    if isinstance(error, OSError) and is_full(error):
-        return storage_full(full_at(error.filename or directory.path, error))
-    return failed("LaunchFailed", f"The runner failed: {type(error).__name__}: {error}.")
-
-
-def machine_oom_kills() -> int:
-    """Return how many processes the kernel's OOM killer ended on this machine since it started (proc(5), vmstat)."""
-    from carrel.node.runner.tree import read_proc
-
-    match = re.search(r"^oom_kill (\d+)$", read_proc("/proc/vmstat"), re.MULTILINE)
-    return int(match[1]) if match else 0
-
-
-def _keep_traceback(directory: AttemptDirectory) -> None:
-    import traceback
-
-    with suppress(OSError), open(directory.runner_log, "a") as file:
-        traceback.print_exc(file=file)

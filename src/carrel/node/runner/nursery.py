@@ -24,9 +24,9 @@ from carrel.core.domain.qos import JobKind
 from carrel.core.domain.resources import Resources
 from carrel.core.domain.serial import from_plain, to_plain
 from carrel.core.domain.task import TaskSpec
-from carrel.node.runner.cgroups import find_parent
+from carrel.node.runner.cgroups import find_parent, machine_oom_kills
 from carrel.node.runner.hardware import machine_facts
-from carrel.node.runner.main import RunnerContext, machine_oom_kills, run_attempt, warm_up
+from carrel.node.runner.main import RunnerContext, run_attempt, warm_up
 from carrel.node.runner.outputs import pattern_expression
 
 #: Longest message, in bytes (PATH_MAX and a little).

@@ -6,11 +6,12 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from carrel.core.domain.launch import Ended, JournalRecord, Sampled
-from carrel.core.spool import Journal
+from carrel.core.spool import AttemptDirectory, Journal
 
 if TYPE_CHECKING:
     import socket
@@ -157,3 +158,11 @@ class Reporter:
                 return False
             del self._unwritten[0]
         return True
+
+
+def keep_traceback(directory: AttemptDirectory) -> None:
+    """Write the traceback of the exception at hand to the runner's log of the attempt."""
+    import traceback
+
+    with suppress(OSError), open(directory.runner_log, "a") as file:
+        traceback.print_exc(file=file)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunLease:
-    """The devices of one attempt's command: the broker's lease and the machine-wide locks (`watch.HeldDevices`)."""
+    """The devices of one attempt's command: the broker's lease and the machine-wide locks (`HeldDevices`)."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class RunLease:
         self._granted: Lease | None = None
         #: The command's turn is over, or ends.
         self._aside = False
-        #: As `watch.HeldDevices` has it.
+        #: As `HeldDevices` has it.
         self.freezes = any(device.simulated for device in launch.devices)
         self.walltime_stops = not launch.shares
         self.people: int | None = None

@@ -7,6 +7,7 @@ is a descendant of the runner until it is dead and reaped. wait4(2) with ECHILD 
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections import defaultdict
 from contextlib import suppress
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+
+#: Seconds that a process has to vanish after SIGKILL.
+_KILLED = 30.0
 
 
 def descendants(root: int) -> list[int]:
@@ -72,6 +76,28 @@ def continue_all(root: int) -> None:
     for pid in descendants(root):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+def ask_to_end(root: int, *, group: int | None) -> None:
+    """SIGTERM to a process group, or to every process below `root` where there is none any more.
+
+    A stopped process takes no other signal until it goes on, so SIGCONT follows.
+    """
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        for pid in descendants(root) if group is None else (-group,):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def end_process(pidfd: int, patience: float = 10.0) -> None:
+    """SIGTERM to one process, and after `patience` seconds SIGKILL; return when it is gone."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, _KILLED)):
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, number)
+        if poll.poll(seconds * 1000):
+            return
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,8 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from carrel.core.domain.errors import CarrelError
 from carrel.core.domain.job import Preemption
@@ -18,20 +16,20 @@ from carrel.core.domain.qos import PreemptMode
 from carrel.core.domain.units import format_duration, format_size
 from carrel.core.spool import LogWriter
 from carrel.node.runner.cgroups import JobCgroup
-from carrel.node.runner.limits import MemoryGuard, deadlines
+from carrel.node.runner.held_devices import HeldDevices
+from carrel.node.runner.limits import MemoryGuard, kill_largest
+from carrel.node.runner.outcome import Cause, Outcome
+from carrel.node.runner.output_pipe import OutputPipe
 from carrel.node.runner.report import Reporter
+from carrel.node.runner.running_time import RunningTime
 from carrel.node.runner.samples import Sampler
 from carrel.node.runner.signals import Signals
-from carrel.node.runner.tree import continue_all, descendants, measure, stop_all
+from carrel.node.runner.tree import ask_to_end, continue_all, descendants, stop_all
 
 if TYPE_CHECKING:
     from carrel.core.domain.ports import Clock
     from carrel.node.runner.disk import DiskGuard
 
-#: Bytes read from the pipe at once.
-_CHUNK = 256 * 1024
-#: Seconds of silence after which output that was held back (the start of a secret? the disk is full?) is tried again.
-_SETTLE = 0.25
 #: Seconds that processes have to vanish after SIGKILL; longer means that the kernel holds them (state D, ps(1)).
 _VANISH = 60.0
 _FOREVER = float("inf")
@@ -39,87 +37,6 @@ _FOREVER = float("inf")
 _BROKER = 1.0
 #: Seconds of sleep at the most (poll(2) counts milliseconds in 31 bits).
 _LONGEST = 3600.0
-
-
-class Cause(Enum):
-    """Why Carrel ended a command."""
-
-    CANCELLED = "cancelled"
-    PREEMPTED = "preempted"
-    TIME = "time"
-    MEMORY = "memory"
-    DISK = "disk"
-    #: Its GPU state could not be brought back after a pause.
-    STATE_LOST = "state lost"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a command ended, as seen by its runner."""
-
-    #: As `os.waitstatus_to_exitcode` gives it: the exit code, or minus the signal; None if the kernel did not let it go.
-    status: int | None
-    #: None when it ended by itself.
-    cause: Cause | None = None
-    #: True when it had the warning before the end of the walltime that it asked for.
-    warned: bool = False
-    #: Bytes in use when they were too many, for `Cause.MEMORY`.
-    memory: int = 0
-    #: Bytes that it had on the disk when they were too many, for `Cause.DISK`.
-    disk: int = 0
-    #: What it gave way to, for `Cause.PREEMPTED`.
-    preemption: Preemption | None = None
-    #: How long it ran, in seconds, without the time for which it was stopped.
-    seconds: float = 0.0
-    #: Processes that the command left behind and that were killed.
-    left_behind: int = 0
-    #: Processes that did not go away.
-    stuck: tuple[int, ...] = ()
-
-
-class HeldDevices(Protocol):
-    """The devices of a command, which others may have while it is stopped or paused."""
-
-    #: True where nothing but a stop keeps the command from computing while it is paused: simulated devices.
-    freezes: bool
-    #: True where the walltime stands still while others have the devices; Slurm's runs on.
-    walltime_stops: bool
-
-    @property
-    def lent(self) -> bool:
-        """There is a broker that has lent them, and may have more to say."""
-        ...
-
-    def fileno(self) -> int | None:
-        """Readable when `hear` has news; None while the broker cannot be heard: then it is asked again after a while."""
-        ...
-
-    def hear(self) -> Sequence[str]:
-        """What has become of the devices since the last call: "paused" (cells have them), "aside" (others have them until
-        `go_on`), "resumed" (they are back), "lost" (they are, and what the command had on them is not).
-        """
-        ...
-
-    @property
-    def people(self) -> int | None:
-        """For how many people the devices were taken until now; None: nobody says."""
-        ...
-
-    def set_aside(self) -> bool:
-        """Others are to have them: `hear` says "aside" once the command is paused. False: its processes have to be stopped."""
-        ...
-
-    def go_on(self) -> bool:
-        """After `set_aside`: `hear` says "resumed" once they are the command's own again. False: not now, ask again."""
-        ...
-
-    def give_back(self) -> None:
-        """Nothing of the command uses them any more."""
-        ...
-
-    def take_again(self) -> bool:
-        """Wait until they are the command's own again; False when somebody wants something else. Raises `CarrelError`."""
-        ...
 
 
 class Watch:
@@ -152,7 +69,6 @@ class Watch:
         self._sheds = sheds
         self._on_sample = on_sample
         self._pid = pid
-        self._output: int | None = output
         self._limits = limits
         self._guard = guard
         self._disk = disk
@@ -164,37 +80,27 @@ class Watch:
         self._monotonic = monotonic
         self._hold = hold
         self._preemption: Preemption | None = None
-        #: Since when it is stopped, and for how long it was before.
-        self._stopped_at: float | None = None
-        self._stopped = 0.0
         #: Its turn ends, or has ended, by the broker: its state leaves the devices, and its processes are not stopped.
         self._aside = False
         #: When its devices are asked for again.
         self._again_at = _FOREVER
-        #: Since when cells have its devices, how often they had, and for how long in all.
-        self._paused_at: float | None = None
-        self._pauses = 0
-        self._paused = 0.0
-        self._start = monotonic()
-        self._deadlines = deadlines(self._start, walltime, limits.warning)
+        start = monotonic()
+        self._time = RunningTime(start, walltime, limits.warning, pauses_count=not hold.walltime_stops)
         self._status: int | None = None
         self._childless = False
         self._cause: Cause | None = None
         self._warned = False
         self._memory = self._disk_used = 0
         self._kill_at = _FOREVER
-        self._sample_at = self._start + limits.sample
-        self._look_at = self._start + 0.1 if guard else _FOREVER
-        self._disk_at = self._start if disk else _FOREVER
-        self._settle_at = _FOREVER
+        self._sample_at = start + limits.sample
+        self._look_at = start + 0.1 if guard else _FOREVER
+        self._disk_at = start if disk else _FOREVER
         self._poll = select.poll()
         self._poll.register(signals.fd, select.POLLIN)
-        os.set_blocking(output, False)
-        self._poll.register(output, select.POLLIN)
-        self._broker = hold.fileno()
+        self._output = OutputPipe(output, log, self._poll, monotonic, on_output=reporter.doorbell.ring_soon)
+        self._broker: int | None = None
         self._broker_at = _FOREVER
-        if self._broker is not None:
-            self._poll.register(self._broker, select.POLLIN)
+        self._listen()
 
     def run(self) -> Outcome:
         """Return when the command and everything that it started is gone, and its output is in the log."""
@@ -205,13 +111,13 @@ class Watch:
             self._on_time(self._monotonic())
         ended = self._monotonic()
         self._end_pause()
-        if self._pauses:
-            times = "once" if self._pauses == 1 else f"{self._pauses} times"
-            self._log.note(f"Cells of notebooks had its GPUs {times}, for {format_duration(self._paused)} in all.")
+        if pauses := self._time.pauses:
+            times = "once" if pauses == 1 else f"{pauses} times"
+            self._log.note(f"Cells of notebooks had its GPUs {times}, for {format_duration(self._time.paused)} in all.")
         if self._on_sample is not None:
             self._on_sample()
         left, stuck = self._kill_the_rest()
-        while self._output is not None and self._read():
+        while self._output.read():
             pass
         return Outcome(
             status=self._status,
@@ -220,7 +126,7 @@ class Watch:
             memory=self._memory,
             disk=self._disk_used,
             preemption=self._preemption,
-            seconds=ended - self._start - self._stopped - (0.0 if self._stopped_at is None else ended - self._stopped_at),
+            seconds=self._time.computed(ended),
             left_behind=left,
             stuck=stuck,
         )
@@ -242,25 +148,8 @@ class Watch:
                 self._reap()
             elif fd == self._broker:
                 self._hear()
-            elif fd == self._output:  # not a connection that was let go of in this very round
-                self._read()
-
-    def _read(self) -> bool:
-        """Move output to the log; return whether there may be more now."""
-        assert self._output is not None
-        try:
-            data = os.read(self._output, _CHUNK)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._poll.unregister(self._output)
-            os.close(self._output)
-            self._output = None
-            return False
-        self._log.write(data)
-        self._settle_at = self._monotonic() + _SETTLE if self._log.unsettled else _FOREVER
-        self._reporter.doorbell.ring_soon()
-        return True
+            elif fd == self._output.fd:  # not a connection that was let go of in this very round
+                self._output.read()
 
     def _reap(self) -> None:
         while True:
@@ -277,67 +166,54 @@ class Watch:
     def _hear(self) -> None:
         """Do what the broker says of the devices, and listen on."""
         for word in self._hold.hear():
-            if word == "paused" and self._paused_at is None and self._stopped_at is None:
+            if word == "paused" and self._time.paused_at is None and self._time.stopped_at is None:
                 self._pause()
-            elif word == "aside" and self._stopped_at is None:
+            elif word == "aside" and self._time.stopped_at is None:
                 self._is_aside()
-            elif word == "resumed" and self._aside and self._stopped_at is not None:
+            elif word == "resumed" and self._aside and self._time.stopped_at is not None:
                 self._aside = False
-                self._gone_on("Its next turn", self._stopped_at)
+                self._gone_on("Its next turn")
             elif word == "resumed":
                 self._end_pause()
             elif word == "lost" and self._cause in (None, Cause.PREEMPTED):
                 self._cause, self._kill_at = Cause.STATE_LOST, self._monotonic()
+        self._listen()
+        self._broker_at = self._monotonic() + _BROKER if self._broker is None and self._hold.lent else _FOREVER
+
+    def _listen(self) -> None:
         fd = self._hold.fileno()
-        if fd != self._broker:
-            if self._broker is not None:
-                with contextlib.suppress(KeyError):
-                    self._poll.unregister(self._broker)
-            if fd is not None:
-                self._poll.register(fd, select.POLLIN)
-            self._broker = fd
-        self._broker_at = self._monotonic() + _BROKER if fd is None and self._hold.lent else _FOREVER
+        if fd == self._broker:
+            return
+        if self._broker is not None:
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(self._broker)
+        if fd is not None:
+            self._poll.register(fd, select.POLLIN)
+        self._broker = fd
 
     def _pause(self) -> None:
         """Cells have the devices: the command's next use of them waits. Its walltime stands still where it is the lab's."""
-        if not self._pauses:
+        if not self._time.pauses:
             self._log.note(
                 "Cells of notebooks have its GPUs for a while; it goes on where it is. (--no-preempt keeps them from it.)"
             )
-        self._pauses += 1
-        self._paused_at = self._monotonic()
+        self._time.pause(self._monotonic())
         if self._hold.freezes:
             stop_all(os.getpid())
         self._reporter.record(Paused())
 
     def _end_pause(self) -> None:
-        if self._paused_at is None:
+        if self._time.paused_at is None:
             return
-        seconds, self._paused_at = self._monotonic() - self._paused_at, None
-        self._paused += seconds
-        if self._hold.walltime_stops:
-            self._make_up(seconds)
-        else:
-            self._stopped += seconds
+        seconds = self._time.end_pause(self._monotonic())
         self._reporter.record(Continued(seconds=round(seconds, 3), people=self._hold.people))
         if self._hold.freezes and self._cause is None:
             continue_all(os.getpid())
 
-    def _make_up(self, seconds: float) -> None:
-        """The command could not compute for so long: that is no walltime of its own."""
-        self._stopped += seconds
-        ends = self._deadlines
-        self._deadlines = replace(ends, warn_at=ends.warn_at + seconds, end_at=ends.end_at + seconds)
-
-    @property
-    def _stands_still(self) -> bool:
-        """Its walltime does not run."""
-        return self._stopped_at is not None or (self._paused_at is not None and self._hold.walltime_stops)
-
     @property
     def _frozen(self) -> bool:
         """Its processes are stopped, and others have its devices."""
-        return self._stopped_at is not None or (self._paused_at is not None and self._hold.freezes)
+        return self._time.stopped_at is not None or (self._time.paused_at is not None and self._hold.freezes)
 
     def _look_for_wishes(self) -> None:
         """Do what others want of the job: its end, its place, or that it goes on."""
@@ -356,17 +232,17 @@ class Watch:
         if wish is None:
             if self._aside:
                 self._ask_for_devices()
-            elif self._stopped_at is not None:
-                self._go_on(self._stopped_at)
+            elif self._time.stopped_at is not None:
+                self._go_on()
         elif wish.mode is PreemptMode.REQUEUE:
             self._give_way(wish)
-        elif self._stopped_at is None and not self._aside:
+        elif self._time.stopped_at is None and not self._aside:
             self._stop(wish)
 
     def _give_way(self, wish: Preemption) -> None:
         now = self._monotonic()
         self._cause, self._preemption = Cause.PREEMPTED, wish
-        self._kill_at = now if self._frozen else min(now + wish.grace, self._deadlines.end_at)
+        self._kill_at = now if self._frozen else min(now + wish.grace, self._time.deadlines.end_at)
         self._log.note(
             f'SIGTERM: a job of QoS "{wish.qos}" takes this place; SIGKILL in {max(0.0, self._kill_at - now):.0f} s. '
             "The job goes back to the queue."
@@ -385,7 +261,7 @@ class Watch:
             self._before_stop(self._pid)
         self._end_pause()
         stop_all(os.getpid())
-        self._stopped_at = self._monotonic()
+        self._time.stop(self._monotonic())
         self._hold.give_back()
         self._hear()
         self._reporter.record(Suspended())
@@ -393,7 +269,7 @@ class Watch:
     def _is_aside(self) -> None:
         """The command is paused with its state, and others have its devices."""
         self._end_pause()
-        self._stopped_at = self._monotonic()
+        self._time.stop(self._monotonic())
         self._reporter.record(Suspended())
 
     def _ask_for_devices(self) -> None:
@@ -402,9 +278,9 @@ class Watch:
             self._again_at = self._monotonic() + _BROKER
             return
         self._again_at = _FOREVER
-        self._aside = self._stopped_at is not None
+        self._aside = self._time.stopped_at is not None
 
-    def _go_on(self, since: float) -> None:
+    def _go_on(self) -> None:
         try:
             if not self._hold.take_again():
                 return
@@ -412,35 +288,29 @@ class Watch:
             self._log.note(f"The job cannot go on here: {error} It goes back to the queue.")
             self._cause, self._kill_at = Cause.PREEMPTED, self._monotonic()
             return
-        self._gone_on("SIGCONT", since)
+        self._gone_on("SIGCONT")
         self._hear()
         continue_all(os.getpid())
 
-    def _gone_on(self, how: str, since: float) -> None:
-        seconds, self._stopped_at = self._monotonic() - since, None
-        self._make_up(seconds)
+    def _gone_on(self, how: str) -> None:
+        seconds = self._time.go_on(self._monotonic())
         self._log.note(f"{how}: the job goes on after {seconds:.0f} s.")
         self._reporter.record(Resumed(seconds=round(seconds, 3)))
 
     def _ask_to_end(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process takes no other signal until it goes on
-            with contextlib.suppress(ProcessLookupError):
-                if self._status is None:
-                    os.killpg(self._pid, number)
-                else:  # reaped, so the number of its group may be somebody else's by now
-                    for pid in descendants(os.getpid()):
-                        os.kill(pid, number)
+        # Once it is reaped the number of its group may be another's.
+        ask_to_end(os.getpid(), group=self._pid if self._status is None else None)
 
     # --- what is due --------------------------------------------------------------------------------------------------------
 
     def _next_due(self) -> float:
-        always = min(self._sample_at, self._look_at, self._disk_at, self._kill_at, self._settle_at)
-        due = min(always, self._deadlines.end_at)
-        if not self._warned and self._cause is None and self._paused_at is None:
-            due = min(due, self._deadlines.warn_at)
-        if self._stands_still:
+        looks = min(self._sample_at, self._look_at, self._disk_at, self._output.settle_at)
+        always = min(looks, self._kill_at, self._broker_at, self._again_at)
+        due = min(always, self._time.deadlines.end_at)
+        if not self._warned and self._cause is None and self._time.paused_at is None:
+            due = min(due, self._time.deadlines.warn_at)
+        if self._time.stands_still:
             due = always
-        due = min(due, self._broker_at, self._again_at)
         bell = self._reporter.doorbell.due
         return due if bell is None else min(due, bell)
 
@@ -450,9 +320,7 @@ class Watch:
             self._hear()
         if now >= self._again_at:
             self._look_for_wishes()
-        if now >= self._settle_at:
-            self._log.settle()
-            self._settle_at = now + 4 * _SETTLE if self._log.unsettled else _FOREVER
+        self._output.settle(now)
         if now >= self._sample_at:
             self._sample_at = now + self._limits.sample
             self._reporter.record(Sampled(usage=self._sampler.take()))
@@ -464,40 +332,33 @@ class Watch:
             if too_much is not None and self._sheds and self._shed(too_much):
                 self._look_at = now + 0.5  # the kernel takes a moment to give the memory back
             elif too_much is not None and self._cause in (None, Cause.PREEMPTED):
-                self._memory = too_much
-                self._cause = Cause.MEMORY
-                self._kill_at = now
+                self._memory, self._cause, self._kill_at = too_much, Cause.MEMORY, now
         if now >= self._disk_at and self._disk is not None:
             too_much, pause = self._disk.look()
             self._disk_at = self._monotonic() + pause
             if too_much is not None and self._cause in (None, Cause.PREEMPTED):
                 self._disk_used, self._cause, self._kill_at = too_much, Cause.DISK, now
-        if self._cause is not None or self._stands_still:
+        if self._cause is not None or self._time.stands_still:
             return
-        if now >= self._deadlines.end_at:
+        if now >= self._time.deadlines.end_at:
             self._cause = Cause.TIME
             # Where others have its devices it must not run, not even to end.
             self._kill_at = now if self._frozen else now + self._limits.grace
             if not self._frozen:
                 self._log.note(f"SIGTERM: the walltime is over; SIGKILL in {self._limits.grace} s.")
                 self._ask_to_end()
-        elif now >= self._deadlines.warn_at and not self._warned and self._paused_at is None:
+        elif now >= self._time.deadlines.warn_at and not self._warned and self._time.paused_at is None:
             self._warned = True
-            self._log.note(f"SIGTERM: the walltime ends in {self._deadlines.end_at - now:.0f} s.")
+            self._log.note(f"SIGTERM: the walltime ends in {self._time.deadlines.end_at - now:.0f} s.")
             self._ask_to_end()
 
     def _shed(self, used: int) -> bool:
         """End the largest process beside the command itself; return whether there was one."""
-        sizes = {pid: measure([pid]).memory for pid in self._sampler.processes if pid != self._pid}
-        if not sizes:
+        largest = kill_largest(pid for pid in self._sampler.processes if pid != self._pid)
+        if largest is None:
             return False
-        largest = max(sizes, key=lambda pid: sizes[pid])
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(largest, signal.SIGKILL)
-        size = format_size(sizes[largest])
-        self._log.note(
-            f"Process {largest} ({size}) was ended: together {format_size(used)} of memory were in use, which is too much."
-        )
+        size, together = format_size(largest.memory), format_size(used)
+        self._log.note(f"Process {largest.pid} ({size}) was ended: together {together} of memory were in use, which is too much.")
         return True
 
     # --- the end ------------------------------------------------------------------------------------------------------------

@@ -160,8 +160,8 @@ class DeviceScans:
             self._correct_context(row, there)
         if row.residency is not Residency.RESIDENT:
             return
-        fixed = row.fixed if self._lender.way(row)[0] is MoveMethod.BUS else {}
-        if self._lender.way(row)[0] is MoveMethod.BUS and not leased:
+        fixed = row.fixed if self._lender.view.way(row)[0] is MoveMethod.BUS else {}
+        if self._lender.view.way(row)[0] is MoveMethod.BUS and not leased:
             fixed = {uuid: max(0, there[uuid] - row.movable.get(uuid, 0)) for uuid in row.home if uuid in there}
         if fixed != row.fixed:
             row.fixed = fixed

@@ -10,12 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from carrel.core.domain.lease import (
-    ContextPlace,
-    DeviceRoom,
     LeaseState,
     Lending,
-    LendingSnapshot,
-    MoveMethod,
     Queued,
     Residency,
     Tier,
@@ -27,15 +23,13 @@ from carrel.node.broker.core.effects import NEVER, Tell
 from carrel.node.broker.core.host import DiskRoom, HostRoom
 from carrel.node.broker.core.ledger import Ledger
 from carrel.node.broker.core.messages import granted_fields, lost_fields
-from carrel.node.broker.core.move_methods import way_of
-from carrel.node.broker.core.rates import BACK, EXCHANGE, OUT, TELLING, Rates
-from carrel.node.broker.core.rows import LeaseRow, RequestRow, Seen, TenantRow
+from carrel.node.broker.core.policy_view import PolicyView
+from carrel.node.broker.core.rates import Rates
+from carrel.node.broker.core.rows import LeaseRow, RequestRow, TenantRow
 from carrel.node.broker.core.stuck import Stuck
 from carrel.node.broker.core.under_way import UnderWay
 from carrel.node.leases.protocol import KERNEL, RUNNER
 
-_ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
-_IN_HOST_MEMORY = frozenset({Residency.SUSPENDED, Residency.SPILLING})
 #: Seconds between two looks at the line while somebody waits: estimates grow old, retries come due.
 _REFRESH = 2.0
 
@@ -93,7 +87,19 @@ class Lender:
         self.resuming: list[tuple[str, str]] = []
         self._config = config
         self._stuck = Stuck(ledger, self.devices, self.host, self.refuse)
-        self._whole = max((device.memory for device in config.devices), default=0)
+        #: What the policy sees of all this.
+        self.view = PolicyView(
+            ledger,
+            config,
+            tier,
+            devices=self.devices,
+            rates=self.rates,
+            host=self.host,
+            disk=self.disk,
+            foreign=self.foreign,
+            trimming=self.trimming,
+            leaving=self.leaving,
+        )
         self._told: dict[str, tuple[int, str, str, float]] = {}
 
     @property
@@ -134,7 +140,12 @@ class Lender:
             self.queue = {name: entry for name, entry in self.queue.items() if name in self.ledger.requests}
             return None
         self.decisions += 1
-        lending = lend(self._snapshot(self.now), self.now)
+        requests = [
+            request
+            for request in self.ledger.requests.values()
+            if request.retry_at <= self.now and (request.resumes is not None or self.is_here(request))
+        ]
+        lending = lend(self.view.snapshot(requests, self.now), self.now)
         self.again_at = NEVER
         for decision in lending.lends:
             self._lend(self.ledger.requests[decision.request], decision.devices, self.now)
@@ -198,107 +209,6 @@ class Lender:
         if lease.request:
             self.say(row.id, "granted", **granted_fields(lease, self.devices))
 
-    def _snapshot(self, now: float) -> LendingSnapshot:
-        ledger = self.ledger
-        requests = [
-            request
-            for request in ledger.requests.values()
-            if request.retry_at <= now and (request.resumes is not None or self.is_here(request))
-        ]
-        asking, computing = {request.tenant for request in requests}, self._computing()
-        needed = asking | {lease.tenant for lease in ledger.leases.values()}
-        least = int(self._whole * self._config.rules.least_room)
-        unverified: dict[str, str] = {}
-        tenants = {}
-        for name, row in ledger.tenants.items():
-            if row.unverified:
-                unverified.update(dict.fromkeys(row.home, "a suspended session's state is still seen on it"))
-            off = row.residency in _IN_HOST_MEMORY and (self.disk.limit or row.moved_by == MoveMethod.BUS)
-            if name in needed or row.residency in _ON_DEVICE or off or (row.residency is Residency.SPILLED and row.fixed):
-                seen = Seen(
-                    now=now,
-                    movable=self.movable(row),
-                    portable=self.tier is Tier.SIMULATED,
-                    whole=self._whole,
-                    least_room=least,
-                    first_room=ledger.first_room(row) if name in asking else 0,
-                    needs=self._made_up(row) if name in asking else 0,
-                    computes=name in computing,
-                    trimming=name in self.trimming,
-                    spillable=self._spillable(row),
-                    in_pieces=self._in_pieces(row),
-                    keeps_context=self._keeps_context(row),
-                    context_leaves=self._context_leaves(row),
-                )
-                tenants[name] = row.view(seen)
-        devices = [
-            DeviceRoom(
-                uuid=device.uuid,
-                memory=device.memory,
-                type=device.name,
-                foreign=self.foreign.get(device.uuid, 0),
-                withheld=ledger.cordons.get(device.uuid) or unverified.get(device.uuid),
-            )
-            for device in self.devices.values()
-        ]
-        rules = replace(
-            self._config.rules,
-            host_memory=self.host.limit(),
-            move_rate=self.rates.usual(OUT),
-            back_rate=self.rates.usual(BACK),
-            exchange_rate=self.rates.usual(EXCHANGE),
-            context_time=self.rates.context_time,
-            state_disk=self.disk.limit,
-            past_host=self.tier is Tier.SIMULATED,
-            disk_rate=self.rates.disk,
-            # Without a gate in the driver's calls only what computes nothing can be stopped where it is.
-            pause_in_place=self.tier is Tier.SIMULATED,
-        )
-        return LendingSnapshot(
-            devices=devices,
-            tenants=tenants,
-            requests=[request.view(self._config.hold_time) for request in requests],
-            leases=[lease.view() for lease in ledger.leases.values()],
-            host_used=self.host.used,
-            disk_used=self.disk.limit - self.disk.left(),
-            rules=rules,
-            typical_lease=ledger.typical,
-        )
-
-    def _in_pieces(self, row: TenantRow) -> bool:
-        """True when the tenant's state moves over the bus, piece by piece: now, or when it moves next."""
-        if row.residency is Residency.RESIDENT:
-            return self.way(row)[0] is MoveMethod.BUS
-        if row.residency is Residency.SUSPENDING:
-            return row.id in self.leaving
-        here = row.context == ContextPlace.DEVICE
-        return row.moved_by == MoveMethod.BUS and here and not row.on_disk and row.retry_at <= self.now
-
-    def _keeps_context(self, row: TenantRow) -> bool:
-        """True when what the tenant has on its devices beside its state stays there when that leaves."""
-        away = row.residency in (Residency.SUSPENDED, Residency.SPILLED)
-        return (
-            row.moved_by == MoveMethod.BUS if away else row.residency is Residency.RESIDENT and self.way(row)[0] is MoveMethod.BUS
-        )
-
-    def _context_leaves(self, row: TenantRow) -> bool:
-        """True when the driver can take the tenant's context: it moves such here, and nothing in the process forbids it."""
-        return self.tier is Tier.SUSPEND and not self._config.never_suspend and not row.why_not and not row.loose
-
-    def computes(self, tenant: str) -> bool:
-        """True while a cell or a task of the tenant computes."""
-        return tenant in self._computing()
-
-    def _computing(self) -> set[str]:
-        return {lease.tenant for lease in self.ledger.leases.values() if lease.state is LeaseState.ACTIVE}
-
-    def _made_up(self, row: TenantRow) -> int:
-        """Bytes on each device that the first cell on simulated devices is going to have; 0: nobody knows."""
-        if self.tier is not Tier.SIMULATED or row.role != KERNEL or row.residency is not Residency.NONE:
-            return 0
-        size = self._config.simulation.state if row.simulated is None else row.simulated
-        return min(size // max(1, row.gpus), self._whole)
-
     def tell(self, lending: Lending, now: float) -> None:
         """Tell those who wait what is new to them."""
         self.queue = {entry.request: entry for entry in lending.queue}
@@ -325,32 +235,11 @@ class Lender:
             wait = _REFRESH if lending.again_at is None else min(_REFRESH, max(0.01, lending.again_at - now))
             self.again_at = min(self.again_at, now + wait)
 
-    def _spillable(self, row: TenantRow) -> bool:
-        """True when the tenant's state can go on from host memory to the disk.
-
-        The driver's way holds it inside of its process, where nobody else can take it out.
-        """
-        if self.tier is Tier.SIMULATED or not self.disk.limit:
-            return self.disk.limit > 0
-        if row.context != ContextPlace.DEVICE:
-            return False  # its library could not let go of host memory now
-        way = row.moved_by or self.way(row)[0]
-        # Where the disk did not take it, something has to have gone from there first: nobody waits on one that is full for ever.
-        return way == MoveMethod.BUS and (row.disk_short < 0 or self.disk.left() > row.disk_short + TELLING)
-
     # --- what leases and states become --------------------------------------------------------------------------------------
 
     def is_here(self, request: RequestRow) -> bool:
         """True when the tenant that asked has a connection."""
         return request.tenant in (self.members if request.gate else self.here)
-
-    def way(self, row: TenantRow) -> tuple[MoveMethod, str]:
-        """How the tenant's state leaves its devices, and why not over the bus, "" for that (a pause after a failure aside)."""
-        return way_of(row, self.tier, never=self._config.never_suspend)
-
-    def movable(self, row: TenantRow) -> bool:
-        """True when the tenant's state can be moved at all (a pause after a failure aside)."""
-        return self.way(row)[0] is not MoveMethod.HOLD
 
     def settle_in(self, row: TenantRow, devices: tuple[str, ...]) -> None:
         """The tenant has a state on `devices` from now on; its size is a guess until it is seen."""
@@ -385,7 +274,7 @@ class Lender:
 
     def keep_in_place(self, row: TenantRow) -> None:
         """A state that cannot be moved holds its devices, when nobody else has a lease on them."""
-        unmovable = row.residency is Residency.RESIDENT and not self.movable(row)
+        unmovable = row.residency is Residency.RESIDENT and not self.view.movable(row)
         if not unmovable or self.ledger.leases_of(row.id) or any(self.ledger.lease_on(uuid) for uuid in row.home):
             return
         now = self.now
@@ -429,7 +318,7 @@ class Lender:
         self.ledger.touch(row)
         if paused or pending or row.role != KERNEL or lease.ending:
             return
-        stays = row.residency is Residency.RESIDENT and not self.movable(row)
+        stays = row.residency is Residency.RESIDENT and not self.view.movable(row)
         if row.hold_for:
             row.hold_until, row.hold_for = max(row.hold_until, now + row.hold_for), 0.0
         chosen = row.hold_until > now and outcome != "aborted"
@@ -485,4 +374,21 @@ def resumption(row: TenantRow, lease: LeaseRow, now: float) -> RequestRow:
         exclusive=lease.exclusive,
         lends=lease.lends,
         resumes=lease.id,
+    )
+
+
+def asked_again(row: TenantRow, lease: LeaseRow) -> RequestRow:
+    """What a lease was asked for with that was never used: it is to be lent anew, in its old place."""
+    return RequestRow(
+        id=f"{row.id}/{lease.request}",
+        request=lease.request,
+        tenant=row.id,
+        gate=not lease.request,
+        gpus=len(lease.devices),
+        cell=lease.cell,
+        asked_at=lease.asked_at,
+        exclusive=lease.exclusive,
+        ends_by=lease.ends_by,
+        lends=lease.lends,
+        devices=lease.devices if lease.exclusive else (),
     )

@@ -311,7 +311,7 @@ class LibraryClients:
         """What kept the state from being moved is over: nobody's process is ended for it."""
         row = self._ledger.tenants[lease.tenant]
         held = lease.state is LeaseState.HELD and not lease.by_choice and not lease.ending
-        return held and row.gated and self._lender.movable(row)
+        return held and row.gated and self._lender.view.movable(row)
 
     def _serve(self, member: LibraryProcess) -> None:
         row = self._ledger.tenants[member.tenant]

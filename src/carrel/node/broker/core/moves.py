@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from carrel.core.domain.lease import LeaseState, MoveMethod, Residency
 from carrel.node.broker.core.effects import NEVER, Action, Gather, MoveBack, MoveOut, Pause, Spill, Unspill
-from carrel.node.broker.core.lender import Lender, resumption
+from carrel.node.broker.core.lender import Lender, asked_again, resumption
 from carrel.node.broker.core.messages import sizes_of
 from carrel.node.broker.core.rates import BACK, FROM_DISK, OUT, TO_DISK
-from carrel.node.broker.core.rows import LeaseRow, RequestRow, TenantRow
+from carrel.node.broker.core.rows import LeaseRow, TenantRow
 from carrel.node.leases.protocol import KERNEL, RUNNER
 from carrel.node.suspension.ports import Ending, Moved, Target
 
@@ -88,7 +88,7 @@ class Moves:
             return
         if blockers and asked.moves and row.residency is Residency.SUSPENDING:
             row.blockers = tuple(blockers)
-            if not self._lender.movable(row):  # what the driver cannot move, the library may
+            if not self._lender.view.movable(row):  # what the driver cannot move, the library may
                 del self._asked[question]
                 self._stay(row)
                 return
@@ -104,7 +104,7 @@ class Moves:
         """The tenant has given back what it kept in reserve but for `cached`; or, if nothing was `freed`, will not."""
         self._lender.trimming.discard(tenant)
         row = self._ledger.tenants.get(tenant)
-        if row is None or row.residency not in (Residency.RESIDENT, Residency.SUSPENDING) or self._lender.computes(tenant):
+        if row is None or row.residency not in (Residency.RESIDENT, Residency.SUSPENDING) or self._lender.view.computes(tenant):
             return
         if freed:
             gone = {uuid: max(0, size - cached.get(uuid, 0)) for uuid, size in row.reserve.items()}
@@ -136,7 +136,7 @@ class Moves:
         row.loose = row.gated and not members.issuperset(row.members)
         if not row.moved_by:
             # Known before it begins, too: the broker after a restart goes on in the same way.
-            way, _why = self._lender.way(row)
+            way, _why = self._lender.view.way(row)
             if way is MoveMethod.HOLD:
                 self._stay(row)
                 return
@@ -352,19 +352,7 @@ class Moves:
                 return
             request = resumption(row, lease, now)
         else:
-            request = RequestRow(
-                id=f"{row.id}/{lease.request}",
-                request=lease.request,
-                tenant=row.id,
-                gate=not lease.request,
-                gpus=len(lease.devices),
-                cell=lease.cell,
-                asked_at=lease.asked_at,
-                exclusive=lease.exclusive,
-                ends_by=lease.ends_by,
-                lends=lease.lends,
-                devices=lease.devices if lease.exclusive else (),
-            )
+            request = asked_again(row, lease)
             self._ledger.withdraw(lease)
         request.retry_at = row.retry_at
         self._ledger.add_request(request)
@@ -396,8 +384,6 @@ class Moves:
                 pending = [lease.id for lease in active if lease.pending]
                 back.append((row.id, pending[0] if pending else None))
         return back
-
-    # --- small things -------------------------------------------------------------------------------------------------------
 
     def _put_off(self, row: TenantRow, moved: Moved) -> None:
         row.failures += 1

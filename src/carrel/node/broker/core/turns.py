@@ -64,7 +64,11 @@ class Turns:
                 self.due = min(self.due, row.retry_at)
             elif row.gated and not row.loose and row.residency in (Residency.NONE, Residency.RESIDENT):
                 self._moves.pause_in_place(row, lease)
-            elif row.residency is Residency.RESIDENT and self._lender.way(row)[0] is not MoveMethod.HOLD and self._has_room(row):
+            elif (
+                row.residency is Residency.RESIDENT
+                and self._lender.view.way(row)[0] is not MoveMethod.HOLD
+                and self._has_room(row)
+            ):
                 row.residency = Residency.SUSPENDING
                 self._ledger.touch(row)
                 self._moves.suspend(row.id, lease.id)

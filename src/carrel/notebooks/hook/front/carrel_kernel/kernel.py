@@ -2,16 +2,16 @@
 
 import asyncio
 import os
-import signal
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 
 from ipykernel.ipkernel import IPythonKernel
 
 from .guard import Guard
+from .interrupts import InterruptsCells
 from .link import Link, Refused
 from .magic import GpuMagic
 from .marks import is_plain, switch, wish
@@ -26,7 +26,7 @@ GREETING = 3.0
 LONGEST_WAIT = 120.0
 
 
-class CarrelKernel(IPythonKernel):
+class CarrelKernel(InterruptsCells, IPythonKernel):
     """ipykernel's own kernel, whose cells have leases."""
 
     def __init__(self, **options):
@@ -384,39 +384,6 @@ class CarrelKernel(IPythonKernel):
                 return await result if asyncio.iscoroutine(result) or asyncio.isfuture(result) else result
         finally:
             self.shares.leave(share)
-
-    # -- interrupts
-
-    @contextmanager
-    def _cancel_on_sigint(self, future):
-        """ipykernel's own, but it wakes the loop at once (ipykernel issue 881: without, an interrupt waits for other news)."""
-        loop = asyncio.get_running_loop()
-
-        def stop():
-            if not future.done():
-                future.cancel()
-
-        with self._as_the_cell(future):
-            before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(stop))
-            try:
-                yield
-            finally:
-                signal.signal(signal.SIGINT, before)
-
-    @contextmanager
-    def _dummy_context_manager(self, *arguments):
-        """ipykernel's own for a subshell, where signals do not arrive."""
-        with self._as_the_cell(*arguments[:1]):
-            yield
-
-    @contextmanager
-    def _as_the_cell(self, *futures):
-        """A cell with a top-level await runs in a task of its own, and is the same user."""
-        for future in futures:
-            if self.link is not None:
-                with suppress(Exception):
-                    self.shares.also(future, self.shares.current())
-        yield
 
 
 def _alive():

@@ -1,0 +1,177 @@
+"""What the policy sees of the ledger and the devices when it decides who is lent what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from carrel.core.domain.lease import (
+    ContextPlace,
+    DeviceRoom,
+    LeaseState,
+    LendingSnapshot,
+    MoveMethod,
+    Residency,
+    Tier,
+)
+from carrel.core.domain.node import Device
+from carrel.node.broker.config import BrokerConfig
+from carrel.node.broker.core.host import DiskRoom, HostRoom
+from carrel.node.broker.core.ledger import Ledger
+from carrel.node.broker.core.move_methods import way_of
+from carrel.node.broker.core.rates import BACK, EXCHANGE, OUT, TELLING, Rates
+from carrel.node.broker.core.rows import RequestRow, Seen, TenantRow
+from carrel.node.leases.protocol import KERNEL
+
+_ON_DEVICE = frozenset({Residency.RESIDENT, Residency.SUSPENDING, Residency.RESUMING})
+_IN_HOST_MEMORY = frozenset({Residency.SUSPENDED, Residency.SPILLING})
+
+
+class PolicyView:
+    """Makes the snapshots that the policy decides by. It changes nothing."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        config: BrokerConfig,
+        tier: Tier,
+        *,
+        devices: Mapping[str, Device],
+        rates: Rates,
+        host: HostRoom,
+        disk: DiskRoom,
+        foreign: Mapping[str, int],
+        trimming: AbstractSet[str],
+        leaving: AbstractSet[str],
+    ) -> None:
+        """`foreign`, `trimming` and `leaving` are the lender's own: what is in them at the time of a snapshot counts."""
+        self._ledger = ledger
+        self._config = config
+        self._tier = tier
+        self._devices = devices
+        self._rates = rates
+        self._host = host
+        self._disk = disk
+        self._foreign = foreign
+        self._trimming = trimming
+        self._leaving = leaving
+        self._whole = max((device.memory for device in config.devices), default=0)
+
+    def snapshot(self, requests: Sequence[RequestRow], now: float) -> LendingSnapshot:
+        """What the policy is to know to decide about `requests`."""
+        ledger = self._ledger
+        asking, computing = {request.tenant for request in requests}, self._computing()
+        needed = asking | {lease.tenant for lease in ledger.leases.values()}
+        least = int(self._whole * self._config.rules.least_room)
+        unverified: dict[str, str] = {}
+        tenants = {}
+        for name, row in ledger.tenants.items():
+            if row.unverified:
+                unverified.update(dict.fromkeys(row.home, "a suspended session's state is still seen on it"))
+            off = row.residency in _IN_HOST_MEMORY and (self._disk.limit or row.moved_by == MoveMethod.BUS)
+            if name in needed or row.residency in _ON_DEVICE or off or (row.residency is Residency.SPILLED and row.fixed):
+                seen = Seen(
+                    now=now,
+                    movable=self.movable(row),
+                    portable=self._tier is Tier.SIMULATED,
+                    whole=self._whole,
+                    least_room=least,
+                    first_room=ledger.first_room(row) if name in asking else 0,
+                    needs=self._made_up(row) if name in asking else 0,
+                    computes=name in computing,
+                    trimming=name in self._trimming,
+                    spillable=self._spillable(row),
+                    in_pieces=self._in_pieces(row, now),
+                    keeps_context=self._keeps_context(row),
+                    context_leaves=self._context_leaves(row),
+                )
+                tenants[name] = row.view(seen)
+        devices = [
+            DeviceRoom(
+                uuid=device.uuid,
+                memory=device.memory,
+                type=device.name,
+                foreign=self._foreign.get(device.uuid, 0),
+                withheld=ledger.cordons.get(device.uuid) or unverified.get(device.uuid),
+            )
+            for device in self._devices.values()
+        ]
+        rules = replace(
+            self._config.rules,
+            host_memory=self._host.limit(),
+            move_rate=self._rates.usual(OUT),
+            back_rate=self._rates.usual(BACK),
+            exchange_rate=self._rates.usual(EXCHANGE),
+            context_time=self._rates.context_time,
+            state_disk=self._disk.limit,
+            past_host=self._tier is Tier.SIMULATED,
+            disk_rate=self._rates.disk,
+            # Without a gate in the driver's calls only what computes nothing can be stopped where it is.
+            pause_in_place=self._tier is Tier.SIMULATED,
+        )
+        return LendingSnapshot(
+            devices=devices,
+            tenants=tenants,
+            requests=[request.view(self._config.hold_time) for request in requests],
+            leases=[lease.view() for lease in ledger.leases.values()],
+            host_used=self._host.used,
+            disk_used=self._disk.limit - self._disk.left(),
+            rules=rules,
+            typical_lease=ledger.typical,
+        )
+
+    def _in_pieces(self, row: TenantRow, now: float) -> bool:
+        """True when the tenant's state moves over the bus, piece by piece: now, or when it moves next."""
+        if row.residency is Residency.RESIDENT:
+            return self.way(row)[0] is MoveMethod.BUS
+        if row.residency is Residency.SUSPENDING:
+            return row.id in self._leaving
+        here = row.context == ContextPlace.DEVICE
+        return row.moved_by == MoveMethod.BUS and here and not row.on_disk and row.retry_at <= now
+
+    def _keeps_context(self, row: TenantRow) -> bool:
+        """True when what the tenant has on its devices beside its state stays there when that leaves."""
+        away = row.residency in (Residency.SUSPENDED, Residency.SPILLED)
+        return (
+            row.moved_by == MoveMethod.BUS if away else row.residency is Residency.RESIDENT and self.way(row)[0] is MoveMethod.BUS
+        )
+
+    def _context_leaves(self, row: TenantRow) -> bool:
+        """True when the driver can take the tenant's context: it moves such here, and nothing in the process forbids it."""
+        return self._tier is Tier.SUSPEND and not self._config.never_suspend and not row.why_not and not row.loose
+
+    def computes(self, tenant: str) -> bool:
+        """True while a cell or a task of the tenant computes."""
+        return tenant in self._computing()
+
+    def _computing(self) -> set[str]:
+        return {lease.tenant for lease in self._ledger.leases.values() if lease.state is LeaseState.ACTIVE}
+
+    def _made_up(self, row: TenantRow) -> int:
+        """Bytes on each device that the first cell on simulated devices is going to have; 0: nobody knows."""
+        if self._tier is not Tier.SIMULATED or row.role != KERNEL or row.residency is not Residency.NONE:
+            return 0
+        size = self._config.simulation.state if row.simulated is None else row.simulated
+        return min(size // max(1, row.gpus), self._whole)
+
+    def _spillable(self, row: TenantRow) -> bool:
+        """True when the tenant's state can go on from host memory to the disk.
+
+        The driver's way holds it inside of its process, where nobody else can take it out.
+        """
+        if self._tier is Tier.SIMULATED or not self._disk.limit:
+            return self._disk.limit > 0
+        if row.context != ContextPlace.DEVICE:
+            return False  # its library could not let go of host memory now
+        way = row.moved_by or self.way(row)[0]
+        # Where the disk did not take it, something has to have gone from there first: nobody waits on one that is full for ever.
+        return way == MoveMethod.BUS and (row.disk_short < 0 or self._disk.left() > row.disk_short + TELLING)
+
+    def way(self, row: TenantRow) -> tuple[MoveMethod, str]:
+        """How the tenant's state leaves its devices, and why not over the bus, "" for that (a pause after a failure aside)."""
+        return way_of(row, self._tier, never=self._config.never_suspend)
+
+    def movable(self, row: TenantRow) -> bool:
+        """True when the tenant's state can be moved at all (a pause after a failure aside)."""
+        return self.way(row)[0] is not MoveMethod.HOLD
