@@ -90,7 +90,7 @@ def close(
 ) -> int:
     """Let a pool take no more calls. What runs is finished, and its workers end."""
     from carrel.cli.screen import print_json
-    from carrel.cli.words import count
+    from carrel.core.domain.units import format_count
 
     with open_client(home) as client:
         pool = client.close_pool(number, cancel=cancel)
@@ -98,7 +98,7 @@ def close(
         print_json(pool)
         return OK
     left = sum(pool.calls.get(state, 0) for state in ("PENDING", "RUNNING"))
-    rest = f"; still to be carried out: {count(left, 'call')}" if left else ""
+    rest = f"; still to be carried out: {format_count(left, 'call')}" if left else ""
     print(f"Pool {number} is closed{rest}.")
     return OK
 

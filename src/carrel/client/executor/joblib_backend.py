@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from joblib import parallel_config, register_parallel_backend
 from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
 
 if TYPE_CHECKING:
-    from carrel.client.executor.executor import Executor
     from carrel.client.executor.future import Future
 
 NAME = "carrel"
+
+
+class Workers(Protocol):
+    """What a backend needs of an executor."""
+
+    @property
+    def max_workers(self) -> int:
+        """How many calls are carried out at once, at most."""
+        ...
+
+    def submit(self, fn: Callable[[], Any], /) -> Future[Any]:
+        """Call `fn` in a worker."""
+        ...
 
 
 class CarrelBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc] # joblib has no types
@@ -21,7 +33,7 @@ class CarrelBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
     supports_retrieve_callback = True
     default_n_jobs = -1
 
-    def __init__(self, executor: Executor, **options: Any) -> None:
+    def __init__(self, executor: Workers, **options: Any) -> None:
         super().__init__(**options)
         self._executor = executor
         self._futures: set[Future[Any]] = set()
@@ -57,7 +69,7 @@ class CarrelBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
             future.cancel()
 
 
-def joblib_over(executor: Executor) -> Any:
+def joblib_over(executor: Workers) -> Any:
     """Return a context in which `joblib.Parallel` runs in the executor's workers."""
     register_parallel_backend(NAME, CarrelBackend)
     return parallel_config(backend=NAME, n_jobs=executor.max_workers, executor=executor)
