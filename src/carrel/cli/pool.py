@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from carrel.cli.endings import OK
 from carrel.cli.options import AsJson, Home, open_client
-from carrel.wire import v1
+
+if TYPE_CHECKING:
+    from carrel.wire import v1
 
 pool_command = typer.Typer(
     add_completion=False,
